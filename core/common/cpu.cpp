@@ -1,0 +1,64 @@
+#include "common/cpu.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace tw {
+namespace {
+
+constexpr Target kTargets[] = {Target::kScalar, Target::kAvx2, Target::kAvx512, Target::kNeon};
+
+bool supported(Target target) {
+  switch (target) {
+    case Target::kScalar:
+      return true;
+#if defined(__x86_64__)
+    case Target::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+             __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("popcnt");
+    case Target::kAvx512:
+      return supported(Target::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+             __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+             __builtin_cpu_supports("avx512bitalg");
+#elif defined(__aarch64__)
+    case Target::kNeon:
+      return true;
+#endif
+    default:
+      return false;
+  }
+}
+
+Target choose() {
+  const char* forced = std::getenv("TENSORWIRE_CPU");
+  Target best = Target::kScalar;
+  for (Target target : kTargets) {
+    if (!supported(target)) continue;
+    if (forced != nullptr && std::strcmp(forced, target_name(target)) == 0) return target;
+    best = target;
+  }
+  return best;
+}
+
+}  // namespace
+
+Target cpu_target() {
+  static const Target target = choose();
+  return target;
+}
+
+const char* target_name(Target target) {
+  switch (target) {
+    case Target::kAvx2:
+      return "avx2";
+    case Target::kAvx512:
+      return "avx512";
+    case Target::kNeon:
+      return "neon";
+    default:
+      return "scalar";
+  }
+}
+
+}  // namespace tw

@@ -1,0 +1,27 @@
+// Planes and fields of docs/format.md: arrays of small numbers, interleaved in runs.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tw {
+
+// Kernels may read this many bytes past the end of a stream and write this many past the end of scratch output.
+constexpr size_t kSlack = 64;
+constexpr size_t kRun = 256;
+
+// F(n, w) of the format: bytes of n fields of w bits.
+size_t field_nbytes(size_t n, unsigned width);
+
+// Kernels, one set per target. `p` is 1, 2 or 4; numbers stand in bytes. unpack writes up to kSlack bytes past n and
+// reads up to kSlack past the plane; pack reads up to kSlack past n, writes exactly the plane, and ignores high bits.
+struct PlaneKernels {
+  void (*unpack)(unsigned p, const uint8_t* plane, size_t n, uint8_t* numbers);
+  void (*pack)(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane);
+  // Fields of 1 to 8 bits, as bytes; the same slack.
+  void (*unpack_field)(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers);
+  void (*pack_field)(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field);
+};
+
+const PlaneKernels& plane_kernels();
+
+}  // namespace tw
