@@ -1,0 +1,8 @@
+#if defined(__aarch64__)
+#include "transforms/planes_impl.h"
+
+namespace tw {
+extern const PlaneKernels kPlaneNeon;
+const PlaneKernels kPlaneNeon = {unpack, pack, unpack_field, pack_field};
+}  // namespace tw
+#endif
