@@ -19,6 +19,9 @@ struct PlaneKernels {
   void (*pack)(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane);
   // Fields of 1 to 8 bits, as bytes; the same slack.
   void (*unpack_field)(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers);
+  // Numbers [first, first + count) alone; first is a multiple of kRun, and count too unless the part ends the field.
+  void (*unpack_field_part)(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
+                            uint8_t* numbers);
   void (*pack_field)(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field);
 };
 

@@ -78,22 +78,28 @@ void pack_any(unsigned p, const uint8_t* numbers, size_t n, unsigned shift, uint
 
 void pack(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane) { pack_any(p, numbers, n, 0, plane); }
 
-void unpack_field(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers) {
+// Numbers [first, first + count) of a field of n; first is a multiple of kRun.
+void unpack_field_part(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
   if (width == 8) {
-    std::memcpy(numbers, field, n);
+    std::memcpy(numbers, field + first, count);
     return;
   }
   unsigned shift = 0;
   for (unsigned p = 4; p != 0; p /= 2) {
     if ((width & p) == 0) continue;
+    const uint8_t* plane = field + first * p / 8;
     if (shift == 0) {
-      unpack_any<false>(p, field, n, 0, numbers);
+      unpack_any<false>(p, plane, count, 0, numbers);
     } else {
-      unpack_any<true>(p, field, n, shift, numbers);
+      unpack_any<true>(p, plane, count, shift, numbers);
     }
     field += (n / kRun) * (kRun * p / 8) + (n % kRun * p + 7) / 8;
     shift += p;
   }
+}
+
+void unpack_field(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers) {
+  unpack_field_part(width, field, n, 0, n, numbers);
 }
 
 void pack_field(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field) {

@@ -1,0 +1,68 @@
+// The escape cascade of docs/format.md: exponents as tiers of fixed-width digits, each with an escape to the next tier.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "transforms/planes.h"
+
+namespace tw {
+
+constexpr unsigned kMaxTiers = 3;
+constexpr unsigned kNumTierShapes = 8;
+// Widths of the coded tiers by variant; 0 where a tier does not exist.
+extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
+
+struct CascadeParams {
+  uint8_t variant;
+  uint8_t lo;
+  uint8_t below[kMaxTiers];        // a_k; that of tier 1 is 0
+  uint32_t counts[kMaxTiers + 1];  // numbers in each tier, the raw exponents behind the last coded tier
+};
+
+// Scratch of one block; each array has kSlack to spare.
+struct CascadeScratch {
+  alignas(64) uint8_t even[65536 + kSlack];
+  alignas(64) uint8_t odd[65536 + kSlack];
+};
+
+// The best shape and intervals for a histogram of n exponents (exact bits; ties to the lower variant). False if a count
+// does not fit its field.
+bool cascade_choose(const uint32_t histogram[256], size_t n, CascadeParams* params);
+
+size_t cascade_nbytes(const CascadeParams& params);
+
+// Write cascade_nbytes() bytes. Exponents must be those of the histogram; up to kSlack are read past n.
+void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch);
+
+// Decodes the exponents of a block in order, in parts.
+class CascadeDecoder {
+ public:
+  // All tiers but the first are decoded here. False if a count is not the number of escapes before it. `src` holds
+  // cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most 65536 and their widths are consistent.
+  bool open(const uint8_t* src, const CascadeParams& params, CascadeScratch* scratch);
+  // Exponents [first, first + count) to out, which has kSlack to spare; parts in order, whole runs but for the last.
+  void decode(size_t first, size_t count, uint8_t* out);
+  // After the last part: were there as many escapes as announced?
+  bool finish() const { return used_ == num_escapes_; }
+
+ private:
+  const uint8_t* field_;
+  const uint8_t* next_;
+  size_t n_, used_, num_escapes_;
+  unsigned width_;
+  uint8_t names_[8];
+};
+
+struct CascadeKernels {
+  // out[i] = names[digit] for digit < escape, else the next of `next`; digits come in `out`. Returns how many of next
+  // were used. Reads up to kSlack past out and next, writes up to kSlack past out.
+  size_t (*expand)(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out);
+  // Tier of exponents to digits: min(d, escape) where d = x - start, less `gap` if that is >= below; escaped ones go to
+  // `next` in order. Returns their number. In place is fine (next == exponents). Slack as above.
+  size_t (*split)(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const uint8_t* exponents, size_t n,
+                  uint8_t* digits, uint8_t* next);
+};
+
+const CascadeKernels& cascade_kernels();
+
+}  // namespace tw

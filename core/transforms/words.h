@@ -1,0 +1,43 @@
+// Words of a dtype <-> exponents and rests.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/dtype.h"
+
+namespace tw {
+
+// Words are handled in segments of this many: what passes between two kernels stays in the first-level cache.
+constexpr size_t kSegment = 4096;
+
+// Bytes of one rest in scratch: BF16 and F8 1, F16 2, F32 4; words that are not split are their own rest.
+unsigned rest_nbytes(const Dtype& dtype, bool split);
+
+// Kernels, one set per target. No pointer needs alignment. `rest` arrays hold numbers of rest_nbytes().
+struct WordKernels {
+  // Words of a float dtype into exponents and rests of M + 1 bits; `runs` receives the OR of the rests of each run of
+  // 256.
+  void (*split)(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* rests, uint64_t* runs);
+  // The ORs of each run of 256 numbers of `nbytes` bytes each.
+  void (*or_runs)(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs);
+  // Put words together; x = base + symbol has E + k bits, a rest M + 1 - k.
+  void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests,
+                   size_t n, uint8_t* words);
+  // Move the top k mantissa bits of each rest to its exponent: symbols = x - base where that is below 255, else 255.
+  // Rests are changed in place. Returns the number of symbols 255; their x go to `escapes`.
+  size_t (*widen)(const Dtype& dtype, const uint8_t* exponents, uint8_t* rests, size_t n, unsigned k, uint16_t base,
+                  uint8_t* symbols, uint16_t* escapes);
+  // Fields to numbers of `nbytes` bytes: numbers [first, first + count) of a field of n numbers of `width` bits, each
+  // shifted left by `shift`. first is a multiple of kRun, count at most kSegment. Reads up to kSlack past the field.
+  void (*unpack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first,
+                         size_t count, uint8_t* numbers);
+  // Bits [shift, shift + width) of each number to a field.
+  void (*pack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n,
+                       uint8_t* field);
+  // Copy around the caches; dst is a multiple of 64.
+  void (*stream_copy)(uint8_t* dst, const uint8_t* src, size_t nbytes);
+};
+
+const WordKernels& word_kernels();
+
+}  // namespace tw

@@ -1,0 +1,256 @@
+// The word kernels, written for the compiler's vectoriser: each target's source includes this once. Everything is
+// local to the including source.
+#pragma once
+#include <cstring>
+
+#include "common/bits.h"
+#include "transforms/planes.h"
+#include "transforms/words.h"
+
+namespace tw {
+namespace {
+
+// Word type, rest type, exponent and mantissa bits.
+template <class Word_, class Rest_, unsigned E, unsigned M>
+struct Float {
+  using Word = Word_;
+  using Rest = Rest_;
+  static constexpr unsigned kE = E, kM = M;
+};
+using Bf16 = Float<uint16_t, uint8_t, 8, 7>;
+using F16 = Float<uint16_t, uint16_t, 5, 10>;
+using F32 = Float<uint32_t, uint32_t, 8, 23>;
+using E4m3 = Float<uint8_t, uint8_t, 4, 3>;
+using E5m2 = Float<uint8_t, uint8_t, 5, 2>;
+
+template <class Body>
+inline void with_float(const Dtype& dtype, Body&& body) {
+  switch (dtype.mantissa_bits) {
+    case 7:
+      return body(Bf16{});
+    case 10:
+      return body(F16{});
+    case 23:
+      return body(F32{});
+    case 3:
+      return body(E4m3{});
+    default:
+      return body(E5m2{});
+  }
+}
+
+template <class Body>
+inline void with_number(unsigned nbytes, Body&& body) {
+  switch (nbytes) {
+    case 1:
+      return body(uint8_t{});
+    case 2:
+      return body(uint16_t{});
+    case 4:
+      return body(uint32_t{});
+    default:
+      return body(uint64_t{});
+  }
+}
+
+// Unaligned arrays as the vectoriser likes them.
+template <class T>
+struct __attribute__((packed, may_alias)) Unaligned {
+  T value;
+};
+template <class T>
+inline const Unaligned<T>* as(const uint8_t* p) {
+  return reinterpret_cast<const Unaligned<T>*>(p);
+}
+template <class T>
+inline Unaligned<T>* as(uint8_t* p) {
+  return reinterpret_cast<Unaligned<T>*>(p);
+}
+
+template <class F>
+inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
+                      uint8_t* __restrict rests) {
+  using Word = typename F::Word;
+  using Rest = typename F::Rest;
+  for (size_t i = 0; i < n; ++i) {
+    const Word word = as<Word>(words)[i].value;
+    exponents[i] = static_cast<uint8_t>((word >> F::kM) & ((1u << F::kE) - 1));
+    as<Rest>(rests)[i].value =
+        static_cast<Rest>(((word >> (F::kE + F::kM)) << F::kM) | (word & ((Word{1} << F::kM) - 1)));
+  }
+}
+
+template <class T>
+inline uint64_t or_run(const uint8_t* numbers, size_t n) {
+  T all = 0;
+  for (size_t i = 0; i < n; ++i) all = static_cast<T>(all | as<T>(numbers)[i].value);
+  return all;
+}
+
+void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* rests, uint64_t* runs) {
+  with_float(dtype, [&](auto format) {
+    using F = decltype(format);
+    using Rest = typename F::Rest;
+    for (size_t i = 0; i < n; i += kRun) {
+      const size_t count = n - i < kRun ? n - i : kRun;
+      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i, rests + i * sizeof(Rest));
+      *runs++ = or_run<Rest>(rests + i * sizeof(Rest), count);
+    }
+  });
+}
+
+void or_runs(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs) {
+  with_number(nbytes, [&](auto number) {
+    using T = decltype(number);
+    for (size_t i = 0; i < n; i += kRun) *runs++ = or_run<T>(numbers + i * sizeof(T), n - i < kRun ? n - i : kRun);
+  });
+}
+
+template <class F>
+inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, unsigned k, const uint8_t* __restrict rests,
+                         size_t n, uint8_t* __restrict words) {
+  using Word = typename F::Word;
+  using Rest = typename F::Rest;
+  const unsigned low = F::kM - k;  // bits of a rest below its sign
+  const Word low_mask = static_cast<Word>((Word{1} << low) - 1);
+  for (size_t i = 0; i < n; ++i) {
+    const Word rest = as<Rest>(rests)[i].value;
+    const Word x = static_cast<Word>(symbols[i] + base);
+    as<Word>(words)[i].value = static_cast<Word>((static_cast<Word>(rest >> low) << (F::kE + F::kM)) |
+                                                 static_cast<Word>(x << low) | (rest & low_mask));
+  }
+}
+
+void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests, size_t n,
+              uint8_t* words) {
+  with_float(dtype, [&](auto format) {
+    using F = decltype(format);
+    if (k == 0 && base == 0) return assemble_all<F>(symbols, 0, 0, rests, n, words);  // constants to the compiler
+    assemble_all<F>(symbols, base, k, rests, n, words);
+  });
+}
+
+size_t widen(const Dtype& dtype, const uint8_t* exponents, uint8_t* rests, size_t n, unsigned k, uint16_t base,
+             uint8_t* symbols, uint16_t* escapes) {
+  size_t num_escapes = 0;
+  with_float(dtype, [&](auto format) {
+    using F = decltype(format);
+    using Rest = typename F::Rest;
+    const unsigned low = F::kM - k;
+    const Rest low_mask = static_cast<Rest>((Rest{1} << low) - 1);
+    for (size_t first = 0; first < n; first += kRun) {
+      const size_t last = n - first < kRun ? n : first + kRun;
+      unsigned any = 0;
+      for (size_t i = first; i < last; ++i) {
+        const Rest rest = as<Rest>(rests)[i].value;
+        const unsigned top = static_cast<unsigned>(rest >> low) & ((1u << k) - 1);
+        const unsigned symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
+        symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
+        any |= symbol >= 255;
+      }
+      if (any != 0) {
+        for (size_t i = first; i < last; ++i) {
+          if (symbols[i] != 255) continue;
+          const unsigned top = static_cast<unsigned>(as<Rest>(rests)[i].value >> low) & ((1u << k) - 1);
+          escapes[num_escapes++] = static_cast<uint16_t>((static_cast<unsigned>(exponents[i]) << k) | top);
+        }
+      }
+      for (size_t i = first; i < last; ++i) {
+        const Rest rest = as<Rest>(rests)[i].value;
+        as<Rest>(rests)[i].value = static_cast<Rest>(((rest >> F::kM) << low) | (rest & low_mask));
+      }
+    }
+  });
+  return num_escapes;
+}
+
+// out[i] = or |= plane[i] << shift.
+template <class T, class P>
+inline void unpack_plane(const uint8_t* __restrict plane, size_t n, unsigned shift, bool combine,
+                         uint8_t* __restrict out) {
+  if (combine) {
+    for (size_t i = 0; i < n; ++i) {
+      as<T>(out)[i].value = static_cast<T>(as<T>(out)[i].value | static_cast<T>(T{as<P>(plane)[i].value} << shift));
+    }
+  } else {
+    for (size_t i = 0; i < n; ++i) as<T>(out)[i].value = static_cast<T>(T{as<P>(plane)[i].value} << shift);
+  }
+}
+
+template <class T>
+void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first, size_t count,
+                  uint8_t* out) {
+  bool combine = false;
+  for (unsigned p = 8 * sizeof(T); p >= 8; p /= 2) {
+    if ((width & p) == 0) continue;
+    const uint8_t* plane = field + first * p / 8;
+    if constexpr (sizeof(T) == 8) {
+      if (p == 64) unpack_plane<T, uint64_t>(plane, count, shift, combine, out);
+    }
+    if constexpr (sizeof(T) >= 4) {
+      if (p == 32) unpack_plane<T, uint32_t>(plane, count, shift, combine, out);
+    }
+    if constexpr (sizeof(T) >= 2) {
+      if (p == 16) unpack_plane<T, uint16_t>(plane, count, shift, combine, out);
+    }
+    if (p == 8) unpack_plane<T, uint8_t>(plane, count, shift, combine, out);
+    field += n * p / 8;
+    shift += p;
+    combine = true;
+  }
+  if ((width & 7) != 0) {
+    alignas(64) uint8_t small[kSegment + kSlack];
+    plane_kernels().unpack_field_part(width & 7, field, n, first, count, small);
+    unpack_plane<T, uint8_t>(small, count, shift, combine, out);
+  } else if (!combine) {
+    std::memset(out, 0, count * sizeof(T));
+  }
+}
+
+void unpack_numbers(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first,
+                    size_t count, uint8_t* numbers) {
+  with_number(nbytes,
+              [&](auto number) { unpack_typed<decltype(number)>(width, shift, field, n, first, count, numbers); });
+}
+
+template <class T, class P>
+inline void pack_plane(const uint8_t* __restrict numbers, size_t n, unsigned shift, uint8_t* __restrict plane) {
+  for (size_t i = 0; i < n; ++i) as<P>(plane)[i].value = static_cast<P>(as<T>(numbers)[i].value >> shift);
+}
+
+template <class T>
+void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
+  for (unsigned p = 8 * sizeof(T); p >= 8; p /= 2) {
+    if ((width & p) == 0) continue;
+    if constexpr (sizeof(T) == 8) {
+      if (p == 64) pack_plane<T, uint64_t>(numbers, n, shift, field);
+    }
+    if constexpr (sizeof(T) >= 4) {
+      if (p == 32) pack_plane<T, uint32_t>(numbers, n, shift, field);
+    }
+    if constexpr (sizeof(T) >= 2) {
+      if (p == 16) pack_plane<T, uint16_t>(numbers, n, shift, field);
+    }
+    if (p == 8) pack_plane<T, uint8_t>(numbers, n, shift, field);
+    field += n * p / 8;
+    shift += p;
+  }
+  for (unsigned p = 4; p != 0; p /= 2) {
+    if ((width & p) == 0) continue;
+    for (size_t first = 0; first < n; first += kSegment) {
+      alignas(64) uint8_t small[kSegment];
+      const size_t count = n - first < kSegment ? n - first : kSegment;
+      pack_plane<T, uint8_t>(numbers + first * sizeof(T), count, shift, small);
+      plane_kernels().pack(p, small, count, field + first * p / 8);
+    }
+    field += n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8;
+    shift += p;
+  }
+}
+
+void pack_numbers(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
+  with_number(nbytes, [&](auto number) { pack_typed<decltype(number)>(width, shift, numbers, n, field); });
+}
+
+}  // namespace
+}  // namespace tw

@@ -1,0 +1,12 @@
+#include "transforms/words_impl.h"
+
+namespace tw {
+namespace {
+
+void stream_copy(uint8_t* dst, const uint8_t* src, size_t nbytes) { std::memcpy(dst, src, nbytes); }
+
+}  // namespace
+
+extern const WordKernels kWordScalar;
+const WordKernels kWordScalar = {split, or_runs, assemble, widen, unpack_numbers, pack_numbers, stream_copy};
+}  // namespace tw
