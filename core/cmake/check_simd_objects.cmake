@@ -1,0 +1,13 @@
+# Fail if an object built for one SIMD target defines a weak symbol, which the linker might use for all targets.
+list(FILTER OBJECTS INCLUDE REGEX "_(avx2|avx512|neon)\\.cpp\\.o")
+if(NOT OBJECTS)
+  message(FATAL_ERROR "no object of a SIMD target was given")
+endif()
+foreach(object IN LISTS OBJECTS)
+  execute_process(COMMAND "${NM}" --demangle --defined-only "${object}" OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL "[^\n]* [WVuv] [^\n]*" weak "${symbols}")
+  if(weak)
+    list(JOIN weak "\n  " weak)
+    message(SEND_ERROR "${object} defines shared code; make it local or force it inline:\n  ${weak}")
+  endif()
+endforeach()
