@@ -1,0 +1,276 @@
+"""What the operations on checkpoints return: plain data, ready to be printed or turned into JSON.
+
+Every class is a frozen dataclass of numbers, strings, tuples and dicts of these, so ``dataclasses.asdict`` and
+``json.dumps`` take it as it is. Paths of files inside a checkpoint are relative, with forward slashes; the path of a
+single file is its own name. Sizes are in bytes, times in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CheckpointReport",
+    "DiffReport",
+    "FileReport",
+    "InspectReport",
+    "Problem",
+    "TensorDiff",
+    "TensorInfo",
+    "VerifyReport",
+]
+
+
+def _ratio(uncompressed: int, compressed: int) -> float:
+    return uncompressed / compressed if compressed else 0.0
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """One file of a checkpoint that was written (or would be, in a dry run).
+
+    Attributes:
+        path: relative to the checkpoint.
+        kind: "safetensors" (coded or decoded), "replaced" (config.json or an index that had to change) or "copied".
+        nbytes_in: size of the file read.
+        nbytes_out: size of the file written.
+        num_tensors: tensors in the file; 0 unless kind is "safetensors".
+        num_compressed: how many of them are stored compressed on the compressed side.
+        resumed: an earlier, interrupted run had already finished it.
+    """
+
+    path: str
+    kind: str
+    nbytes_in: int
+    nbytes_out: int
+    num_tensors: int = 0
+    num_compressed: int = 0
+    resumed: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """What `compress_checkpoint`, `decompress_checkpoint` or `transcode_checkpoint` did.
+
+    Attributes:
+        action: "compress", "decompress" or "transcode".
+        src: as given.
+        dst: as given.
+        profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
+        files: in the order of their names.
+        seconds: wall time.
+        dry_run: nothing was written.
+        exact: every file written was checked against the SHA-256 of the original. False after decompressing a file
+            without a record of its original, which gives all tensors bit for bit under a new header; always True for
+            "compress", which writes the record.
+        ignored: files in a compressed directory that its manifest does not know; they are not carried over.
+    """
+
+    action: str
+    src: str
+    dst: str
+    profile: str | None
+    files: tuple[FileReport, ...]
+    seconds: float
+    dry_run: bool = False
+    exact: bool = True
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def nbytes_in(self) -> int:
+        """Bytes read: the sum over all files."""
+        return sum(file.nbytes_in for file in self.files)
+
+    @property
+    def nbytes_out(self) -> int:
+        """Bytes written: the sum over all files, the manifest not counted."""
+        return sum(file.nbytes_out for file in self.files)
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed over compressed size of all files; for "transcode" old compressed over new compressed size."""
+        if self.action == "decompress":
+            return _ratio(self.nbytes_out, self.nbytes_in)
+        return _ratio(self.nbytes_in, self.nbytes_out)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a checkpoint.
+
+    Attributes:
+        kind: name of the error class, e.g. "CorruptDataError" or "FileNotFoundError".
+        message: the whole message, position and advice included; control characters escaped.
+        file: relative path of the file, None where no file is to blame.
+        tensor: name of the tensor, None where no tensor is to blame.
+        block: index of the block within the tensor, or None.
+        byte: offset within the tensor's frame (or the file, where no tensor is to blame), or None.
+    """
+
+    kind: str
+    message: str
+    file: str | None = None
+    tensor: str | None = None
+    block: int | None = None
+    byte: int | None = None
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found. `ok` is True when there are no problems.
+
+    Attributes:
+        path: as given.
+        kind: "compressed", or "plain" for safetensors files that hold nothing of ours (their structure was checked,
+            there is nothing to check their data against).
+        num_files, num_tensors: how many were checked.
+        nbytes: uncompressed bytes that were decoded and checked.
+        seconds: wall time.
+        exact: all files were also compared with the SHA-256 of the originals.
+        problems: in the order found; at most one for each tensor, plus those of files.
+        ignored: files in the directory that its manifest does not know.
+    """
+
+    path: str
+    kind: str
+    num_files: int
+    num_tensors: int
+    nbytes: int
+    seconds: float
+    exact: bool
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor as `inspect` sees it.
+
+    Attributes:
+        name: its original name.
+        file: relative path of the file that holds it.
+        dtype: as in safetensors.
+        shape: sizes of the dimensions.
+        numel: number of elements.
+        nbytes: uncompressed size.
+        stored_nbytes: size in the file: frame and padding, or `nbytes` if it is stored plain.
+        profile: "enec", "fast" or "compact"; None if it is stored plain.
+        num_blocks: blocks of the frame by kind ("stored", "constant", "enec", "cascade", "entropy", "plain",
+            "zero_groups"); empty if it is stored plain.
+        exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
+            padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
+        rest_bits: bits per element spent on sign and mantissa. None as above.
+        exponent_entropy: order-0 entropy of the exponents in bits per element, the bound of a coder that knows
+            the tensor's histogram and nothing else. None for dtypes without an exponent and for empty tensors.
+        exponent_counts: 256 counts, index = exponent; None as above.
+    """
+
+    name: str
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    numel: int
+    nbytes: int
+    stored_nbytes: int
+    profile: str | None = None
+    num_blocks: dict[str, int] | None = None
+    exponent_bits: float | None = None
+    rest_bits: float | None = None
+    exponent_entropy: float | None = None
+    exponent_counts: tuple[int, ...] | None = None
+
+    @property
+    def ratio(self) -> float:
+        return _ratio(self.nbytes, self.stored_nbytes)
+
+
+@dataclass(frozen=True)
+class InspectReport:
+    """What `inspect` found.
+
+    Attributes:
+        path: as given.
+        kind: "compressed" or "plain".
+        files: relative paths of the safetensors files.
+        tensors: by file, then in the order of their data.
+        metadata: ``__metadata__`` of the files without our own entries, merged (the first file wins).
+        file_nbytes: size of the safetensors files on disk.
+        restorable: a record of the original files is there, so that decompressing restores them byte for byte.
+    """
+
+    path: str
+    kind: str
+    files: tuple[str, ...]
+    tensors: tuple[TensorInfo, ...]
+    metadata: dict[str, str]
+    file_nbytes: int
+    restorable: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Uncompressed size of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def stored_nbytes(self) -> int:
+        return sum(tensor.stored_nbytes for tensor in self.tensors)
+
+    @property
+    def ratio(self) -> float:
+        return _ratio(self.nbytes, self.stored_nbytes)
+
+
+@dataclass(frozen=True)
+class TensorDiff:
+    """One tensor that differs.
+
+    Attributes:
+        name: of the tensor.
+        status: "changed" (same dtype and shape, other bytes), "retyped" (other dtype or shape), "removed" (only in A) or
+            "added" (only in B).
+        dtype_a, shape_a, dtype_b, shape_b: None on the side where the tensor is missing.
+        numel: elements of the tensor (of A, if there is one).
+        num_different: elements whose bits differ; `numel` for a status other than "changed".
+        first_different: index of the first such element in row-major order; None for a status other than "changed".
+    """
+
+    name: str
+    status: str
+    numel: int
+    num_different: int
+    dtype_a: str | None = None
+    shape_a: tuple[int, ...] | None = None
+    dtype_b: str | None = None
+    shape_b: tuple[int, ...] | None = None
+    first_different: int | None = None
+
+
+@dataclass(frozen=True)
+class DiffReport:
+    """What `diff` found. `equal` is True when no tensor and no other file differs.
+
+    Attributes:
+        a, b: as given.
+        num_equal: tensors with the same name, dtype, shape and bytes.
+        num_different_elements: sum over "changed" tensors.
+        tensors: those that differ, sorted by name.
+        files: other files (neither safetensors nor index) whose original content differs or that one side lacks,
+            sorted; always empty unless both sides are directories.
+        seconds: wall time.
+    """
+
+    a: str
+    b: str
+    num_equal: int
+    num_different_elements: int
+    tensors: tuple[TensorDiff, ...]
+    files: tuple[str, ...]
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        return not self.tensors and not self.files
