@@ -1,7 +1,7 @@
 """Buffers and arrays to frames, and back: one tensor is one frame (docs/format.md).
 
-`compress`, `decompress`, `decompress_range` and `frame_info` work on whole frames in memory. `FrameEncoder`, `FrameReader`
-and `ContentHasher` do the same in pieces, for layers that stream; they are no public API.
+`compress`, `decompress`, `decompress_range` and `frame_info` work on whole frames in memory and are what the package
+exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers above this one.
 
 Buffers are anything with the buffer protocol; sizes and offsets are in bytes; "content" means the uncompressed bytes of
 a tensor. All functions are thread-safe and release the GIL while they work. `threads` defaults to all usable cores; a
@@ -11,64 +11,54 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from __future__ import annotations
 
-from . import _core
-from ._arrays import PAGE_NBYTES, TensorView, as_array, byte_view, new_buffer, tensor_view
-from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from typing import TYPE_CHECKING, Any, Literal
 
-TYPE_CHECKING = False
+from . import _core
+from ._arrays import TensorView, as_array, byte_view, check_framework, dtype_bits, new_buffer, tensor_view
+from ._frames import (
+    STREAM_NBYTES,
+    BlockInfo,
+    ContentHasher,
+    FrameEncoder,
+    FrameInfo,
+    FrameReader,
+    Profile,
+    new_frame,
+    num_threads,
+)
+from .errors import CorruptDataError, LimitExceededError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Literal
 
     from typing_extensions import Buffer
 
-    Profile = Literal["enec", "fast", "compact"]
-    Framework = Literal["numpy", "torch", "buffer"]
+Framework = Literal["numpy", "torch", "buffer"]
 
 __all__ = [
+    "STREAM_NBYTES",
+    "BlockInfo",
+    "ContentHasher",
+    "FrameEncoder",
     "FrameInfo",
+    "FrameReader",
+    "Framework",
+    "Profile",
+    "TensorView",
+    "as_array",
+    "byte_view",
+    "check_framework",
     "compress",
+    "content_hash",
     "decompress",
     "decompress_range",
+    "dtype_bits",
+    "exponent_histogram",
     "frame_info",
+    "new_buffer",
+    "num_threads",
+    "tensor_view",
 ]
-
-STREAM_NBYTES = 1 << 20
-"""Content is streamed in pieces of multiples of this; the last piece of a tensor is what is left."""
-
-
-class FrameInfo:
-    """What the header of a frame says.
-
-    Attributes:
-        dtype: name as in safetensors, e.g. "BF16"; a name that the format does not know is opaque bytes.
-        bits: bits per element.
-        shape: sizes of the dimensions, outermost first; () for a scalar.
-        profile: "enec", "fast" or "compact".
-        uncompressed_nbytes: size of the tensor.
-        header_nbytes: size of header and index, up to the first block.
-        data_nbytes: size of all blocks.
-        frame_nbytes: size of the frame, its padding included.
-        num_blocks: number of blocks.
-        block_words: words in a full block.
-        content_hash: 32 hexadecimal digits; depends on the uncompressed bytes alone. Not cryptographic.
-    """
-
-    dtype: str
-    bits: int
-    shape: tuple[int, ...]
-    profile: Profile
-    uncompressed_nbytes: int
-    header_nbytes: int
-    data_nbytes: int
-    frame_nbytes: int
-    num_blocks: int
-    block_words: int
-    content_hash: str
-
-    @property
-    def ratio(self) -> float:
-        """Uncompressed size over the size of the frame; 0.0 for an empty tensor."""
 
 
 def compress(
@@ -100,6 +90,11 @@ def compress(
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
         ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size.
     """
+    source = tensor_view(array, dtype, shape)
+    frame = new_frame(source.dtype, source.bits, source.shape, profile)
+    buffer = new_buffer(_core.frame_bound(frame))
+    _core.compress(frame, source.data, buffer, num_threads(threads))
+    return buffer[: frame.frame_nbytes].toreadonly()
 
 
 def decompress(
@@ -132,8 +127,19 @@ def decompress(
         CorruptDataError, TruncatedDataError, UnsupportedVersionError: this release cannot decode the frame.
         LimitExceededError: the tensor is larger than `max_nbytes` or than the format allows.
         UnsupportedTensorError: the framework has no such dtype; or `out` is not on the CPU.
-        ValueError: `out` does not fit.
+        ValueError: `out` does not fit, or is read-only, not contiguous or in the frame's memory.
     """
+    whole, reader = _open_frame(frame)
+    info = reader.info
+    if max_nbytes is not None and info.uncompressed_nbytes > max_nbytes:
+        raise LimitExceededError(
+            f"expected a tensor of at most {max_nbytes} bytes, got one of {info.uncompressed_nbytes}",
+            advice="allow a larger max_nbytes if you trust the data",
+        )
+    if out is None:
+        check_framework(info.dtype, framework)
+    data = _decompress_into(whole, reader, 0, info.uncompressed_nbytes, out, threads, verify)
+    return as_array(data, info.dtype, info.shape, framework) if out is None else out
 
 
 def decompress_range(
@@ -158,6 +164,9 @@ def decompress_range(
     Raises:
         ValueError: not 0 <= start <= stop <= uncompressed_nbytes; otherwise as `decompress`.
     """
+    whole, reader = _open_frame(frame)
+    data = _decompress_into(whole, reader, start, stop, out, threads, verify)
+    return data if out is None else out
 
 
 def frame_info(frame: Buffer) -> FrameInfo:
@@ -165,161 +174,59 @@ def frame_info(frame: Buffer) -> FrameInfo:
 
     Args:
         frame: a frame, or as much of it as holds its header and index.
+
+    Raises:
+        CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
     """
+    return FrameReader(byte_view(frame).data).info
 
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     """The content hash of a tensor's bytes, as in `FrameInfo.content_hash`."""
-
-
-class ContentHasher:
-    """The content hash of bytes that come in pieces."""
-
-    def __init__(self, *, threads: int | None = None) -> None: ...
-
-    def update(self, data: Buffer) -> None:
-        """Add a piece. All pieces but the last must be multiples of 131,072 bytes (STREAM_NBYTES is one)."""
-
-    def hexdigest(self) -> str:
-        """The content hash of everything so far."""
-
-
-class FrameEncoder:
-    """Encode one tensor piece by piece.
-
-    The frame is the header (known only at the end), the blocks as they come, and `trailer_nbytes` zero bytes::
-
-        encoder = FrameEncoder("BF16", shape)
-        file.seek(position + encoder.header_nbytes)
-        for chunk in chunks:                        # multiples of STREAM_NBYTES but for the last
-            nbytes = encoder.encode(chunk, out)     # out: at least encoder.data_bound(len(chunk)) bytes
-            file.write(out[:nbytes])
-        header = encoder.finish()                   # to be written at `position`
-        file.write(bytes(encoder.trailer_nbytes))
-
-    One thread at a time. The bytes are those of `compress`.
-
-    Attributes:
-        header_nbytes: size of header and index; known from the start.
-        uncompressed_nbytes: size of the tensor.
-        bound_nbytes: the most bytes that the whole frame can take.
-        consumed_nbytes: content encoded so far.
-        data_nbytes: size of the blocks so far.
-        trailer_nbytes: size of the padding behind the blocks; valid after `finish`.
-        frame_nbytes: size of the frame; valid after `finish`.
-        info: FrameInfo; valid after `finish`.
-    """
-
-    def __init__(
-        self,
-        dtype: str,
-        shape: Sequence[int],
-        *,
-        bits: int = 0,
-        profile: Profile = "fast",
-        threads: int | None = None,
-    ) -> None:
-        """`bits` per element may be 0 for the dtypes of safetensors; it is needed for other names.
-
-        Raises:
-            ValueError: dtype, bits, shape or profile is invalid.
-        """
-
-    def data_bound(self, nbytes: int) -> int:
-        """The most bytes that the blocks of `nbytes` of content can take."""
-
-    def encode(self, chunk: Buffer, out: Buffer) -> int:
-        """Encode the next piece of content; return the number of bytes put at the front of `out`.
-
-        Raises:
-            ValueError: the piece is neither a multiple of STREAM_NBYTES nor the last one, is more than what is left,
-                or `out` is read-only or smaller than `data_bound(len(chunk))`.
-        """
-
-    def finish(self) -> bytes:
-        """Header and index, `header_nbytes` bytes, once all content is encoded.
-
-        Raises:
-            ValueError: content is missing.
-        """
-
-
-class FrameReader:
-    """Decode parts of a frame whose bytes are fetched by somebody else.
-
-    ::
-
-        nbytes = FrameReader.header_size(first_128_bytes)
-        reader = FrameReader(first_nbytes)                     # checks header and index
-        lo, hi = reader.data_range(start, stop)                # of the blocks that hold this content
-        data = fetch(reader.info.header_nbytes + lo, reader.info.header_nbytes + hi)
-        reader.decode(data, out, start=start, stop=stop, data_offset=lo)
-
-    Holds a copy of the header. Immutable: one reader serves many threads at once.
-
-    Attributes:
-        info: FrameInfo.
-        trailer_nbytes: size of the zero padding behind the blocks.
-    """
-
-    MIN_HEADER_NBYTES = 128
-
-    @staticmethod
-    def header_size(prefix: Buffer) -> int:
-        """Size of header and index, from the first 128 bytes of a frame or more.
-
-        The prefix is checked as far as it goes, but not its checksum: check that this many bytes exist before
-        allocating them.
-
-        Raises:
-            TruncatedDataError: the prefix is shorter than 128 bytes; otherwise as `FrameReader`.
-        """
-
-    def __init__(self, header: Buffer) -> None:
-        """`header`: the frame up to its first block, or more of it.
-
-        Raises:
-            CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
-        """
-
-    def data_range(self, start: int, stop: int) -> tuple[int, int]:
-        """The bytes [lo, hi) of the blocks, counted from the first block, that content bytes [start, stop) need."""
-
-    def decode(
-        self,
-        data: Buffer,
-        out: Buffer,
-        *,
-        start: int = 0,
-        stop: int | None = None,
-        data_offset: int = 0,
-        threads: int | None = None,
-        verify: bool = True,
-    ) -> None:
-        """Decode content bytes [start, stop) into `out`, which has exactly that size.
-
-        `data` holds the blocks' bytes from `data_offset` on and must cover ``data_range(start, stop)``.
-
-        Raises:
-            CorruptDataError: a block is damaged.
-            ValueError: `out` does not fit, or `data` does not cover the range.
-        """
-
-    def check_trailer(self, trailer: Buffer) -> None:
-        """Check the `trailer_nbytes` bytes behind the blocks.
-
-        Raises:
-            CorruptDataError: they are not zero.
-            TruncatedDataError: there are fewer.
-        """
-
-    def block_infos(self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None) -> list[Any]:
-        """Facts of blocks [first, first + count): see tw_block_info. `data` and `data_offset` as for `decode`."""
+    hasher = ContentHasher(threads=threads)
+    hasher.update(data)
+    return hasher.hexdigest()
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:
     """Count the exponents of a float tensor's bytes: 256 counts, added to `counts` when that is given.
 
     Raises:
-        ValueError: the dtype has no exponent of its own (not one of BF16, F16, F32, F8_E4M3, F8_E5M2).
+        ValueError: the dtype has no exponent (is not BF16, F16, F32, F8_E4M3 or F8_E5M2), or an element is cut off.
     """
+    return _core.exponent_histogram(dtype, byte_view(data).data, counts or [0] * 256)
+
+
+def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
+    """The bytes of exactly one frame, and what reads them."""
+    whole = byte_view(frame)
+    reader = FrameReader(whole.data)
+    info = reader.info
+    reader.check_trailer(whole.data[info.header_nbytes + info.data_nbytes :])
+    if len(whole.data) > info.frame_nbytes:
+        raise CorruptDataError(
+            f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=info.frame_nbytes
+        )
+    return whole, reader
+
+
+def _decompress_into(
+    whole: TensorView, reader: FrameReader, start: int, stop: int, out: Any, threads: int | None, verify: bool
+) -> memoryview:
+    lo, hi = reader.data_range(start, stop)
+    first_block = reader.info.header_nbytes
+    if out is None:
+        buffer = new_buffer(stop - start)
+    else:
+        target = byte_view(out, writable=True)
+        buffer = target.data
+    reader.decode(
+        whole.data[first_block + lo : first_block + hi],
+        buffer,
+        start=start,
+        stop=stop,
+        data_offset=lo,
+        threads=threads,
+        verify=verify,
+    )
+    return buffer

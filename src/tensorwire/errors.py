@@ -1,8 +1,8 @@
 """The errors of tensorwire.
 
 Every error of bad data says what was expected, what came, where, and what to do; where it happened is also in the
-attributes ``file``, ``tensor``, ``block`` and ``byte``, each None where it is not known or does not apply. Bad arguments
-stay ValueError and TypeError, and OSError passes through.
+attributes ``file``, ``tensor``, ``block`` and ``byte``, each None where it is not known or does not apply. Bad
+arguments stay ValueError and TypeError, and OSError passes through.
 """
 
 from __future__ import annotations

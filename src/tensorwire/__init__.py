@@ -1,0 +1,70 @@
+"""Lossless compression of tensors: smaller model files, bit for bit.
+
+Names load on first use: importing this package loads neither NumPy nor torch, nor the compiled core.
+"""
+
+from ._version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .checkpoint import (
+        compress_checkpoint,
+        decompress_checkpoint,
+        inspect,
+        load_file,
+        open_file,
+        save_file,
+        verify,
+    )
+    from .codec import FrameInfo, compress, decompress, decompress_range, frame_info
+    from .errors import (
+        CorruptDataError,
+        FormatError,
+        LimitExceededError,
+        RankMismatchError,
+        TensorwireError,
+        TruncatedDataError,
+        UnsupportedTensorError,
+        UnsupportedVersionError,
+    )
+
+__all__ = [
+    "CorruptDataError",
+    "FormatError",
+    "FrameInfo",
+    "LimitExceededError",
+    "RankMismatchError",
+    "TensorwireError",
+    "TruncatedDataError",
+    "UnsupportedTensorError",
+    "UnsupportedVersionError",
+    "__version__",
+    "compress",
+    "compress_checkpoint",
+    "decompress",
+    "decompress_checkpoint",
+    "decompress_range",
+    "frame_info",
+    "inspect",
+    "load_file",
+    "open_file",
+    "save_file",
+    "verify",
+]
+
+_CODEC = {"FrameInfo", "compress", "decompress", "decompress_range", "frame_info"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    home = "errors" if name.endswith("Error") else "codec" if name in _CODEC else "checkpoint"
+    value: object = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,385 @@
+"""ctypes binding of core/include/tensorwire.h, which documents the calls, and nothing else.
+
+Arguments become C values, a status becomes an exception. Buffers go by address through the buffer protocol, so no copy
+is made and NumPy is not needed. ctypes.CDLL releases the GIL for the length of a call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Any
+
+    from typing_extensions import Buffer
+
+PROFILES = ("enec", "fast", "compact")
+FIXED_HEADER_NBYTES = 128
+MAX_NDIM = 64
+LEAF_NBYTES = 131072
+STREAM_NBYTES = 1048576
+
+_OK = 0
+_TRUNCATED = 2
+_INVALID_ARGUMENT = 5
+_NO_MEMORY = 6
+_BUFFER_TOO_SMALL = 7
+_FORMAT_ERRORS: dict[int, type[FormatError]] = {
+    1: CorruptDataError,
+    _TRUNCATED: TruncatedDataError,
+    3: UnsupportedVersionError,
+    4: LimitExceededError,
+}
+_NO_BLOCK = 2**64 - 1
+_VERIFY = 1
+
+
+class Error(ctypes.Structure):
+    """tw_error"""
+
+    _fields_ = [("block", ctypes.c_uint64), ("byte", ctypes.c_uint64), ("message", ctypes.c_char * 240)]
+
+
+class Frame(ctypes.Structure):
+    """tw_frame"""
+
+    _fields_ = [
+        ("shape", ctypes.c_uint64 * MAX_NDIM),
+        ("uncompressed_nbytes", ctypes.c_uint64),
+        ("num_words", ctypes.c_uint64),
+        ("num_blocks", ctypes.c_uint64),
+        ("header_nbytes", ctypes.c_uint64),
+        ("data_nbytes", ctypes.c_uint64),
+        ("frame_nbytes", ctypes.c_uint64),
+        ("content_hash", ctypes.c_uint8 * 16),
+        ("bits", ctypes.c_uint32),
+        ("word_nbytes", ctypes.c_uint32),
+        ("block_words", ctypes.c_uint32),
+        ("ndim", ctypes.c_uint32),
+        ("profile", ctypes.c_uint32),
+        ("dtype", ctypes.c_char * 20),
+    ]
+
+
+class BlockInfo(ctypes.Structure):
+    """tw_block_info"""
+
+    _fields_ = [
+        ("offset", ctypes.c_uint64),
+        ("nbytes", ctypes.c_uint64),
+        ("rest_nbytes", ctypes.c_uint64),
+        ("exponent_nbytes", ctypes.c_uint64),
+        ("num_words", ctypes.c_uint32),
+        ("kind", ctypes.c_uint8),
+        ("rest", ctypes.c_uint8),
+        ("variant", ctypes.c_uint8),
+        ("reserved", ctypes.c_uint8),
+    ]
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer, the same in every CPython that we support."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+# Indexing, unlike attribute access, gives function objects of our own: prototypes on shared ones would be seen by all.
+_get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi["PyBuffer_Release"]
+_release_buffer.argtypes = [ctypes.POINTER(_PyBuffer)]
+_release_buffer.restype = None
+_view_of_memory = ctypes.pythonapi["PyMemoryView_FromMemory"]
+_view_of_memory.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int]
+_view_of_memory.restype = ctypes.py_object
+
+_PYBUF_SIMPLE = 0
+_PYBUF_WRITABLE = 1
+_PYBUF_READ = 0x100
+_PYBUF_WRITE = 0x200
+
+
+class Pin:
+    """The address and size of a C-contiguous buffer, which stays in place for the length of a ``with`` block.
+
+    Entering raises TypeError without the buffer protocol, BufferError if the buffer is not contiguous, or read-only and
+    `writable` is asked for.
+    """
+
+    __slots__ = ("_buffer", "_flags", "_view", "address", "nbytes")
+
+    def __init__(self, buffer: Buffer, *, writable: bool = False) -> None:
+        self._buffer = buffer
+        self._flags = _PYBUF_WRITABLE if writable else _PYBUF_SIMPLE
+
+    def __enter__(self) -> Pin:
+        self._view = _PyBuffer()
+        _get_buffer(self._buffer, ctypes.byref(self._view), self._flags)
+        self.address: int = self._view.buf or 0
+        self.nbytes: int = self._view.len
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _release_buffer(ctypes.byref(self._view))
+
+
+def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
+    """A view of memory that somebody else must keep alive."""
+    if nbytes == 0:
+        return memoryview(bytearray() if writable else b"")
+    view: memoryview = _view_of_memory(address, nbytes, _PYBUF_WRITE if writable else _PYBUF_READ)
+    return view
+
+
+def _load() -> ctypes.CDLL:
+    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
+    # An editable install has the library in another entry of the package's path than the Python files.
+    folders: Sequence[str] = sys.modules[__package__].__path__
+    for folder in folders:
+        path = Path(folder) / f"_tensorwire{suffix}"
+        if path.exists():
+            return ctypes.CDLL(str(path))
+    raise ImportError(f"_tensorwire{suffix} is not in {', '.join(folders)}: build or reinstall tensorwire")
+
+
+_library = _load()
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    function = _library[name]
+    function.restype = result
+    function.argtypes = arguments
+    return function
+
+
+_u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
+_frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
+_u64_out = ctypes.POINTER(_u64)
+
+_version = _function("tw_version", _text)
+_cpu_target = _function("tw_cpu_target", _text)
+_frame_init = _function("tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _error)
+_frame_bound = _function("tw_frame_bound", _u64, _frame)
+_data_bound = _function("tw_data_bound", _u64, _frame, _u64)
+_compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _u64, _u32, _error)
+_encode_blocks = _function(
+    "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _u64, _address, _u64, _u64_out, _address, _address,
+    _u32, _error,
+)  # fmt: skip
+_encode_header = _function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
+_decode_header = _function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
+_block_range = _function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
+_decode = _function(
+    "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, _address, _u32, _u32, _error,
+)  # fmt: skip
+_hash_leaves = _function("tw_hash_leaves", None, _address, _u64, _address, _u32)
+_hash_root = _function("tw_hash_root", None, _u64, _address, _address)
+_exponent_histogram = _function("tw_exponent_histogram", ctypes.c_int, _text, _address, _u64, _u64_out)
+_block_infos = _function(
+    "tw_block_infos", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, ctypes.POINTER(BlockInfo),
+    _error,
+)  # fmt: skip
+
+
+def _check(status: int, error: Error) -> None:
+    if status == _OK:
+        return
+    message = error.message.decode("utf-8", "replace")
+    if status in _FORMAT_ERRORS:
+        raise _FORMAT_ERRORS[status](message, block=None if error.block == _NO_BLOCK else error.block, byte=error.byte)
+    if status == _NO_MEMORY:
+        raise MemoryError(message)
+    if status in (_INVALID_ARGUMENT, _BUFFER_TOO_SMALL):
+        raise ValueError(message)
+    raise SystemError(f"the core returned status {status}, which this binding does not know: {message}")
+
+
+def version() -> str:
+    """Version of the library."""
+    text: bytes = _version()
+    return text.decode()
+
+
+def cpu_target() -> str:
+    """ "scalar", "avx2", "avx512" or "neon": what runs here."""
+    text: bytes = _cpu_target()
+    return text.decode()
+
+
+def frame_init(dtype: str, bits: int, shape: Sequence[int], profile: int) -> Frame:
+    """The frame of a tensor that is still to be encoded. All numbers must fit their C types."""
+    frame, error = Frame(), Error()
+    sizes = (_u64 * max(len(shape), 1))(*shape)
+    _check(_frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, 0, error), error)
+    return frame
+
+
+def frame_bound(frame: Frame) -> int:
+    """The most bytes that a whole frame can take."""
+    nbytes: int = _frame_bound(frame)
+    return nbytes
+
+
+def data_bound(frame: Frame, nbytes: int) -> int:
+    """The most bytes that the blocks of `nbytes` of content can take."""
+    bound: int = _data_bound(frame, nbytes)
+    return bound
+
+
+def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int) -> None:
+    """The whole frame to `dst`; completes `frame`."""
+    error = Error()
+    with Pin(src) as source, Pin(dst, writable=True) as target:
+        status = _compress(frame, source.address, source.nbytes, target.address, target.nbytes, threads, error)
+    _check(status, error)
+
+
+def encode_blocks(
+    frame: Frame,
+    first_byte: int,
+    src: Buffer,
+    data_offset: int,
+    dst: Buffer,
+    index: Buffer,
+    leaves: Buffer,
+    threads: int,
+) -> int:
+    """Part of a frame; returns the size of its blocks."""
+    written, error = _u64(), Error()
+    with (
+        Pin(src) as source,
+        Pin(dst, writable=True) as target,
+        Pin(index, writable=True) as entries,
+        Pin(leaves, writable=True) as hashes,
+    ):
+        status = _encode_blocks(
+            frame, first_byte, source.address, source.nbytes, data_offset, target.address, target.nbytes, written,
+            entries.address, hashes.address, threads, error,
+        )  # fmt: skip
+    _check(status, error)
+    return written.value
+
+
+def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, dst: Buffer) -> None:
+    """Header and index to `dst`, `frame.header_nbytes` bytes; completes `frame`."""
+    error = Error()
+    with Pin(index) as entries, Pin(leaves) as hashes, Pin(dst, writable=True) as target:
+        if target.nbytes < frame.header_nbytes:
+            raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
+        status = _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, error)
+    _check(status, error)
+
+
+def decode_header(src: Buffer) -> Frame:
+    """What header and index say, once checked."""
+    frame, error = Frame(), Error()
+    with Pin(src) as source:
+        status = _decode_header(source.address, source.nbytes, frame, error)
+    _check(status, error)
+    return frame
+
+
+def header_size(src: Buffer) -> int:
+    """Size of header and index, of which `src` may hold only the first FIXED_HEADER_NBYTES."""
+    frame, error = Frame(), Error()
+    with Pin(src) as source:
+        status = _decode_header(source.address, source.nbytes, frame, error)
+    if status != _TRUNCATED or frame.header_nbytes == 0:
+        _check(status, error)
+    nbytes: int = frame.header_nbytes
+    return nbytes
+
+
+def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[int, int]:
+    """The part of the blocks that content bytes [start, stop) need."""
+    data_start, data_stop, error = _u64(), _u64(), Error()
+    with Pin(header) as head:
+        status = _block_range(frame, head.address, start, stop, data_start, data_stop, error)
+    _check(status, error)
+    return data_start.value, data_stop.value
+
+
+def decode(
+    frame: Frame,
+    header: Buffer,
+    data: Buffer,
+    data_offset: int,
+    start: int,
+    stop: int,
+    dst: Buffer,
+    threads: int,
+    verify: bool,
+) -> None:
+    """Content bytes [start, stop) to `dst`, which must be apart from `data`."""
+    error = Error()
+    with Pin(header) as head, Pin(data) as source, Pin(dst, writable=True) as target:
+        if target.nbytes != stop - start:
+            raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
+        if target.address < source.address + source.nbytes and source.address < target.address + target.nbytes:
+            raise ValueError("the output overlaps the compressed data: decode into other memory")
+        status = _decode(
+            frame, head.address, source.address, data_offset, source.nbytes, start, stop, target.address, threads,
+            _VERIFY if verify else 0, error,
+        )  # fmt: skip
+    _check(status, error)
+
+
+def hash_leaves(src: Buffer, threads: int) -> bytearray:
+    """Leaf hashes of content that begins at a multiple of LEAF_NBYTES."""
+    with Pin(src) as source:
+        leaves = bytearray(16 * -(-source.nbytes // LEAF_NBYTES))
+        with Pin(leaves, writable=True) as target:
+            _hash_leaves(source.address, source.nbytes, target.address, threads)
+    return leaves
+
+
+def hash_root(nbytes: int, leaves: Buffer) -> bytes:
+    """Content hash of `nbytes` of content from its leaf hashes."""
+    root = bytearray(16)
+    with Pin(leaves) as source, Pin(root, writable=True) as target:
+        _hash_root(nbytes, source.address, target.address)
+    return bytes(root)
+
+
+def exponent_histogram(dtype: str, src: Buffer, counts: Sequence[int]) -> list[int]:
+    """`counts` (256 numbers) plus the exponents of `src`."""
+    numbers = (_u64 * 256)(*counts)
+    with Pin(src) as source:
+        status = _exponent_histogram(dtype.encode(), source.address, source.nbytes, numbers)
+    if status != _OK:
+        raise ValueError(f"expected a dtype with an exponent and whole elements, got {dtype!r}")
+    return list(numbers)
+
+
+def block_infos(
+    frame: Frame, header: Buffer, data: Buffer, data_offset: int, first: int, count: int
+) -> list[BlockInfo]:
+    """Facts of blocks [first, first + count)."""
+    infos, error = (BlockInfo * max(count, 1))(), Error()
+    with Pin(header) as head, Pin(data) as source:
+        status = _block_infos(
+            frame, head.address, source.address, data_offset, source.nbytes, first, count, infos, error
+        )
+    _check(status, error)
+    return list(infos[:count])

@@ -1,0 +1,367 @@
+"""Frames piece by piece: what layers that stream build on, thin over the C ABI.
+
+Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+from . import _core
+from ._arrays import byte_view, checked_shape, dtype_bits
+from .errors import CorruptDataError, TruncatedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+Profile = Literal["enec", "fast", "compact"]
+
+STREAM_NBYTES = _core.STREAM_NBYTES
+"""Content is streamed in pieces of multiples of this; the last piece of a tensor is what is left."""
+
+_MAX_THREADS = 1024
+
+
+class FrameInfo(NamedTuple):
+    """What the header of a frame says.
+
+    Attributes:
+        dtype: name as in safetensors, e.g. "BF16"; a name that the format does not know is opaque bytes.
+        bits: bits per element.
+        shape: sizes of the dimensions, outermost first; () for a scalar.
+        profile: "enec", "fast" or "compact".
+        uncompressed_nbytes: size of the tensor.
+        header_nbytes: size of header and index, up to the first block.
+        data_nbytes: size of all blocks.
+        frame_nbytes: size of the frame, its padding included.
+        num_blocks: number of blocks.
+        block_words: words in a full block.
+        content_hash: 32 hexadecimal digits; depends on the uncompressed bytes alone. Not cryptographic.
+    """
+
+    dtype: str
+    bits: int
+    shape: tuple[int, ...]
+    profile: Profile
+    uncompressed_nbytes: int
+    header_nbytes: int
+    data_nbytes: int
+    frame_nbytes: int
+    num_blocks: int
+    block_words: int
+    content_hash: str
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed size over the size of the frame; 0.0 for an empty tensor."""
+        return self.uncompressed_nbytes / self.frame_nbytes
+
+
+class BlockInfo(NamedTuple):
+    """What a block is made of.
+
+    Attributes:
+        offset: from the start of the frame.
+        nbytes: size of the block.
+        rest_nbytes: size of the streams of signs and mantissas.
+        exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
+        num_words: words in the block.
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain" or "zero_groups".
+        rest: "verbatim", "trimmed" or "bytes".
+        variant: parameter of the kind, see docs/format.md.
+    """
+
+    offset: int
+    nbytes: int
+    rest_nbytes: int
+    exponent_nbytes: int
+    num_words: int
+    kind: str
+    rest: str
+    variant: int
+
+
+_KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups")
+_RESTS = ("verbatim", "trimmed", "bytes")
+
+
+class ContentHasher:
+    """The content hash of bytes that come in pieces. One thread at a time."""
+
+    def __init__(self, *, threads: int | None = None) -> None:
+        self._threads = num_threads(threads)
+        self._leaves = bytearray()
+        self._nbytes = 0
+
+    def update(self, data: Buffer) -> None:
+        """Add a piece. All pieces but the last must be multiples of 131,072 bytes (STREAM_NBYTES is one).
+
+        Raises:
+            ValueError: the piece before was not.
+        """
+        if self._nbytes % _core.LEAF_NBYTES:
+            raise ValueError(f"expected pieces of multiples of {_core.LEAF_NBYTES} bytes before the last one")
+        source = byte_view(data)
+        self._leaves += _core.hash_leaves(source.data, self._threads)
+        self._nbytes += len(source.data)
+
+    def hexdigest(self) -> str:
+        """The content hash of everything so far."""
+        return _core.hash_root(self._nbytes, self._leaves).hex()
+
+
+class FrameEncoder:
+    """Encode one tensor piece by piece.
+
+    The frame is the header (known only at the end), the blocks as they come, and `trailer_nbytes` zero bytes::
+
+        encoder = FrameEncoder("BF16", shape)
+        file.seek(position + encoder.header_nbytes)
+        for chunk in chunks:                        # multiples of STREAM_NBYTES but for the last
+            nbytes = encoder.encode(chunk, out)     # out: at least encoder.data_bound(len(chunk)) bytes
+            file.write(out[:nbytes])
+        header = encoder.finish()                   # to be written at `position`
+        file.write(bytes(encoder.trailer_nbytes))
+
+    One thread at a time. The bytes are those of `compress`.
+
+    Attributes:
+        header_nbytes: size of header and index; known from the start.
+        uncompressed_nbytes: size of the tensor.
+        bound_nbytes: the most bytes that the whole frame can take.
+        consumed_nbytes: content encoded so far.
+        data_nbytes: size of the blocks so far.
+        info: FrameInfo, with all sizes and the hash; there after `finish`.
+        trailer_nbytes: size of the padding behind the blocks; there after `finish`.
+    """
+
+    def __init__(
+        self,
+        dtype: str,
+        shape: Sequence[int],
+        *,
+        bits: int = 0,
+        profile: Profile = "fast",
+        threads: int | None = None,
+    ) -> None:
+        """`bits` per element may be 0 for the dtypes of safetensors; it is needed for other names.
+
+        Raises:
+            ValueError: dtype, bits, shape or profile is invalid.
+        """
+        self._frame = new_frame(dtype, bits or dtype_bits(dtype), checked_shape(shape), profile)
+        self._threads = num_threads(threads)
+        self.header_nbytes: int = self._frame.header_nbytes
+        self.uncompressed_nbytes: int = self._frame.uncompressed_nbytes
+        self.bound_nbytes = _core.frame_bound(self._frame)
+        self.consumed_nbytes = 0
+        self.data_nbytes = 0
+        self._index = bytearray(8 * self._frame.num_blocks)
+        self._leaves = bytearray(16 * -(-self.uncompressed_nbytes // _core.LEAF_NBYTES))
+
+    def data_bound(self, nbytes: int) -> int:
+        """The most bytes that the blocks of `nbytes` of content can take."""
+        return _core.data_bound(self._frame, nbytes)
+
+    def encode(self, chunk: Buffer, out: Buffer) -> int:
+        """Encode the next piece of content; return the number of bytes put at the front of `out`.
+
+        Raises:
+            ValueError: the piece is neither a multiple of STREAM_NBYTES nor the last one, is more than what is left,
+                or `out` is smaller than `data_bound(len(chunk))`.
+            BufferError: `out` is read-only, or one of them is not contiguous.
+        """
+        nbytes = memoryview(chunk).nbytes
+        rest = self.uncompressed_nbytes - self.consumed_nbytes
+        if nbytes != rest and (nbytes > rest or nbytes % STREAM_NBYTES):
+            raise ValueError(
+                f"expected a multiple of {STREAM_NBYTES} bytes or the last {rest} bytes of the tensor, got {nbytes}"
+            )
+        if nbytes == 0:
+            return 0
+        written = _core.encode_blocks(
+            self._frame, self.consumed_nbytes, chunk, self.data_nbytes, out, self._index, self._leaves, self._threads
+        )
+        self.consumed_nbytes += nbytes
+        self.data_nbytes += written
+        return written
+
+    def finish(self) -> bytes:
+        """Header and index, `header_nbytes` bytes, once all content is encoded.
+
+        Raises:
+            ValueError: content is missing.
+        """
+        if self.consumed_nbytes != self.uncompressed_nbytes:
+            raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
+        header = bytearray(self.header_nbytes)
+        _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves, header)
+        self.info = _frame_info(self._frame)
+        self.trailer_nbytes = self.info.frame_nbytes - self.header_nbytes - self.data_nbytes
+        return bytes(header)
+
+
+class FrameReader:
+    """Decode parts of a frame whose bytes are fetched by somebody else.
+
+    ::
+
+        nbytes = FrameReader.header_size(first_128_bytes)
+        reader = FrameReader(first_nbytes)                     # checks header and index
+        lo, hi = reader.data_range(start, stop)                # of the blocks that hold this content
+        data = fetch(reader.info.header_nbytes + lo, reader.info.header_nbytes + hi)
+        reader.decode(data, out, start=start, stop=stop, data_offset=lo)
+
+    Holds a copy of the header. Immutable: one reader serves many threads at once.
+
+    Attributes:
+        info: FrameInfo.
+        trailer_nbytes: size of the zero padding behind the blocks.
+    """
+
+    MIN_HEADER_NBYTES = _core.FIXED_HEADER_NBYTES
+
+    @staticmethod
+    def header_size(prefix: Buffer) -> int:
+        """Size of header and index, from the first 128 bytes of a frame or more.
+
+        The prefix is checked as far as it goes, but not its checksum: check that this many bytes exist before
+        allocating them.
+
+        Raises:
+            TruncatedDataError: the prefix is shorter than 128 bytes; otherwise as `FrameReader`.
+        """
+        return _core.header_size(prefix)
+
+    def __init__(self, header: Buffer) -> None:
+        """`header`: the frame up to its first block, or more of it.
+
+        Raises:
+            CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
+        """
+        view = memoryview(header).cast("B")
+        # A copy: the core trusts a header that it has checked, so nobody else may write to it.
+        self._header = bytes(view[: _core.header_size(view[: self.MIN_HEADER_NBYTES])])
+        self._frame = _core.decode_header(self._header)
+        self.info = _frame_info(self._frame)
+        self.trailer_nbytes = self.info.frame_nbytes - self.info.header_nbytes - self.info.data_nbytes
+
+    def data_range(self, start: int, stop: int) -> tuple[int, int]:
+        """The bytes [lo, hi) of the blocks, counted from the first block, that content bytes [start, stop) need.
+
+        Raises:
+            ValueError: not 0 <= start <= stop <= uncompressed_nbytes.
+        """
+        self._check_range(start, stop)
+        return _core.block_range(self._frame, self._header, start, stop)
+
+    def decode(
+        self,
+        data: Buffer,
+        out: Buffer,
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        data_offset: int = 0,
+        threads: int | None = None,
+        verify: bool = True,
+    ) -> None:
+        """Decode content bytes [start, stop) into `out`, which has exactly that size.
+
+        `data` holds the blocks' bytes from `data_offset` on and must cover ``data_range(start, stop)``.
+
+        Raises:
+            CorruptDataError: a block is damaged.
+            ValueError: `out` does not fit or overlaps `data`, or `data` does not cover the range.
+            BufferError: `out` is read-only, or one of them is not contiguous.
+        """
+        stop = self.info.uncompressed_nbytes if stop is None else stop
+        self._check_range(start, stop)
+        _core.decode(self._frame, self._header, data, data_offset, start, stop, out, num_threads(threads), verify)
+
+    def check_trailer(self, trailer: Buffer) -> None:
+        """Check the `trailer_nbytes` bytes behind the blocks.
+
+        Raises:
+            CorruptDataError: they are not zero.
+            TruncatedDataError: there are fewer.
+        """
+        padding = bytes(memoryview(trailer)[: self.trailer_nbytes])
+        start = self.info.frame_nbytes - self.trailer_nbytes
+        if len(padding) < self.trailer_nbytes:
+            raise TruncatedDataError(
+                f"expected a frame of {self.info.frame_nbytes} bytes, got {start + len(padding)}",
+                byte=start + len(padding),
+            )
+        if any(padding):
+            raise CorruptDataError("expected zeros behind the last block", byte=start)
+
+    def block_infos(
+        self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
+    ) -> list[BlockInfo]:
+        """Facts of blocks [first, first + count), by default to the last. `data` and `data_offset` as for `decode`.
+
+        Raises:
+            CorruptDataError: a block is damaged.
+            ValueError: there are no such blocks, or `data` does not cover them.
+        """
+        count = self.info.num_blocks - first if count is None else count
+        if not 0 <= first <= first + count <= self.info.num_blocks:
+            raise ValueError(f"expected blocks within [0, {self.info.num_blocks}), got {count} from {first} on")
+        infos = _core.block_infos(self._frame, self._header, data, data_offset, first, count)
+        return [
+            BlockInfo(
+                info.offset,
+                info.nbytes,
+                info.rest_nbytes,
+                info.exponent_nbytes,
+                info.num_words,
+                _KINDS[info.kind],
+                _RESTS[info.rest],
+                info.variant,
+            )
+            for info in infos
+        ]
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
+            raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
+
+
+def num_threads(threads: int | None) -> int:
+    """`threads`, or all usable cores; ValueError if it is out of range."""
+    if threads is None:
+        if hasattr(os, "sched_getaffinity"):
+            return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+        return min(os.cpu_count() or 1, _MAX_THREADS)
+    threads = operator.index(threads)
+    if not 1 <= threads <= _MAX_THREADS:
+        raise ValueError(f"expected 1 to {_MAX_THREADS} threads, got {threads}")
+    return threads
+
+
+def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str) -> _core.Frame:
+    """The frame of a tensor that is still to be encoded; ValueError if one of these is invalid."""
+    if profile not in _core.PROFILES:
+        raise ValueError(f"expected one of the profiles {', '.join(_core.PROFILES)}, got {profile!r}")
+    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile))
+
+
+def _frame_info(frame: _core.Frame) -> FrameInfo:
+    return FrameInfo(
+        dtype=frame.dtype.decode("ascii"),
+        bits=frame.bits,
+        shape=tuple(frame.shape[: frame.ndim]),
+        profile=cast("Profile", _core.PROFILES[frame.profile]),
+        uncompressed_nbytes=frame.uncompressed_nbytes,
+        header_nbytes=frame.header_nbytes,
+        data_nbytes=frame.data_nbytes,
+        frame_nbytes=frame.frame_nbytes,
+        num_blocks=frame.num_blocks,
+        block_words=frame.block_words,
+        content_hash=bytes(frame.content_hash).hex(),
+    )
