@@ -8,9 +8,10 @@ FUZZ_SECONDS ?= 60
 TORCH ?= torch==2.13.0
 
 VENV := .venv
+comma := ,
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
-PACKAGE := $(PIP) --no-build-isolation --config-settings=build-dir=build/core --config-settings=build.targets=_tensorwire \
-  --config-settings=cmake.define.TW_TESTS=ON --config-settings=cmake.define.TW_WERROR=ON
+BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
+INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core build.targets=_tensorwire)
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src fuzz/CMakeLists.txt -type f \
   ! -path '*/__pycache__/*' ! -name '*.so')
 CXX_SOURCES = $(shell find core fuzz -name '*.cpp' -o -name '*.h')
@@ -55,9 +56,8 @@ check: $(VENV)/.dev ## Lint, types and formatting
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
 
 sanitize: $(VENV)/.test ## The core's tests and the codec's under address and undefined-behaviour sanitizers
-	$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitize/site --config-settings=build-dir=build/sanitize/core \
-	  --config-settings=cmake.build-type=RelWithDebInfo --config-settings=install.strip=false --config-settings=cmake.define.TW_TESTS=ON --config-settings=cmake.define.TW_WERROR=ON \
-	  --config-settings=cmake.define.TW_SANITIZE=address,undefined .
+	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
+	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site \
@@ -94,7 +94,7 @@ $(VENV)/.tools: | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.package: $(SOURCES) $(VENV)/.tools
-	$(PACKAGE) .
+	$(INSTALL) .
 	touch $@
 
 $(VENV)/.model: | $(VENV)/bin/python
@@ -108,13 +108,13 @@ $(VENV)/.torch: | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.test: $(VENV)/.package $(VENV)/.torch
-	$(PACKAGE) '.[test]'
+	$(INSTALL) '.[test]'
 	touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.torch | $(VENV)/.package
-	$(PACKAGE) '.[bench]'
+	$(INSTALL) '.[bench]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.package
-	$(PACKAGE) '.[dev]'
+	$(INSTALL) '.[dev]'
 	touch $@

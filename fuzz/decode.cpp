@@ -1,0 +1,91 @@
+// Decode arbitrary bytes. The first byte of an input is a set of flags, the rest is given to the decoder as a frame.
+//
+// Mutated frames would all die at the first checksum, so with kRepair the checksums are made right first: then the
+// mutation reaches the parsers behind them.
+#include <algorithm>
+#include <vector>
+
+#include "check.h"
+#include "common/hash.h"
+
+namespace {
+
+constexpr uint8_t kRepair = 1;
+constexpr uint64_t kMaxOutput = 64u << 20;
+
+template <class T>
+T load(const uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// Checksums of all blocks that lie in the frame, then of the header. Leaves alone what has no place for them.
+void repair(std::vector<uint8_t>& frame) {
+  if (frame.size() < TW_FIXED_HEADER_NBYTES) return;
+  const uint64_t index = TW_FIXED_HEADER_NBYTES + 8ull * frame[11];
+  const uint64_t data_nbytes = load<uint64_t>(&frame[48]);
+  const uint64_t num_blocks = load<uint64_t>(&frame[56]);
+  if (num_blocks > frame.size() / 8) return;
+  const uint64_t header_nbytes = (index + 8 * num_blocks + 63) / 64 * 64;
+  if (header_nbytes > frame.size()) return;
+  for (uint64_t i = 0; i < num_blocks; ++i) {
+    uint8_t* entry = &frame[index + 8 * i];
+    const uint64_t start = 32ull * load<uint32_t>(entry);
+    const uint64_t stop = i + 1 < num_blocks ? 32ull * load<uint32_t>(entry + 8) : data_nbytes;
+    if (start >= stop || stop > frame.size() - header_nbytes) continue;
+    const uint32_t checksum = static_cast<uint32_t>(tw::hash128(&frame[header_nbytes + start], stop - start).low);
+    std::memcpy(entry + 4, &checksum, sizeof checksum);
+  }
+  std::memset(&frame[120], 0, 8);
+  const uint64_t checksum = tw::hash128(frame.data(), header_nbytes).low;
+  std::memcpy(&frame[120], &checksum, sizeof checksum);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
+  if (size == 0) return 0;
+  std::vector<uint8_t> bytes(input + 1, input + size);
+  if ((input[0] & kRepair) != 0) repair(bytes);
+
+  tw_frame frame;
+  tw_error error;
+  const int status = tw_decode_header(bytes.data(), bytes.size(), &frame, &error);
+  if (status != TW_OK) {
+    check_rejection(status, error);
+    return 0;
+  }
+  CHECK(frame.header_nbytes <= bytes.size());
+  if (frame.uncompressed_nbytes > kMaxOutput) return 0;
+
+  // Heap blocks of the exact sizes, so that a step past them is seen.
+  const std::vector<uint8_t> header(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes));
+  const std::vector<uint8_t> data(bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes), bytes.end());
+  const uint64_t nbytes = frame.uncompressed_nbytes;
+  std::vector<uint8_t> verified(nbytes), unverified(nbytes);
+  const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
+    const int result =
+        tw_decode(&frame, header.data(), data.data(), 0, data.size(), start, stop, out.data(), threads, flags, &error);
+    if (result != TW_OK) check_rejection(result, error);
+    return result == TW_OK;
+  };
+  const bool good = decode(0, nbytes, verified, 1, TW_VERIFY);
+  const bool parsed = decode(0, nbytes, unverified, 2, 0);
+  if (!good) return 0;
+
+  // What passes its checksums and parses decodes the same in every way.
+  CHECK(parsed && verified == unverified);
+  const uint64_t start = nbytes == 0 ? 0 : (input[0] >> 1) * 997u % nbytes;
+  const uint64_t stop = start + (nbytes - start) / 2;
+  std::vector<uint8_t> part(stop - start);
+  CHECK(decode(start, stop, part, 1, TW_VERIFY));
+  CHECK(std::equal(part.begin(), part.end(), verified.begin() + static_cast<ptrdiff_t>(start)));
+  std::vector<tw_block_info> infos(frame.num_blocks);
+  CHECK(tw_block_infos(&frame, header.data(), data.data(), 0, data.size(), 0, frame.num_blocks, infos.data(), &error) ==
+        TW_OK);
+  uint64_t num_words = 0;
+  for (const tw_block_info& info : infos) num_words += info.num_words;
+  CHECK(num_words == frame.num_words);
+  return 0;
+}

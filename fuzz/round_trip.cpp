@@ -1,0 +1,68 @@
+// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile, block size and
+// how often the rest is repeated (so that a short input makes a tensor of several blocks that are worth coding).
+#include <algorithm>
+#include <vector>
+
+#include "check.h"
+
+namespace {
+
+struct Choice {
+  const char* dtype;
+  uint32_t bits;
+};
+// All forms of the format's table, then dtypes outside it: whole and part bytes.
+constexpr Choice kChoices[] = {{"BF16", 16}, {"F16", 16}, {"F32", 32}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F64", 64},
+                               {"I64", 64},  {"I32", 32}, {"U16", 16}, {"BOOL", 8},    {"F4", 4},      {"C128", 128}};
+constexpr size_t kMaxContent = 256u << 10;
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
+  if (size < 4) return 0;
+  const Choice choice = kChoices[input[0] % (sizeof kChoices / sizeof kChoices[0])];
+  const uint32_t profile = input[1] % 3;
+  const uint32_t block_log2 = input[2] % 10 == 9 ? 0 : 8 + input[2] % 10;
+  const size_t repeats = 1 + input[3];
+  std::vector<uint8_t> content;
+  for (size_t i = 0; i < repeats && content.size() + (size - 4) <= kMaxContent; ++i) {
+    content.insert(content.end(), input + 4, input + size);
+  }
+  const uint64_t numel = 8 * content.size() / choice.bits;
+  content.resize((numel * choice.bits + 7) / 8);
+  const std::vector<uint8_t> original = content;
+
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, block_log2, &error) == TW_OK);
+  std::vector<uint8_t> bytes(tw_frame_bound(&frame));
+  const uint64_t header_nbytes = frame.header_nbytes;
+  std::vector<uint8_t> index(8 * frame.num_blocks);
+  std::vector<uint8_t> leaves(16 * ((content.size() + TW_LEAF_NBYTES - 1) / TW_LEAF_NBYTES));
+  std::vector<uint8_t> blocks(tw_data_bound(&frame, content.size()));
+  tw_frame in_parts = frame;
+  CHECK(tw_compress(&frame, content.data(), content.size(), bytes.data(), bytes.size(), 2, &error) == TW_OK);
+  CHECK(content == original);
+  CHECK(frame.header_nbytes == header_nbytes && frame.frame_nbytes <= bytes.size());
+  bytes.resize(frame.frame_nbytes);
+
+  // Header and blocks encoded apart are the same bytes.
+  uint64_t written = 0;
+  CHECK(tw_encode_blocks(&in_parts, 0, content.data(), content.size(), 0, blocks.data(), blocks.size(), &written,
+                         index.data(), leaves.data(), 1, &error) == TW_OK);
+  CHECK(written == frame.data_nbytes);
+  CHECK(std::equal(blocks.begin(), blocks.begin() + static_cast<ptrdiff_t>(written),
+                   bytes.begin() + static_cast<ptrdiff_t>(header_nbytes)));
+  std::vector<uint8_t> header(header_nbytes);
+  CHECK(tw_encode_header(&in_parts, written, index.data(), leaves.data(), header.data(), &error) == TW_OK);
+  CHECK(std::equal(header.begin(), header.end(), bytes.begin()));
+
+  tw_frame read;
+  CHECK(tw_decode_header(bytes.data(), bytes.size(), &read, &error) == TW_OK);
+  CHECK(read.frame_nbytes == bytes.size() && read.uncompressed_nbytes == content.size());
+  std::vector<uint8_t> decoded(content.size());
+  CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, 0, content.size(),
+                  decoded.data(), 1, TW_VERIFY, &error) == TW_OK);
+  CHECK(decoded == content);
+  return 0;
+}

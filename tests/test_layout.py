@@ -1,0 +1,166 @@
+"""The rules of the source tree: imports go one way, files stay small, nothing names the machine it was written on."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "tensorwire"
+MAX_LINES = 500
+
+# Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
+LAYERS = ("_version", "errors", "_core", "codec", "checkpoint", "torch", "cli")
+HELPERS = {"_arrays": "codec", "_frames": "codec", "__main__": "cli"}  # modules of a layer that is more than one file
+
+# C++: what a folder of core/ may include from. The header of the C ABI is for the frame alone.
+INCLUDES = {
+    "common": {"common"},
+    "transforms": {"common", "transforms"},
+    "coders": {"common", "transforms", "coders"},
+    "frame": {"common", "transforms", "coders", "frame"},
+}
+
+# The few documents whose every line is a fact of its own may be long; so may data.
+LONG = {"LICENSE", "docs/format.md"}
+TEXT = {".c", ".cmake", ".cpp", ".h", ".md", ".py", ".toml", ".txt", ".json", ".csv", ".yml", ""}
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path: Path, module: str) -> set[str]:
+    """Absolute names of all that a file imports, wherever the statement stands."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            target = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            names.update(f"{target}.{alias.name}" for alias in node.names)
+    return names
+
+
+def layer(name: str) -> str:
+    """The layer of tensorwire.x.y: x, or what x belongs to."""
+    part = name.split(".")[1]
+    return HELPERS.get(part, part)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=module_name)
+def test_python_imports_go_down(path: Path) -> None:
+    module = module_name(path)
+    if module == "tensorwire":
+        return  # the public names come from everywhere
+    own = layer(module)
+    for name in imported_modules(path, module):
+        if not name.startswith("tensorwire."):
+            assert name != "tensorwire", f"{module} imports the package itself, and with it every layer"
+            continue
+        other = layer(name)
+        if other == own:
+            continue
+        if "diagnosis" in (own, other):
+            assert (own, other) == ("cli", "diagnosis") or other in ("_version", "errors"), f"{module} imports {name}"
+            continue
+        if own not in LAYERS or other not in LAYERS:
+            pytest.fail(f"{module} or {name} has no place among {LAYERS}")
+        assert LAYERS.index(other) < LAYERS.index(own), f"{module} imports {name}, which stands above it"
+        if other == "_core":
+            assert own == "codec", f"{module} imports {name}: only codec touches _core"
+
+
+def test_reference_imports_nothing_of_ours() -> None:
+    files = sorted((ROOT / "reference").rglob("*.py"))
+    assert files
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.append(node.module or "")
+            assert not [name for name in names if name.split(".")[0] == "tensorwire"], path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("unwanted", ["numpy", "ml_dtypes", "torch", "rich", "click"])
+def test_import_is_light(unwanted: str) -> None:
+    code = f"import sys, tensorwire; sys.exit({unwanted!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def cpp_includes(path: Path) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", INCLUDES)
+def test_cpp_includes_go_down(folder: str) -> None:
+    files = [path for path in (ROOT / "core" / folder).iterdir() if path.suffix in (".cpp", ".h")]
+    assert files
+    for path in files:
+        for name in cpp_includes(path):
+            source = path.relative_to(ROOT)
+            if name == "tensorwire.h":
+                assert folder in ("common", "frame"), f"{source} includes the C ABI"
+                continue
+            assert (ROOT / "core" / name).is_file(), f'{source}: "{name}" is not a path from core/'
+            assert name.split("/")[0] in INCLUDES[folder], f"{source} includes {name}"
+
+
+def test_encoder_and_decoder_never_include_each_other() -> None:
+    """Not even through a third header."""
+
+    def reach(path: Path, seen: set[Path]) -> set[Path]:
+        if path not in seen and path.is_file():
+            seen.add(path)
+            for name in cpp_includes(path):
+                reach(ROOT / "core" / name, seen)
+        return seen
+
+    sides = {"encode": "decode", "decode": "encode"}
+    checked = 0
+    for path in sorted((ROOT / "core").rglob("*")):
+        side = next((word for word in sides if word in path.stem), None)
+        if path.suffix not in (".cpp", ".h") or side is None or "tests" in path.parts:
+            continue
+        others = [other.name for other in reach(path, set()) if sides[side] in other.stem]
+        assert not others, f"{path.relative_to(ROOT)} includes {others}"
+        checked += 1
+    assert checked
+
+
+def test_files_stay_small() -> None:
+    for path in tracked_files():
+        name = path.relative_to(ROOT).as_posix()
+        if name in LONG or path.suffix in (".csv", ".json", ".svg") or path.suffix not in TEXT:
+            continue
+        if name.startswith(("tests/golden/", "fuzz/corpus/", "benchmarks/results/")):
+            continue
+        lines = path.read_text().count("\n")
+        assert lines <= MAX_LINES, f"{name} has {lines} lines: make it two files"
+
+
+def test_readme_is_short() -> None:
+    assert (ROOT / "README.md").read_text().count("\n") < 120
+
+
+def test_nothing_names_this_machine() -> None:
+    home = re.compile(r"(?<![\w.}])/(work|home|root|Users|tmp)/\w")
+    for path in tracked_files():
+        if path.suffix in TEXT and "golden" not in path.parts and "corpus" not in path.parts:
+            found = home.search(path.read_text())
+            assert found is None, f"{path.relative_to(ROOT)} holds the path {found and found.group()!r}..."
