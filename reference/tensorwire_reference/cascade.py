@@ -1,0 +1,114 @@
+"""Section "Kind cascade": exponents in tiers of short digits, the last digit of each tier an escape to the next."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .errors import UnfitError, require
+from .planes import U64, Reader, pack_field
+
+PARAMS_NBYTES = 8
+TIER_WIDTHS = ((2, 2, 3), (2, 2, 2), (2, 1, 3), (1, 1, 1), (1, 2, 3), (3, 3), (2, 3), (1,))
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """Parameters of the kind; those that are None are chosen for each block.
+
+    `below` is (a2, a3); entries of tiers that the variant lacks must be 0.
+    """
+
+    variant: int | None = None
+    lo: int | None = None
+    below: tuple[int, int] | None = None
+    code: ClassVar[int] = 3
+
+
+def _names(widths: tuple[int, ...], lo: int, below: tuple[int, int]) -> list[list[int]]:
+    """For each tier, the exponents that its digits 0, 1, ... name."""
+    c = (1 << widths[0]) - 1
+    start, end = lo, lo + c
+    names = [[e % 256 for e in range(start, end)]]
+    for w, a in zip(widths[1:], below, strict=False):
+        c = (1 << w) - 1
+        names.append([e % 256 for e in (*range(start - a, start), *range(end, end + c - a))])
+        start, end = start - a, end + c - a
+    return names
+
+
+def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
+    """Read `n` exponents. Also returns the name of the coding."""
+    lo, below = params[0], (params[1] & 7, params[1] >> 3 & 7)
+    counts = [int.from_bytes(params[i : i + 2], "little") for i in (2, 4, 6)]
+    widths = TIER_WIDTHS[variant]
+    require(params[1] < 64, "cascade: reserved bits are set")
+    for tier, a in enumerate(below, 2):
+        most = (1 << widths[tier - 1]) - 1 if tier <= len(widths) else 0
+        require(a <= most, f"cascade: a{tier} is {a}, at most {most}")
+    require(not any(counts[len(widths) :]), f"cascade: counts {counts} of tiers that variant {variant} lacks")
+
+    x = np.empty(n, np.uint64)
+    waiting = np.arange(n)  # the words whose exponents the next tier holds
+    for w, names, escapes in zip(widths, _names(widths, lo, below), counts, strict=False):
+        digits = reader.field(len(waiting), w)
+        escaped = digits == len(names)
+        x[waiting[~escaped]] = np.array(names, np.uint64)[digits[~escaped]]
+        waiting = waiting[escaped]
+        require(len(waiting) == escapes, f"cascade: {len(waiting)} escapes, but a count of {escapes}")
+    x[waiting] = reader.field(len(waiting), 8)
+    require(bool((x < 1 << exponent_bits).all()), f"cascade: an exponent has more than {exponent_bits} bits")
+    return x, f"cascade/{variant}(lo={lo},a={below[0]},{below[1]},escapes={','.join(map(str, counts))})"
+
+
+def encode(kind: Cascade, x: U64) -> tuple[bytes, bytes, int]:
+    """The streams, the parameters and the variant. Raises `UnfitError` if a count does not fit."""
+    variants = range(len(TIER_WIDTHS)) if kind.variant is None else (kind.variant,)
+    coded = [_encode(x, variant, kind) for variant in variants]
+    fitting = [(streams, params, v) for (streams, params, fits), v in zip(coded, variants, strict=True) if fits]
+    if not fitting:
+        raise UnfitError("cascade: a count does not fit two bytes")
+    return min(fitting, key=lambda item: len(item[0]))
+
+
+def _encode(x: U64, variant: int, kind: Cascade) -> tuple[bytes, bytes, bool]:
+    widths = TIER_WIDTHS[variant]
+    lo, below = _choose(x, widths, kind.lo, kind.below)
+    streams, counts = [], []
+    left = x
+    for w, names in zip(widths, _names(widths, lo, below), strict=True):
+        digit_of = np.full(256, len(names), np.uint64)
+        digit_of[names] = np.arange(len(names), dtype=np.uint64)
+        digits = digit_of[left]
+        streams.append(pack_field(digits, w))
+        left = left[digits == len(names)]
+        counts.append(len(left))
+    streams.append(pack_field(left, 8))
+    counts += [0] * (3 - len(counts))
+    fits = max(counts) <= 0xFFFF
+    params = bytes([lo, below[0] | below[1] << 3]) + b"".join((c & 0xFFFF).to_bytes(2, "little") for c in counts)
+    return b"".join(streams), params, fits
+
+
+def _choose(
+    x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, int] | None
+) -> tuple[int, tuple[int, int]]:
+    """Greedy: the interval of each tier is the one that holds the most words."""
+    counts = np.bincount(x.astype(np.int64), minlength=256).tolist()
+
+    def best(candidates: range, covered: Callable[[int], range]) -> int:
+        return max(candidates, key=lambda i: (sum(counts[e % 256] for e in covered(i)), -i))
+
+    c = (1 << widths[0]) - 1
+    start = best(range(256 - c), lambda i: range(i, i + c)) if lo is None else lo
+    if below is not None:
+        return start, below
+    chosen: list[int] = []
+    first, end = start, start + c
+    for w in widths[1:]:
+        c = (1 << w) - 1
+        a = best(range(c + 1), lambda i, u=first, v=end, c=c: range(u - i, v + c - i))  # type: ignore[misc]
+        first, end = first - a, end + c - a
+        chosen.append(a)
+    return start, (*chosen, 0, 0)[:2]  # type: ignore[return-value]

@@ -1,0 +1,59 @@
+"""Section "Kind entropy": exponents, with up to three bits of the mantissa, as symbols of an entropy stream."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .errors import UnfitError, require
+from .planes import U64, Reader, pack_plane, unpack_plane
+from .rans import read_symbols, write_symbols
+
+PARAMS_NBYTES = 4
+ESCAPE = 255
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """`k` bits of the mantissa go with the exponent; `base` None is chosen for each block."""
+
+    k: int = 0
+    base: int | None = None
+    code: ClassVar[int] = 4
+
+
+def decode(params: bytes, k: int, reader: Reader, n: int, x_bits: int) -> tuple[U64, str]:
+    """Read `n` values x of `x_bits` bits. Also returns the name of the coding."""
+    base, num_escapes = int.from_bytes(params[:2], "little"), int.from_bytes(params[2:], "little")
+    most = max((1 << x_bits) - ESCAPE, 0)
+    require(base <= most, f"entropy: base {base}, at most {most}")
+    symbols = read_symbols(reader, n)
+    escaped = symbols == ESCAPE
+    require(int(escaped.sum()) == num_escapes, f"entropy: {int(escaped.sum())} escapes, but a count of {num_escapes}")
+    x = symbols + np.uint64(base)
+    p = _escape_bits(x_bits)
+    x[escaped] = unpack_plane(reader.take(num_escapes * p // 8), num_escapes, p)
+    require(bool((x < 1 << x_bits).all()), f"entropy: an x has more than {x_bits} bits")
+    return x, f"entropy/{k}(base={base},escapes={num_escapes})"
+
+
+def encode(kind: Entropy, x: U64, x_bits: int) -> tuple[bytes, bytes]:
+    """The streams and the parameters. Raises `UnfitError` if the count of escapes does not fit."""
+    base = _choose_base(x) if kind.base is None else kind.base
+    direct = (x >= base) & (x < base + ESCAPE)
+    escaped = x[~direct]
+    if len(escaped) > 0xFFFF:
+        raise UnfitError("entropy: num_escapes does not fit two bytes")
+    symbols = np.where(direct, x - np.uint64(base), np.uint64(ESCAPE))
+    params = base.to_bytes(2, "little") + len(escaped).to_bytes(2, "little")
+    return write_symbols(symbols) + pack_plane(escaped, _escape_bits(x_bits)), params
+
+
+def _escape_bits(x_bits: int) -> int:
+    return 8 if x_bits <= 8 else 16
+
+
+def _choose_base(x: U64) -> int:
+    """The window of 255 values that holds the most words."""
+    below = np.concatenate([[0], np.cumsum(np.bincount(x.astype(np.int64), minlength=ESCAPE))])
+    return int(np.argmax(below[ESCAPE:] - below[:-ESCAPE]))

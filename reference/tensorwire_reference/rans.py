@@ -1,0 +1,160 @@
+"""Section "Entropy stream": static rANS over byte symbols, 32 interleaved states.
+
+One NumPy step handles 32 symbols, one of each state.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import require
+from .planes import U64, Reader
+
+STATES = 32
+TOTAL = 4096
+LOWEST = 1 << 16
+MAX_Q = 12
+
+
+class _Bits:
+    """Reads bits from a block's reader, lowest bit of each byte first."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._byte = 0
+        self._left = 0
+
+    def next(self) -> int:
+        if self._left == 0:
+            self._byte, self._left = self._reader.take(1)[0], 8
+        bit = self._byte & 1
+        self._byte >>= 1
+        self._left -= 1
+        return bit
+
+    def finish(self) -> None:
+        require(self._byte == 0, "frequency table: unused bits of the last byte are set")
+
+
+def _zigzag(d: int) -> int:
+    return 2 * d if d >= 0 else -2 * d - 1
+
+
+def _unzigzag(z: int) -> int:
+    return z // 2 if z % 2 == 0 else -((z + 1) // 2)
+
+
+def _read_frequencies(reader: Reader) -> list[int]:
+    first, last, implied = reader.take(3)
+    require(first <= implied <= last, f"frequency table: implied symbol {implied} is outside {first}..{last}")
+    frequencies = [0] * 256
+    bits = _Bits(reader)
+    q = 0
+    for symbol in range(first, last + 1):
+        if symbol == implied:
+            continue
+        z = 0
+        while bits.next() == 0:
+            z += 1
+            require(z <= 2 * MAX_Q, "frequency table: a step between bit lengths is too long")
+        q += _unzigzag(z)
+        require(0 <= q <= MAX_Q, f"frequency table: bit length {q} of symbol {symbol} is not 0..{MAX_Q}")
+        if q == 0:
+            continue
+        top = min(q - 1, 3)
+        mantissa = sum(bits.next() << i for i in range(top))
+        frequencies[symbol] = (1 << (q - 1)) | (mantissa << (q - 1 - top))
+    bits.finish()
+    frequencies[implied] = TOTAL - sum(frequencies)
+    require(1 <= frequencies[implied] < TOTAL, f"frequency table: implied frequency is {frequencies[implied]}")
+    return frequencies
+
+
+def _write_frequencies(frequencies: list[int], implied: int) -> bytes:
+    present = [s for s in range(256) if frequencies[s]]
+    first, last = present[0], present[-1]
+    bits: list[int] = []
+    prev = 0
+    for symbol in range(first, last + 1):
+        if symbol == implied:
+            continue
+        frequency = frequencies[symbol]
+        q = frequency.bit_length()
+        bits += [0] * _zigzag(q - prev) + [1]
+        prev = q
+        top = min(q - 1, 3) if q else 0
+        mantissa = frequency >> (q - 1 - top) if q else 0
+        bits += [(mantissa >> i) & 1 for i in range(top)]
+    return bytes([first, last, implied]) + np.packbits(np.array(bits, np.uint8), bitorder="little").tobytes()
+
+
+def _starts(frequencies: list[int]) -> list[int]:
+    return [sum(frequencies[:s]) for s in range(256)]
+
+
+def read_symbols(reader: Reader, n: int) -> U64:
+    """Decode an entropy stream of `n` symbols. Raises `CorruptDataError`."""
+    num_words = int.from_bytes(reader.take(4), "little")
+    table = _read_frequencies(reader)
+    states = np.frombuffer(reader.take(4 * STATES), "<u4").astype(np.uint64)
+    words = np.frombuffer(reader.take(2 * num_words), "<u2").astype(np.uint64)
+    require(bool((states >= LOWEST).all()), "entropy stream: a first state is below 2^16")
+    frequency = np.array(table, np.uint64)
+    start = np.array(_starts(table), np.uint64)
+    symbol_of_slot = np.repeat(np.arange(256), table)
+    symbols = np.empty(n, np.uint64)
+    position = 0
+    for begin in range(0, n, STATES):
+        x = states[: min(STATES, n - begin)]
+        slot = x % TOTAL
+        s = symbol_of_slot[slot]
+        symbols[begin : begin + len(x)] = s
+        x[:] = frequency[s] * (x // TOTAL) + slot - start[s]
+        hungry = np.flatnonzero(x < LOWEST)
+        more = words[position : position + len(hungry)]
+        require(len(more) == len(hungry), "entropy stream: the words end early")
+        x[hungry] = x[hungry] * LOWEST + more
+        position += len(hungry)
+    require(position == num_words, f"entropy stream: {num_words - position} words are left over")
+    require(bool((states == LOWEST).all()), "entropy stream: a last state is not 2^16")
+    return symbols
+
+
+def _round_down(frequency: int) -> int:
+    """The largest number of at most four significant bits that is not above `frequency`."""
+    shift = max(frequency.bit_length() - 4, 0)
+    return frequency >> shift << shift
+
+
+def choose_frequencies(symbols: U64) -> tuple[list[int], int]:
+    """A legal table for `symbols` (at least one), and its implied symbol: the most frequent one."""
+    counts = np.bincount(symbols.astype(np.int64), minlength=256).tolist()
+    implied = counts.index(max(counts))
+    frequencies = [max(_round_down(c * TOTAL // len(symbols)), 1) if c else 0 for c in counts]
+    frequencies[implied] = 0
+    if not any(frequencies):  # the implied symbol may not have all 4096
+        frequencies[implied ^ 1] = 1
+    while sum(frequencies) >= TOTAL:
+        largest = frequencies.index(max(frequencies))
+        frequencies[largest] = _round_down(frequencies[largest] - 1)
+    frequencies[implied] = TOTAL - sum(frequencies)
+    return frequencies, implied
+
+
+def write_symbols(symbols: U64) -> bytes:
+    """Encode symbols below 256 (at least one) as an entropy stream."""
+    table, implied = choose_frequencies(symbols)
+    frequency = np.array(table, np.uint64)
+    start = np.array(_starts(table), np.uint64)
+    states = np.full(STATES, LOWEST, np.uint64)
+    steps: list[npt.NDArray[np.uint64]] = []
+    for begin in reversed(range(0, len(symbols), STATES)):
+        s = symbols[begin : begin + STATES]
+        x = states[: len(s)]
+        f = frequency[s]
+        full = x >= f * np.uint64(LOWEST * LOWEST // TOTAL)
+        steps.append(x[full] % LOWEST)
+        x[full] //= LOWEST
+        x[:] = x // f * TOTAL + x % f + start[s]
+    words = np.concatenate(steps[::-1]).astype("<u2")
+    head = len(words).to_bytes(4, "little") + _write_frequencies(table, implied)
+    return head + states.astype("<u4").tobytes() + words.tobytes()
