@@ -32,7 +32,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, comp
 test: ctest test-neon $(VENV)/.test ## The quick test suite
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow"
 
-test-slow: $(VENV)/.test ## Large tensors and long mutations
+test-slow: $(VENV)/.package $(VENV)/.test ## Large tensors and long mutations
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600
 
 ctest: $(VENV)/.package
@@ -107,7 +107,7 @@ $(VENV)/.torch: | $(VENV)/bin/python
 	$(PIP) '$(TORCH)'
 	touch $@
 
-$(VENV)/.test: $(VENV)/.package $(VENV)/.torch
+$(VENV)/.test: pyproject.toml $(VENV)/.torch | $(VENV)/.package
 	$(INSTALL) '.[test]'
 	touch $@
 
