@@ -2,8 +2,8 @@
  *
  * Every function is thread-safe: there is no global state but the CPU target, chosen once. No function keeps a pointer
  * after it returns. Threads that a call starts end before it returns. Unless said otherwise a function returns a
- * tw_status and, on failure, fills `error` when that is not NULL. Nothing is written past the sizes given; what a failed
- * call has left in its output is unspecified. */
+ * tw_status and, on failure, fills `error` when that is not NULL. Nothing is written past the sizes given; what a
+ * failed call has left in its output is unspecified. */
 #ifndef TENSORWIRE_H
 #define TENSORWIRE_H
 
@@ -65,59 +65,61 @@ typedef struct tw_frame {
 
 #define TW_VERIFY 1u /* flag: check the checksum of every block before it is parsed */
 
-TW_API const char *tw_version(void);
+TW_API const char* tw_version(void);
 /* "scalar", "avx2", "avx512" or "neon": what runs here. TENSORWIRE_CPU in the environment forces one; a name that is
  * unknown or that this CPU lacks is ignored in favour of the best. */
-TW_API const char *tw_cpu_target(void);
+TW_API const char* tw_cpu_target(void);
 
 /* Encoding ------------------------------------------------------------------------------------------------------- */
 
-/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_log2 0 takes the profile's default. */
-TW_API int tw_frame_init(tw_frame *frame, const char *dtype, uint32_t bits, const uint64_t *shape, uint32_t ndim,
-                         uint32_t profile, uint32_t block_log2, tw_error *error);
+/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_log2 0 takes the profile's
+ * default. */
+TW_API int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
+                         uint32_t profile, uint32_t block_log2, tw_error* error);
 /* The most bytes that a whole frame can take. */
-TW_API uint64_t tw_frame_bound(const tw_frame *frame);
+TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 /* The most bytes that the blocks of `nbytes` of content can take. */
-TW_API uint64_t tw_data_bound(const tw_frame *frame, uint64_t nbytes);
+TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 
 /* The whole frame in one call; sets frame->data_nbytes, frame_nbytes and content_hash. */
-TW_API int tw_compress(tw_frame *frame, const void *src, uint64_t src_nbytes, void *dst, uint64_t dst_nbytes,
-                       uint32_t threads, tw_error *error);
+TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes,
+                       uint32_t threads, tw_error* error);
 
 /* A part of a frame: content bytes [first_byte, first_byte + src_nbytes). first_byte is a multiple of TW_STREAM_NBYTES,
  * src_nbytes too unless it reaches the end. The blocks go to dst, one behind the other, and `*written` is their size.
  * `data_offset` is the size of all blocks before. `index` (8 * num_blocks bytes) and `leaves` (16 bytes per
  * TW_LEAF_NBYTES of content) are those of the whole frame; the call fills the part that is its own. */
-TW_API int tw_encode_blocks(const tw_frame *frame, uint64_t first_byte, const void *src, uint64_t src_nbytes,
-                            uint64_t data_offset, void *dst, uint64_t dst_nbytes, uint64_t *written, void *index,
-                            void *leaves, uint32_t threads, tw_error *error);
-/* Header and index (frame->header_nbytes bytes to dst) once all blocks are encoded; completes *frame as tw_compress does.
- * After the blocks come frame_nbytes - header_nbytes - data_nbytes zero bytes. */
-TW_API int tw_encode_header(tw_frame *frame, uint64_t data_nbytes, const void *index, const void *leaves, void *dst,
-                            tw_error *error);
+TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
+                            uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index,
+                            void* leaves, uint32_t threads, tw_error* error);
+/* Header and index (frame->header_nbytes bytes to dst) once all blocks are encoded; completes *frame as tw_compress
+ * does. After the blocks come frame_nbytes - header_nbytes - data_nbytes zero bytes. */
+TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
+                            tw_error* error);
 
 /* Decoding ------------------------------------------------------------------------------------------------------- */
 
 /* Check header and index, which must lie whole in src. If src is too short: TW_TRUNCATED; and once
  * TW_FIXED_HEADER_NBYTES are there and plausible, frame->header_nbytes says how much is needed (else it is 0). */
-TW_API int tw_decode_header(const void *src, uint64_t src_nbytes, tw_frame *frame, tw_error *error);
-/* The part [*data_start, *data_stop) of the blocks, counted from the first block, that content bytes [start, stop) need. */
-TW_API int tw_block_range(const tw_frame *frame, const void *header, uint64_t start, uint64_t stop, uint64_t *data_start,
-                          uint64_t *data_stop, tw_error *error);
+TW_API int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_error* error);
+/* The part [*data_start, *data_stop) of the blocks, counted from the first block, that content bytes [start, stop)
+ * need. */
+TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop,
+                          uint64_t* data_start, uint64_t* data_stop, tw_error* error);
 /* Decode content bytes [start, stop) into dst. `header` is what tw_decode_header accepted, `data` holds the blocks'
  * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. */
-TW_API int tw_decode(const tw_frame *frame, const void *header, const void *data, uint64_t data_offset,
-                     uint64_t data_nbytes, uint64_t start, uint64_t stop, void *dst, uint32_t threads, uint32_t flags,
-                     tw_error *error);
+TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
+                     uint64_t data_nbytes, uint64_t start, uint64_t stop, void* dst, uint32_t threads, uint32_t flags,
+                     tw_error* error);
 
 /* Hashes and facts ----------------------------------------------------------------------------------------------- */
 
 /* Leaf hashes (16 bytes each) of content that begins at a multiple of TW_LEAF_NBYTES. */
-TW_API void tw_hash_leaves(const void *src, uint64_t nbytes, void *leaves, uint32_t threads);
+TW_API void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint32_t threads);
 /* Content hash from the leaves. */
-TW_API void tw_hash_root(uint64_t nbytes, const void *leaves, void *hash);
+TW_API void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash);
 /* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for a dtype without an exponent. */
-TW_API int tw_exponent_histogram(const char *dtype, const void *src, uint64_t nbytes, uint64_t *counts);
+TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts);
 
 typedef struct tw_block_info {
   uint64_t offset; /* from the start of the frame */
@@ -132,8 +134,8 @@ typedef struct tw_block_info {
 } tw_block_info;
 
 /* Facts of blocks [first, first + count); `data` as in tw_decode. */
-TW_API int tw_block_infos(const tw_frame *frame, const void *header, const void *data, uint64_t data_offset,
-                          uint64_t data_nbytes, uint64_t first, uint64_t count, tw_block_info *infos, tw_error *error);
+TW_API int tw_block_infos(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
+                          uint64_t data_nbytes, uint64_t first, uint64_t count, tw_block_info* infos, tw_error* error);
 
 #ifdef __cplusplus
 }

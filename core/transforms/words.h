@@ -31,6 +31,8 @@ struct WordKernels {
   // shifted left by `shift`. first is a multiple of kRun, count at most kSegment. Reads up to kSlack past the field.
   void (*unpack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first,
                          size_t count, uint8_t* numbers);
+  // numbers[i] |= bytes[i] << shift.
+  void (*or_bytes)(unsigned nbytes, const uint8_t* bytes, size_t n, unsigned shift, uint8_t* numbers);
   // Bits [shift, shift + width) of each number to a field.
   void (*pack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n,
                        uint8_t* field);

@@ -213,6 +213,10 @@ void unpack_numbers(unsigned nbytes, unsigned width, unsigned shift, const uint8
               [&](auto number) { unpack_typed<decltype(number)>(width, shift, field, n, first, count, numbers); });
 }
 
+void or_bytes(unsigned nbytes, const uint8_t* bytes, size_t n, unsigned shift, uint8_t* numbers) {
+  with_number(nbytes, [&](auto number) { unpack_plane<decltype(number), uint8_t>(bytes, n, shift, true, numbers); });
+}
+
 template <class T, class P>
 inline void pack_plane(const uint8_t* __restrict numbers, size_t n, unsigned shift, uint8_t* __restrict plane) {
   for (size_t i = 0; i < n; ++i) as<P>(plane)[i].value = static_cast<P>(as<T>(numbers)[i].value >> shift);

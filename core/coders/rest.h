@@ -1,0 +1,76 @@
+// The rests of a block: verbatim fields, fields trimmed of zero bits, or slices of bytes (docs/format.md, "The rest").
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/entropy.h"
+#include "common/format.h"
+#include "transforms/planes.h"
+#include "transforms/words.h"
+
+namespace tw {
+
+constexpr size_t kMaxRuns = kMaxBlockWords / kRun;
+
+// The rests of a block in memory: n numbers of `width` bits in `nbytes` bytes each.
+struct Rests {
+  const uint8_t* numbers;
+  size_t n;
+  unsigned nbytes, width;
+};
+
+// How they are to be written.
+struct RestPlan {
+  uint8_t mode;                    // Rest
+  uint8_t lead, trail;             // kTrimmed
+  uint8_t slices[kMaxWordNbytes];  // kBytes
+  size_t params_nbytes;
+  size_t streams_nbytes;  // an estimate where a slice is entropy coded, else exact
+};
+
+struct RestScratch {
+  alignas(64) uint8_t bytes[kMaxBlockWords + kSlack];
+  uint32_t histograms[kMaxWordNbytes][256];
+  EntropyScratch entropy;
+};
+
+// The smallest plan; `runs` are the ORs of the runs. Slices are tried only where `allow_bytes`, and verbatim is left
+// out where `need_gain` (kind plain has no use for it): then streams_nbytes may be SIZE_MAX.
+RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool need_gain, RestScratch* scratch);
+
+// Write streams of at most `capacity` bytes and params (plan.params_nbytes). Returns the bytes of the streams, 0 if
+// they do not fit; `*ok` tells the empty from the failed.
+bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,
+                  size_t* written, uint8_t* params, RestScratch* scratch);
+
+struct RestDecodeScratch {
+  alignas(64) uint8_t numbers[kMaxBlockWords * kMaxWordNbytes + kSlack];
+  alignas(64) uint8_t bytes[kMaxBlockWords + kSlack];
+  alignas(64) uint8_t segment[kSegment * kMaxWordNbytes + kSlack];
+  EntropyDecoder entropy;
+};
+
+class RestDecoder {
+ public:
+  // `src` are the streams of the block, kSlack readable beyond `available`; `params` end at params_end. Returns nullptr
+  // or what is wrong.
+  const char* open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src, size_t available,
+                   const uint8_t* params, RestDecodeScratch* scratch);
+  static size_t params_nbytes(uint8_t mode, unsigned width);
+  size_t streams_nbytes() const { return streams_nbytes_; }
+  // Numbers [first, first + count); valid until the next call. first is a multiple of kSegment, count at most that.
+  const uint8_t* segment(size_t first, size_t count);
+
+ private:
+  const char* open_bytes(const uint8_t* src, size_t available, const uint8_t* params);
+
+  const uint8_t* field_;
+  RestDecodeScratch* scratch_;
+  size_t n_, streams_nbytes_;
+  unsigned nbytes_, width_, field_width_, shift_;
+  bool per_run_, whole_;
+  uint8_t lead_;
+  uint32_t offsets_[kMaxRuns];
+};
+
+}  // namespace tw

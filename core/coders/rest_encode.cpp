@@ -1,0 +1,140 @@
+#include <cstring>
+
+#include "coders/rest.h"
+
+namespace tw {
+namespace {
+
+uint64_t number_at(const Rests& rests, size_t i) {
+  uint64_t value = 0;
+  std::memcpy(&value, rests.numbers + i * rests.nbytes, rests.nbytes);
+  return value;
+}
+
+size_t run_count(size_t n, size_t run) { return n - run * kRun < kRun ? n - run * kRun : kRun; }
+
+// Bits that the trimmed field of a run keeps.
+unsigned kept(unsigned width, unsigned lead, unsigned trail) { return width - lead - trail; }
+
+unsigned trail_of(uint64_t run_or, unsigned width, unsigned lead) { return trailing_zeros(run_or, width - lead); }
+
+void plan_trimmed(const Rests& rests, const uint64_t* runs, bool need_gain, RestPlan* best) {
+  const size_t num_runs = ceil_div(rests.n, kRun);
+  uint64_t all = 0;
+  for (size_t r = 0; r < num_runs; ++r) all |= runs[r];
+  const unsigned lead = rests.width - bit_length(all);
+  const unsigned trail = trail_of(all, rests.width, lead);
+  RestPlan plan{};
+  plan.mode = kTrimmed;
+  plan.lead = static_cast<uint8_t>(lead);
+  plan.trail = static_cast<uint8_t>(trail);
+  plan.params_nbytes = 2;
+  plan.streams_nbytes = field_nbytes(rests.n, kept(rests.width, lead, trail));
+  size_t per_run = num_runs;
+  for (size_t r = 0; r < num_runs; ++r) {
+    per_run += field_nbytes(run_count(rests.n, r), kept(rests.width, lead, trail_of(runs[r], rests.width, lead)));
+  }
+  if (per_run < plan.streams_nbytes) {
+    plan.trail = kTrailPerRun;
+    plan.streams_nbytes = per_run;
+  }
+  const bool trims = lead != 0 || plan.trail != 0;
+  if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes || (need_gain && trims)) *best = plan;
+}
+
+void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
+  const unsigned num_slices = static_cast<unsigned>(ceil_div(rests.width, 8));
+  std::memset(scratch->histograms, 0, sizeof scratch->histograms);
+  for (size_t i = 0; i < rests.n; ++i) {
+    const uint64_t value = number_at(rests, i);
+    for (unsigned s = 0; s < num_slices; ++s) ++scratch->histograms[s][value >> (8 * s) & 255];
+  }
+  RestPlan plan{};
+  plan.mode = kBytes;
+  plan.params_nbytes = num_slices;
+  for (unsigned s = 0; s < num_slices; ++s) {
+    const unsigned bits = rests.width - 8 * s < 8 ? rests.width - 8 * s : 8;
+    const uint32_t* histogram = scratch->histograms[s];
+    size_t nbytes = field_nbytes(rests.n, bits);
+    const size_t coded = entropy_estimate(histogram, rests.n);
+    if (histogram[number_at(rests, 0) >> (8 * s) & 255] == rests.n) {
+      plan.slices[s] = kSliceConstant;
+      nbytes = 1;
+    } else if (coded < nbytes) {
+      plan.slices[s] = kSliceEntropy;
+      nbytes = coded;
+    }
+    plan.streams_nbytes += nbytes;
+  }
+  if (plan.streams_nbytes < SIZE_MAX &&
+      plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes + best->params_nbytes) {
+    *best = plan;
+  }
+}
+
+}  // namespace
+
+RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool need_gain, RestScratch* scratch) {
+  RestPlan best{};
+  best.mode = kVerbatim;
+  best.streams_nbytes = need_gain ? SIZE_MAX - kMaxWordNbytes : field_nbytes(rests.n, rests.width);
+  plan_trimmed(rests, runs, need_gain, &best);
+  if (allow_bytes) plan_bytes(rests, &best, scratch);
+  return best;
+}
+
+bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,
+                  size_t* written, uint8_t* params, RestScratch* scratch) {
+  const WordKernels& kernels = word_kernels();
+  *written = plan.streams_nbytes;
+  if (plan.mode != kBytes && plan.streams_nbytes > capacity) return false;
+  if (plan.mode == kVerbatim) {
+    kernels.pack_numbers(rests.nbytes, rests.width, 0, rests.numbers, rests.n, dst);
+    return true;
+  }
+  if (plan.mode == kTrimmed) {
+    params[0] = plan.lead;
+    params[1] = plan.trail;
+    if (plan.trail != kTrailPerRun) {
+      kernels.pack_numbers(rests.nbytes, kept(rests.width, plan.lead, plan.trail), plan.trail, rests.numbers, rests.n,
+                           dst);
+      return true;
+    }
+    const size_t num_runs = ceil_div(rests.n, kRun);
+    uint8_t* field = dst + num_runs;
+    for (size_t r = 0; r < num_runs; ++r) {
+      const unsigned trail = trail_of(runs[r], rests.width, plan.lead);
+      const unsigned width = kept(rests.width, plan.lead, trail);
+      dst[r] = static_cast<uint8_t>(trail);
+      kernels.pack_numbers(rests.nbytes, width, trail, rests.numbers + r * kRun * rests.nbytes, run_count(rests.n, r),
+                           field);
+      field += field_nbytes(run_count(rests.n, r), width);
+    }
+    return true;
+  }
+  uint8_t* out = dst;
+  for (unsigned s = 0; s < plan.params_nbytes; ++s) {
+    const unsigned bits = rests.width - 8 * s < 8 ? rests.width - 8 * s : 8;
+    const size_t left = capacity - static_cast<size_t>(out - dst);
+    params[s] = plan.slices[s];
+    if (plan.slices[s] == kSliceVerbatim) {
+      const size_t nbytes = field_nbytes(rests.n, bits);
+      if (nbytes > left) return false;
+      kernels.pack_numbers(rests.nbytes, bits, 8 * s, rests.numbers, rests.n, out);
+      out += nbytes;
+    } else if (plan.slices[s] == kSliceConstant) {
+      if (left == 0) return false;
+      *out++ = static_cast<uint8_t>(number_at(rests, 0) >> (8 * s));
+    } else {
+      kernels.pack_numbers(rests.nbytes, 8, 8 * s, rests.numbers, rests.n, scratch->bytes);
+      const size_t nbytes =
+          entropy_encode(scratch->bytes, rests.n, scratch->histograms[s], out, left, &scratch->entropy);
+      if (nbytes == 0) return false;
+      out += nbytes;
+    }
+  }
+  *written = static_cast<size_t>(out - dst);
+  return true;
+}
+
+}  // namespace tw

@@ -1,0 +1,51 @@
+// One block to its words. Everything in the block is checked before it is used; no input reads or writes out of bounds.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/cascade.h"
+#include "coders/enec.h"
+#include "coders/entropy.h"
+#include "coders/rest.h"
+#include "common/format.h"
+#include "transforms/words.h"
+
+namespace tw {
+
+struct DecodeScratch {
+  alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
+  alignas(64) uint8_t words[kSegment * kMaxWordNbytes];
+  CascadeScratch cascade;
+  EnecScratch enec;
+  EntropyDecoder entropy;
+  RestDecodeScratch rest;
+  // Zero groups: the words of the inner block and a flag per group.
+  alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes];
+  alignas(64) uint8_t flags[kMaxBlockWords + kSlack];
+};
+
+// Where the words go.
+struct BlockOutput {
+  uint8_t* words;
+  bool stream;  // around the caches; words is a multiple of 64 then
+  // Bytes that will be read next, fetched while this block is decoded.
+  const uint8_t* prefetch;
+  size_t prefetch_nbytes;
+};
+
+// What is in a block, for those who look without decoding.
+struct BlockFacts {
+  uint8_t kind, rest, variant;
+  size_t rest_nbytes, kind_nbytes;
+};
+
+// Decode n words from a block of `length` bytes, behind which kSlack bytes are readable. Returns nullptr, or what is
+// wrong.
+const char* decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
+                         const BlockOutput& output, DecodeScratch* scratch);
+
+// The facts of the same block; the same checks of its descriptor.
+const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
+                          DecodeScratch* scratch);
+
+}  // namespace tw

@@ -1,0 +1,344 @@
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "frame/content_hash.h"
+#include "frame/decode_block.h"
+#include "frame/layout.h"
+#include "frame/workers.h"
+
+namespace tw {
+namespace {
+
+// Output larger than this goes around the caches: it would not fit them anyway.
+constexpr uint64_t kStreamNbytes = 4u << 20;
+// Content that one thread takes at a time.
+constexpr uint64_t kPieceNbytes = 262144;
+
+struct PieceScratch {
+  DecodeScratch block;
+  // A block at the end of the input, with slack behind it; a block of which only a part is wanted.
+  alignas(64) uint8_t last[kMaxBlockWords * kMaxWordNbytes + kSlack];
+  alignas(64) uint8_t partial[kMaxBlockWords * kMaxWordNbytes];
+};
+
+struct BlockRange {
+  uint64_t first, last;
+};
+
+BlockRange blocks_of(const tw_frame& frame, uint64_t start, uint64_t stop) {
+  if (start == stop) return {0, 0};
+  const uint64_t nbytes = uint64_t{frame.block_words} * frame.word_nbytes;
+  return {start / nbytes, ceil_div(stop, nbytes)};
+}
+
+// The index of a header that was checked.
+class Index {
+ public:
+  Index(const tw_frame& frame, const void* header)
+      : entries_(static_cast<const uint8_t*>(header) + index_offset(frame)), frame_(frame) {}
+  uint64_t start(uint64_t block) const {
+    return block == frame_.num_blocks ? frame_.data_nbytes : uint64_t{entry(block).offset} * kBlockAlign;
+  }
+  IndexEntry entry(uint64_t block) const { return load<IndexEntry>(entries_ + block * sizeof(IndexEntry)); }
+
+ private:
+  const uint8_t* entries_;
+  const tw_frame& frame_;
+};
+
+// The blocks' bytes that a caller has.
+struct Data {
+  const uint8_t* bytes;
+  uint64_t offset, nbytes;
+
+  const uint8_t* at(uint64_t position) const { return bytes + (position - offset); }
+  bool covers(uint64_t start, uint64_t stop) const { return start >= offset && stop <= offset + nbytes; }
+};
+
+// The first failure, by block.
+class FirstFailure {
+ public:
+  void note(int status, const tw_error& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (status_ == TW_OK || error.block < error_.block) status_ = status, error_ = error;
+  }
+  int report(tw_error* error) const {
+    if (status_ != TW_OK && error != nullptr) *error = error_;
+    return status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  int status_ = TW_OK;
+  tw_error error_{};
+};
+
+int check_features(const uint8_t* src, tw_error* error) {
+  if (std::memcmp(src, kMagic, sizeof kMagic) != 0) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, 0, "not a tensorwire frame: the magic bytes are missing");
+  }
+  if (src[kAtVersion] != kVersion) {
+    return fail(error, TW_UNSUPPORTED_VERSION, TW_NO_BLOCK, kAtVersion, "expected format version %u, got %u", kVersion,
+                src[kAtVersion]);
+  }
+  const uint32_t features = load<uint32_t>(src + kAtFeatures);
+  if (features != 0) {
+    return fail(error, TW_UNSUPPORTED_VERSION, TW_NO_BLOCK, kAtFeatures,
+                "the frame needs features 0x%x, which this version does not know", features);
+  }
+  return TW_OK;
+}
+
+bool all_zero(const uint8_t* src, size_t nbytes) {
+  uint8_t any = 0;
+  for (size_t i = 0; i < nbytes; ++i) any |= src[i];
+  return any == 0;
+}
+
+int parse_fixed(const uint8_t* src, tw_frame* frame, tw_error* error) {
+  const int status = check_features(src, error);
+  if (status != TW_OK) return status;
+  const auto corrupt = [&](size_t at, const char* what) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, at, "%s", what);
+  };
+  frame->profile = src[kAtProfile];
+  if (frame->profile > kProfileCompact) return corrupt(kAtProfile, "unknown profile");
+  if (src[kAtOrder] != 0) return corrupt(kAtOrder, "unknown element order");
+  frame->ndim = src[kAtNdim];
+  if (frame->ndim > TW_MAX_NDIM) {
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNdim, "expected at most %d dimensions, got %u", TW_MAX_NDIM,
+                frame->ndim);
+  }
+  std::memcpy(frame->dtype, src + kAtDtype, 16);
+  const size_t length = std::strlen(frame->dtype);
+  if (!valid_dtype_name(frame->dtype) || !all_zero(src + kAtDtype + length, 16 - length)) {
+    return corrupt(kAtDtype, "invalid dtype name");
+  }
+  frame->bits = load<uint16_t>(src + kAtBits);
+  const unsigned block_log2 = src[kAtBlockLog2];
+  if (block_log2 < kMinBlockLog2 || block_log2 > kMaxBlockLog2) return corrupt(kAtBlockLog2, "invalid block size");
+  frame->block_words = 1u << block_log2;
+  if (!all_zero(src + kAtReserved1, kAtUncompressed - kAtReserved1)) return corrupt(kAtReserved1, "reserved bytes");
+  if (!all_zero(src + kAtBaseHash, kAtReserved2 - kAtBaseHash)) return corrupt(kAtBaseHash, "base hash without a base");
+  if (!all_zero(src + kAtReserved2, kAtChecksum - kAtReserved2)) return corrupt(kAtReserved2, "reserved bytes");
+  frame->data_nbytes = load<uint64_t>(src + kAtData);
+  frame->uncompressed_nbytes = load<uint64_t>(src + kAtUncompressed);
+  if (frame->data_nbytes > kMaxData || frame->uncompressed_nbytes > kMaxUncompressed) {
+    const size_t at = frame->data_nbytes > kMaxData ? kAtData : kAtUncompressed;
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, at, "a size beyond the format's limits");
+  }
+  if (frame->data_nbytes % kBlockAlign != 0) return corrupt(kAtData, "the blocks' size is not a multiple of 32");
+  std::memcpy(frame->content_hash, src + kAtContentHash, sizeof frame->content_hash);
+  return TW_OK;
+}
+
+int parse_sizes(const uint8_t* src, tw_frame* frame, tw_error* error) {
+  for (uint32_t d = 0; d < frame->ndim; ++d) frame->shape[d] = load<uint64_t>(src + kAtShape + 8 * d);
+  const uint64_t uncompressed = frame->uncompressed_nbytes;
+  const int status = complete_frame(frame, error);
+  if (status != TW_OK) return status;
+  if (frame->uncompressed_nbytes != uncompressed) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtUncompressed, "the shape takes %llu bytes, the header says %llu",
+                static_cast<unsigned long long>(frame->uncompressed_nbytes),
+                static_cast<unsigned long long>(uncompressed));
+  }
+  if (load<uint64_t>(src + kAtNumBlocks) != frame->num_blocks) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtNumBlocks, "expected %llu blocks, the header says %llu",
+                static_cast<unsigned long long>(frame->num_blocks),
+                static_cast<unsigned long long>(load<uint64_t>(src + kAtNumBlocks)));
+  }
+  frame->frame_nbytes = frame->header_nbytes + data_nbytes_with_padding(frame->data_nbytes);
+  return TW_OK;
+}
+
+int check_index(const uint8_t* src, const tw_frame& frame, tw_error* error) {
+  const uint64_t used = index_offset(frame) + frame.num_blocks * sizeof(IndexEntry);
+  if (!all_zero(src + used, frame.header_nbytes - used)) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, used, "padding of the index is not zero");
+  }
+  if (frame.num_blocks == 0) {
+    return frame.data_nbytes == 0 ? TW_OK : fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtData, "data without blocks");
+  }
+  const Index index(frame, src);
+  const size_t word = frame.word_nbytes;
+  for (uint64_t block = 0; block < frame.num_blocks; ++block) {
+    const uint64_t start = index.start(block), end = index.start(block + 1);
+    const bool ordered = (block != 0 || start == 0) && start < end && end <= frame.data_nbytes;
+    if (!ordered || end - start > ceil_to(num_block_words(frame, block) * word, kBlockAlign)) {
+      return fail(error, TW_CORRUPT, block, index_offset(frame) + block * sizeof(IndexEntry),
+                  ordered ? "a block longer than its content" : "the index is not in ascending order within the data");
+    }
+  }
+  return TW_OK;
+}
+
+// One block, checked and decoded to where its content belongs.
+struct Job {
+  const tw_frame& frame;
+  const Index& index;
+  const Data& data;
+  uint64_t start, stop;
+  uint8_t* dst;
+  uint32_t flags;
+};
+
+// The block's bytes with kSlack readable behind them.
+const uint8_t* with_slack(const Job& job, uint64_t start, uint64_t end, PieceScratch* scratch) {
+  if (end + kSlack <= job.data.offset + job.data.nbytes) return job.data.at(start);
+  std::memcpy(scratch->last, job.data.at(start), end - start);
+  return scratch->last;
+}
+
+int check_block(const Job& job, uint64_t block, tw_error* error) {
+  const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
+  const uint32_t checksum = static_cast<uint32_t>(hash128(job.data.at(start), end - start).low);
+  if (checksum == job.index.entry(block).checksum) return TW_OK;
+  return fail(error, TW_CORRUPT, block, job.frame.header_nbytes + start,
+              "checksum of the block: expected %08x, got %08x", job.index.entry(block).checksum, checksum);
+}
+
+int decode_one(const Job& job, uint64_t block, uint64_t last_block, PieceScratch* scratch, tw_error* error) {
+  const tw_frame& frame = job.frame;
+  const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
+  if ((job.flags & TW_VERIFY) != 0) {
+    const int status = check_block(job, block, error);
+    if (status != TW_OK) return status;
+  }
+  const uint64_t block_nbytes = uint64_t{frame.block_words} * frame.word_nbytes;
+  const uint64_t content = block * block_nbytes;
+  const uint64_t n = num_block_words(frame, block), nbytes = n * frame.word_nbytes;
+  const uint64_t from = std::max(content, job.start), to = std::min(content + nbytes, job.stop);
+  const bool whole = to - from == nbytes;
+  uint8_t* words = whole ? job.dst + (content - job.start) : scratch->partial;
+  const bool stream = whole && job.stop - job.start > kStreamNbytes && reinterpret_cast<uintptr_t>(words) % 64 == 0;
+  const uint64_t next = block + 1 < last_block ? job.index.start(block + 2) - end : 0;
+  const BlockOutput output = {words, stream, job.data.at(end), next};
+  const char* wrong =
+      decode_block(spec_of(frame), with_slack(job, start, end, scratch), end - start, n, output, &scratch->block);
+  if (wrong != nullptr) return fail(error, TW_CORRUPT, block, frame.header_nbytes + start, "%s", wrong);
+  if (!whole) std::memcpy(job.dst + (from - job.start), scratch->partial + (from - content), to - from);
+  return TW_OK;
+}
+
+int check_arguments(const tw_frame& frame, const void* header, const Data& data, BlockRange range, tw_error* error) {
+  if (range.first == range.last) return TW_OK;
+  const Index index(frame, header);
+  if (data.covers(index.start(range.first), index.start(range.last))) return TW_OK;
+  return fail(error, TW_TRUNCATED, range.first, frame.header_nbytes + data.offset + data.nbytes,
+              "expected blocks up to byte %llu of the frame, the data ends at byte %llu",
+              static_cast<unsigned long long>(frame.header_nbytes + index.start(range.last)),
+              static_cast<unsigned long long>(frame.header_nbytes + data.offset + data.nbytes));
+}
+
+}  // namespace
+}  // namespace tw
+
+using namespace tw;
+
+int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_error* error) {
+  std::memset(frame, 0, sizeof *frame);
+  const uint8_t* header = static_cast<const uint8_t*>(src);
+  if (src_nbytes < kAtShape) {
+    const size_t magic = std::min<uint64_t>(src_nbytes, sizeof kMagic);
+    if (std::memcmp(header, kMagic, magic) != 0) {
+      return fail(error, TW_CORRUPT, TW_NO_BLOCK, 0, "not a tensorwire frame: the magic bytes are missing");
+    }
+    return fail(error, TW_TRUNCATED, TW_NO_BLOCK, src_nbytes, "expected a header of %d bytes, got %llu",
+                TW_FIXED_HEADER_NBYTES, static_cast<unsigned long long>(src_nbytes));
+  }
+  int status = parse_fixed(header, frame, error);
+  if (status != TW_OK) return status;
+  // Until shape and index are there, the sizes in the fixed part say how much is needed; nothing else rests on them
+  // yet.
+  const uint64_t num_blocks = load<uint64_t>(header + kAtNumBlocks);
+  if (num_blocks > kMaxData / kBlockAlign) {
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNumBlocks, "more blocks than the format allows");
+  }
+  frame->header_nbytes = ceil_to(index_offset(*frame) + 8 * num_blocks, kFrameAlign);
+  if (src_nbytes < frame->header_nbytes) {
+    return fail(error, TW_TRUNCATED, TW_NO_BLOCK, src_nbytes, "expected header and index of %llu bytes, got %llu",
+                static_cast<unsigned long long>(frame->header_nbytes), static_cast<unsigned long long>(src_nbytes));
+  }
+  const uint64_t expected = load<uint64_t>(header + kAtChecksum);
+  if (header_checksum(header, frame->header_nbytes) != expected) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtChecksum, "checksum of header and index does not match");
+  }
+  status = parse_sizes(header, frame, error);
+  return status != TW_OK ? status : check_index(header, *frame, error);
+}
+
+int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop, uint64_t* data_start,
+                   uint64_t* data_stop, tw_error* error) {
+  if (start > stop || stop > frame->uncompressed_nbytes) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "a range outside of the content");
+  }
+  const BlockRange range = blocks_of(*frame, start, stop);
+  const Index index(*frame, header);
+  *data_start = range.first == range.last ? 0 : index.start(range.first);
+  *data_stop = range.first == range.last ? 0 : index.start(range.last);
+  return TW_OK;
+}
+
+int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset, uint64_t data_nbytes,
+              uint64_t start, uint64_t stop, void* dst, uint32_t threads, uint32_t flags, tw_error* error) {
+  if (start > stop || stop > frame->uncompressed_nbytes) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "a range outside of the content");
+  }
+  const BlockRange range = blocks_of(*frame, start, stop);
+  const Data have = {static_cast<const uint8_t*>(data), data_offset, data_nbytes};
+  const int status = check_arguments(*frame, header, have, range, error);
+  if (status != TW_OK) return status;
+  const Index index(*frame, header);
+  const Job job = {*frame, index, have, start, stop, static_cast<uint8_t*>(dst), flags};
+  const uint64_t per_piece = std::max<uint64_t>(1, kPieceNbytes / (uint64_t{frame->block_words} * frame->word_nbytes));
+  FirstFailure failure;
+  const bool ran = run_pieces<PieceScratch>(
+      ceil_div(range.last - range.first, per_piece), threads, [&](PieceScratch& scratch, uint64_t piece) {
+        const uint64_t first = range.first + piece * per_piece, last = std::min(first + per_piece, range.last);
+        for (uint64_t block = first; block < last; ++block) {
+          tw_error why;
+          const int result = decode_one(job, block, range.last, &scratch, &why);
+          if (result == TW_OK) continue;
+          failure.note(result, why);
+          return false;
+        }
+        return true;
+      });
+  if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
+  return failure.report(error);
+}
+
+int tw_block_infos(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
+                   uint64_t data_nbytes, uint64_t first, uint64_t count, tw_block_info* infos, tw_error* error) {
+  if (first > frame->num_blocks || count > frame->num_blocks - first) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "blocks outside of the frame");
+  }
+  const Data have = {static_cast<const uint8_t*>(data), data_offset, data_nbytes};
+  const int status = check_arguments(*frame, header, have, {first, first + count}, error);
+  if (status != TW_OK) return status;
+  const Index index(*frame, header);
+  const Job job = {*frame, index, have, 0, 0, nullptr, TW_VERIFY};
+  std::unique_ptr<PieceScratch> scratch(new (std::nothrow) PieceScratch);
+  if (scratch == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t block = first + i, start = index.start(block), end = index.start(block + 1);
+    const int checked = check_block(job, block, error);
+    if (checked != TW_OK) return checked;
+    BlockFacts facts;
+    const uint64_t n = num_block_words(*frame, block);
+    const char* wrong = inspect_block(spec_of(*frame), with_slack(job, start, end, scratch.get()), end - start, n,
+                                      &facts, &scratch->block);
+    if (wrong != nullptr) return fail(error, TW_CORRUPT, block, frame->header_nbytes + start, "%s", wrong);
+    infos[i] = {frame->header_nbytes + start,
+                end - start,
+                facts.rest_nbytes,
+                facts.kind_nbytes,
+                static_cast<uint32_t>(n),
+                facts.kind,
+                facts.rest,
+                facts.variant,
+                0};
+  }
+  return TW_OK;
+}

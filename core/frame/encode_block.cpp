@@ -1,0 +1,293 @@
+#include "frame/encode_block.h"
+
+#include <cstring>
+
+#include "transforms/histogram.h"
+#include "transforms/words.h"
+
+namespace tw {
+namespace {
+
+// Descriptor parameters of the kinds, in bytes; the tag comes on top.
+constexpr size_t kEnecParams = 4, kCascadeParams = 8, kEntropyParams = 4, kZeroGroupsParams = 6, kTagNbytes = 1;
+// Zero groups are tried when more than one word in kZeroShare is zero.
+constexpr size_t kZeroShare = 16;
+
+struct Block {
+  const BlockSpec& spec;
+  const uint8_t* words;
+  size_t n;
+  uint8_t* dst;
+  size_t stored;
+  EncodeScratch* scratch;
+
+  const Dtype& dtype() const { return *spec.dtype; }
+};
+
+// Put the descriptor at the end of the block, zeros before it. Returns the block's length, 0 if that is no gain.
+size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
+  const size_t length = ceil_to(streams + descriptor_nbytes, kBlockAlign);
+  if (length >= block.stored) return 0;
+  std::memset(block.dst + streams, 0, length - streams - descriptor_nbytes);
+  std::memcpy(block.dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
+  return length;
+}
+
+size_t store_block(const Block& block) {
+  const size_t nbytes = block.n * block.dtype().word_nbytes;
+  std::memcpy(block.dst, block.words, nbytes);
+  std::memset(block.dst + nbytes, 0, block.stored - nbytes);
+  return block.stored;
+}
+
+size_t encode_constant(const Block& block) {
+  const size_t width = block.dtype().word_nbytes;
+  if (block.stored <= kBlockAlign || std::memcmp(block.words, block.words + width, (block.n - 1) * width) != 0)
+    return 0;
+  uint8_t descriptor[kMaxWordNbytes + kTagNbytes];
+  std::memcpy(descriptor, block.words, width);
+  descriptor[width] = Tag{kConstant, kVerbatim, 0}.byte();
+  return finish(block, 0, descriptor, width + kTagNbytes);
+}
+
+// Rest streams to the start of the block, their parameters to the start of the descriptor. False if there is no gain in
+// it.
+struct Written {
+  size_t streams;
+  uint8_t descriptor[32];
+  size_t descriptor_nbytes;
+};
+
+bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written) {
+  written->descriptor_nbytes = plan.params_nbytes;
+  return encode_rests(plan, rests, runs, block.dst, block.stored, &written->streams, written->descriptor,
+                      &block.scratch->rest);
+}
+
+void push(Written* written, uint64_t value, size_t nbytes) {
+  std::memcpy(written->descriptor + written->descriptor_nbytes, &value, nbytes);
+  written->descriptor_nbytes += nbytes;
+}
+
+size_t encode_plain(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  const unsigned nbytes = block.dtype().word_nbytes;
+  const Rests rests = {block.words, block.n, nbytes, 8 * nbytes};
+  word_kernels().or_runs(nbytes, block.words, block.n, scratch.runs);
+  const RestPlan plan = plan_rests(rests, scratch.runs, block.spec.profile == kProfileCompact, true, &scratch.rest);
+  if (plan.mode == kVerbatim || plan.streams_nbytes + plan.params_nbytes + kTagNbytes >= block.stored) return 0;
+  Written written;
+  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+  push(&written, Tag{kPlain, plan.mode, 0}.byte(), 1);
+  return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
+}
+
+Rests split_rests(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  word_kernels().split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
+  return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
+}
+
+size_t encode_enec(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  const Rests rests = split_rests(block);
+  byte_histogram(scratch.exponents, block.n, scratch.histogram);
+  EnecParams params;
+  size_t nbytes = 0;
+  uint32_t num_high = 0;
+  if (!enec_choose(scratch.exponents, block.n, scratch.histogram, block.dtype().exponent_bits, 0, &params, &nbytes,
+                   &num_high, &scratch.enec)) {
+    return 0;
+  }
+  const RestPlan plan = plan_rests(rests, scratch.runs, false, false, &scratch.rest);
+  if (plan.streams_nbytes + nbytes + plan.params_nbytes + kEnecParams + kTagNbytes > block.stored - kBlockAlign)
+    return 0;
+  Written written;
+  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+  enec_encode(scratch.exponents, block.n, block.dtype().exponent_bits, params, block.dst + written.streams,
+              &scratch.enec);
+  push(&written, params.b, 1);
+  push(&written, static_cast<uint8_t>(params.m << 4 | params.nb), 1);
+  push(&written, num_high, 2);
+  push(&written, Tag{kEnec, plan.mode, params.log2_group}.byte(), 1);
+  return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+}
+
+size_t encode_cascade(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  const Rests rests = split_rests(block);
+  byte_histogram(scratch.exponents, block.n, scratch.histogram);
+  CascadeParams params;
+  if (!cascade_choose(scratch.histogram, block.n, &params)) return 0;
+  const size_t nbytes = cascade_nbytes(params);
+  const RestPlan plan = plan_rests(rests, scratch.runs, false, false, &scratch.rest);
+  if (plan.streams_nbytes + nbytes + plan.params_nbytes + kCascadeParams + kTagNbytes > block.stored - kBlockAlign)
+    return 0;
+  Written written;
+  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+  cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
+  push(&written, params.lo, 1);
+  push(&written, static_cast<uint8_t>(params.below[1] | params.below[2] << 3), 1);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) push(&written, params.counts[k], 2);
+  push(&written, Tag{kCascade, plan.mode, params.variant}.byte(), 1);
+  return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+}
+
+// How kind entropy takes x of E + k bits: the 255 exponents from `base` as symbols, others escaped.
+struct EntropyPlan {
+  unsigned k;
+  uint16_t base;
+  size_t num_escapes;
+  size_t nbytes;  // estimate, the rests' fields included
+  uint32_t histogram[256];
+};
+
+EntropyPlan plan_entropy(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  const Dtype& dtype = block.dtype();
+  const unsigned max_k = dtype.mantissa_bits < kMaxExtraBits ? dtype.mantissa_bits : kMaxExtraBits;
+  uint32_t* wide = scratch.wide_histogram;
+  wide_histogram(dtype, scratch.exponents, scratch.rests, block.n, max_k, wide);
+  EntropyPlan best{};
+  best.nbytes = SIZE_MAX;
+  for (unsigned k = max_k + 1; k-- > 0;) {
+    const size_t size = size_t{1} << (dtype.exponent_bits + k);
+    if (k != max_k) {
+      for (size_t i = 0; i < size; ++i) wide[i] = wide[2 * i] + wide[2 * i + 1];
+    }
+    EntropyPlan plan{};
+    plan.k = k;
+    const size_t window = size < 255 ? size : 255;
+    size_t covered = 0, sum = 0;
+    for (size_t i = 0; i < size; ++i) {
+      sum += wide[i];
+      if (i >= window) sum -= wide[i - window];
+      if (sum > covered) covered = sum, plan.base = static_cast<uint16_t>(i < window ? 0 : i + 1 - window);
+    }
+    plan.num_escapes = block.n - covered;
+    for (size_t i = 0; i < window; ++i) plan.histogram[i] = wide[plan.base + i];
+    plan.histogram[kEscapeSymbol] += static_cast<uint32_t>(plan.num_escapes);
+    plan.nbytes = entropy_estimate(plan.histogram, block.n) +
+                  plan.num_escapes * (dtype.exponent_bits + k <= 8 ? 1 : 2) +
+                  field_nbytes(block.n, dtype.mantissa_bits + 1 - k);
+    if (plan.num_escapes <= 65535 && plan.nbytes < best.nbytes) best = plan;
+  }
+  return best;
+}
+
+size_t encode_entropy(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  Rests rests = split_rests(block);
+  const EntropyPlan plan = plan_entropy(block);
+  if (plan.nbytes == SIZE_MAX) return 0;
+  const Dtype& dtype = block.dtype();
+  const size_t num_escapes = word_kernels().widen(dtype, scratch.exponents, scratch.rests, block.n, plan.k, plan.base,
+                                                  scratch.symbols, scratch.escapes);
+  rests.width -= plan.k;
+  word_kernels().or_runs(rests.nbytes, scratch.rests, block.n, scratch.runs);
+  const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, false, &scratch.rest);
+  Written written;
+  if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
+  push(&written, plan.base, 2);
+  push(&written, num_escapes, 2);
+  push(&written, Tag{kEntropy, rest_plan.mode, static_cast<uint8_t>(plan.k)}.byte(), 1);
+  const size_t escape_nbytes = dtype.exponent_bits + plan.k <= 8 ? 1 : 2;
+  const size_t taken = written.streams + num_escapes * escape_nbytes + written.descriptor_nbytes;
+  if (taken >= block.stored) return 0;
+  const size_t nbytes = entropy_encode(scratch.symbols, block.n, plan.histogram, block.dst + written.streams,
+                                       block.stored - taken, &scratch.rest.entropy);
+  if (nbytes == 0) return 0;
+  uint8_t* out = block.dst + written.streams + nbytes;
+  for (size_t i = 0; i < num_escapes; ++i) std::memcpy(out + i * escape_nbytes, &scratch.escapes[i], escape_nbytes);
+  return finish(block, written.streams + nbytes + num_escapes * escape_nbytes, written.descriptor,
+                written.descriptor_nbytes);
+}
+
+size_t encode_words(const Block& block) {
+  if (block.dtype().exponent_bits == 0) return encode_plain(block);
+  switch (block.spec.profile) {
+    case kProfileEnec:
+      return encode_enec(block);
+    case kProfileFast:
+      return encode_cascade(block);
+    default:
+      return encode_entropy(block);
+  }
+}
+
+// Group size whose mask and remaining words are estimated smallest; flags become one byte per group.
+unsigned choose_groups(const Block& block, size_t* kept_words) {
+  EncodeScratch& scratch = *block.scratch;
+  const unsigned word_bits = 8u * block.dtype().word_nbytes;
+  const unsigned coded_bits = block.dtype().exponent_bits == 0 ? word_bits : word_bits * 3 / 4;
+  uint64_t best_bits = UINT64_MAX;
+  unsigned best = 0;
+  size_t groups = block.n;
+  for (unsigned log2_group = 0; log2_group <= 7; ++log2_group) {
+    if (log2_group != 0) {
+      const size_t half = groups / 2;
+      for (size_t g = 0; g < half; ++g) scratch.flags[g] = scratch.flags[2 * g] | scratch.flags[2 * g + 1];
+      if (groups % 2 != 0) scratch.flags[half] = scratch.flags[groups - 1];
+      groups = half + groups % 2;
+    }
+    size_t kept = 0;
+    for (size_t g = 0; g < groups; ++g) kept += scratch.flags[g];
+    kept <<= log2_group;
+    if (scratch.flags[groups - 1] != 0) kept -= (groups << log2_group) - block.n;
+    const uint64_t bits = groups + uint64_t{kept} * coded_bits;
+    if (bits < best_bits) best_bits = bits, best = log2_group, *kept_words = kept;
+  }
+  return best;
+}
+
+// Replaces the block if zero groups beat the `length` that it has without them (0 if it is not coded yet).
+size_t encode_zero_groups(const Block& block, size_t length) {
+  EncodeScratch& scratch = *block.scratch;
+  const size_t width = block.dtype().word_nbytes;
+  const size_t zeros = block.n - nonzero_flags(width, block.words, block.n, scratch.flags);
+  if (zeros <= block.n / kZeroShare) return length;
+  size_t kept = 0;
+  const unsigned log2_group = choose_groups(block, &kept);
+  const size_t group = size_t{1} << log2_group, groups = ceil_div(block.n, group);
+  nonzero_flags(width, block.words, block.n, scratch.flags);
+  uint8_t* out = scratch.words;
+  for (size_t g = 0; g < groups; ++g) {
+    const size_t first = g * group, count = block.n - first < group ? block.n - first : group;
+    uint8_t any = 0;
+    for (size_t i = 0; i < count; ++i) any |= scratch.flags[first + i];
+    scratch.flags[g] = any;
+    if (any == 0) continue;
+    std::memcpy(out, block.words + first * width, count * width);
+    out += count * width;
+  }
+  const size_t mask_nbytes = field_nbytes(groups, 1);
+  const size_t inner_stored = stored_nbytes(block.dtype(), kept);
+  const Block inner = {block.spec, scratch.words, kept, scratch.inner, inner_stored, &scratch};
+  size_t inner_nbytes = encode_constant(inner);
+  if (inner_nbytes == 0) inner_nbytes = encode_words(inner);
+  if (inner_nbytes == 0) inner_nbytes = store_block(inner);
+  const size_t streams = inner_nbytes + mask_nbytes;
+  const size_t limit = length == 0 ? block.stored : length;
+  if (ceil_to(streams + kZeroGroupsParams + kTagNbytes, kBlockAlign) >= limit) return length;
+  std::memcpy(block.dst, scratch.inner, inner_nbytes);
+  plane_kernels().pack(1, scratch.flags, groups, block.dst + inner_nbytes);
+  Written written{};
+  push(&written, kept, 4);
+  push(&written, inner_nbytes / kBlockAlign, 2);
+  push(&written, Tag{kZeroGroups, kVerbatim, static_cast<uint8_t>(log2_group)}.byte(), 1);
+  return finish(block, streams, written.descriptor, written.descriptor_nbytes);
+}
+
+}  // namespace
+
+size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
+  const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
+  size_t length = encode_constant(block);
+  if (length == 0) {
+    length = encode_words(block);
+    if (spec.profile != kProfileEnec) length = encode_zero_groups(block, length);
+  }
+  return length == 0 ? store_block(block) : length;
+}
+
+}  // namespace tw

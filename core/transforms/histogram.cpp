@@ -1,0 +1,78 @@
+#include "transforms/histogram.h"
+
+#include <cstring>
+
+#include "common/bits.h"
+#include "transforms/words.h"
+
+namespace tw {
+
+// Neighbours are mostly equal, so each of eight consecutive bytes counts in a table of its own: no increment waits for
+// the one before.
+void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
+  uint32_t tables[8][256];
+  std::memset(tables, 0, sizeof tables);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const uint64_t eight = load<uint64_t>(bytes + i);
+    for (unsigned j = 0; j < 8; ++j) ++tables[j][eight >> (8 * j) & 255];
+  }
+  for (; i < n; ++i) ++tables[0][bytes[i]];
+  for (unsigned s = 0; s < 256; ++s) {
+    uint32_t sum = 0;
+    for (unsigned j = 0; j < 8; ++j) sum += tables[j][s];
+    histogram[s] = sum;
+  }
+}
+
+namespace {
+
+template <class Rest>
+void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned mantissa_bits, unsigned k,
+                uint32_t* histogram) {
+  const unsigned low = mantissa_bits - k;
+  for (size_t i = 0; i < n; ++i) {
+    const unsigned top = static_cast<unsigned>(load<Rest>(rests + i * sizeof(Rest)) >> low) & ((1u << k) - 1);
+    ++histogram[static_cast<unsigned>(exponents[i]) << k | top];
+  }
+}
+
+template <class Word>
+size_t flag_words(const uint8_t* words, size_t n, uint8_t* flags) {
+  size_t ones = 0;
+  for (size_t i = 0; i < n; ++i) {
+    flags[i] = load<Word>(words + i * sizeof(Word)) != 0;
+    ones += flags[i];
+  }
+  return ones;
+}
+
+}  // namespace
+
+void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,
+                    uint32_t* histogram) {
+  std::memset(histogram, 0, sizeof(uint32_t) << (dtype.exponent_bits + k));
+  switch (rest_nbytes(dtype, true)) {
+    case 1:
+      return count_wide<uint8_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram);
+    case 2:
+      return count_wide<uint16_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram);
+    default:
+      return count_wide<uint32_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram);
+  }
+}
+
+size_t nonzero_flags(size_t word_nbytes, const uint8_t* words, size_t n, uint8_t* flags) {
+  switch (word_nbytes) {
+    case 1:
+      return flag_words<uint8_t>(words, n, flags);
+    case 2:
+      return flag_words<uint16_t>(words, n, flags);
+    case 4:
+      return flag_words<uint32_t>(words, n, flags);
+    default:
+      return flag_words<uint64_t>(words, n, flags);
+  }
+}
+
+}  // namespace tw
