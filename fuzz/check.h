@@ -15,6 +15,9 @@
     }                                                                              \
   } while (false)
 
+// Both may be NULL where there is nothing to compare.
+inline bool same(const void* a, const void* b, size_t nbytes) { return nbytes == 0 || std::memcmp(a, b, nbytes) == 0; }
+
 // A call failed: with one of these statuses, and words for a person.
 inline void check_rejection(int status, const tw_error& error) {
   CHECK(status == TW_CORRUPT || status == TW_TRUNCATED || status == TW_UNSUPPORTED_VERSION ||

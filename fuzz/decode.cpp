@@ -2,7 +2,7 @@
 //
 // Mutated frames would all die at the first checksum, so with kRepair the checksums are made right first: then the
 // mutation reaches the parsers behind them.
-#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "check.h"
@@ -60,8 +60,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   if (frame.uncompressed_nbytes > kMaxOutput) return 0;
 
   // Heap blocks of the exact sizes, so that a step past them is seen.
-  const std::vector<uint8_t> header(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes));
-  const std::vector<uint8_t> data(bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes), bytes.end());
+  const std::vector<uint8_t> header(bytes.data(), bytes.data() + frame.header_nbytes);
+  const std::vector<uint8_t> data(bytes.data() + frame.header_nbytes, bytes.data() + bytes.size());
   const uint64_t nbytes = frame.uncompressed_nbytes;
   std::vector<uint8_t> verified(nbytes), unverified(nbytes);
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const uint64_t stop = start + (nbytes - start) / 2;
   std::vector<uint8_t> part(stop - start);
   CHECK(decode(start, stop, part, 1, TW_VERIFY));
-  CHECK(std::equal(part.begin(), part.end(), verified.begin() + static_cast<ptrdiff_t>(start)));
+  CHECK(same(part.data(), verified.data() + start, part.size()));
   std::vector<tw_block_info> infos(frame.num_blocks);
   CHECK(tw_block_infos(&frame, header.data(), data.data(), 0, data.size(), 0, frame.num_blocks, infos.data(), &error) ==
         TW_OK);

@@ -1,6 +1,6 @@
 // Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile, block size and
 // how often the rest is repeated (so that a short input makes a tensor of several blocks that are worth coding).
-#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "check.h"
@@ -51,11 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(tw_encode_blocks(&in_parts, 0, content.data(), content.size(), 0, blocks.data(), blocks.size(), &written,
                          index.data(), leaves.data(), 1, &error) == TW_OK);
   CHECK(written == frame.data_nbytes);
-  CHECK(std::equal(blocks.begin(), blocks.begin() + static_cast<ptrdiff_t>(written),
-                   bytes.begin() + static_cast<ptrdiff_t>(header_nbytes)));
+  CHECK(same(blocks.data(), bytes.data() + header_nbytes, written));
   std::vector<uint8_t> header(header_nbytes);
   CHECK(tw_encode_header(&in_parts, written, index.data(), leaves.data(), header.data(), &error) == TW_OK);
-  CHECK(std::equal(header.begin(), header.end(), bytes.begin()));
+  CHECK(same(header.data(), bytes.data(), header_nbytes));
 
   tw_frame read;
   CHECK(tw_decode_header(bytes.data(), bytes.size(), &read, &error) == TW_OK);
