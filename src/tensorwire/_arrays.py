@@ -111,9 +111,9 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
         sizes = source.shape
     else:
         sizes = (len(source.data) * 8 // (bits or 8),)
-    numel = prod(sizes)
-    if not bits:
-        bits = len(source.data) * 8 // numel if numel else 8
+    numel, num_bits = prod(sizes), 8 * len(source.data)
+    if not bits:  # of no dtype that we know: what there is, if it comes out whole
+        bits = num_bits // numel if numel and num_bits % numel == 0 else 8
     if not 1 <= bits <= _MAX_BITS or -(-numel * bits // 8) != len(source.data):
         raise ValueError(f"dtype {name!r} and shape {sizes} do not fit an array of {len(source.data)} bytes")
     return TensorView(name, bits, sizes, source.data, source.owner)

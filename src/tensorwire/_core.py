@@ -229,6 +229,8 @@ def cpu_target() -> str:
 
 def frame_init(dtype: str, bits: int, shape: Sequence[int], profile: int) -> Frame:
     """The frame of a tensor that is still to be encoded. All numbers must fit their C types."""
+    if not dtype.isascii() or "\0" in dtype:
+        raise ValueError(f"expected a dtype of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}")
     frame, error = Frame(), Error()
     sizes = (_u64 * max(len(shape), 1))(*shape)
     _check(_frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, 0, error), error)

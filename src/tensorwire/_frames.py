@@ -276,7 +276,8 @@ class FrameReader:
 
         Raises:
             CorruptDataError: a block is damaged.
-            ValueError: `out` does not fit or overlaps `data`, or `data` does not cover the range.
+            TruncatedDataError: `data` ends before the range does.
+            ValueError: `out` does not fit or overlaps `data`, or `data` begins behind the range.
             BufferError: `out` is read-only, or one of them is not contiguous.
         """
         stop = self.info.uncompressed_nbytes if stop is None else stop

@@ -26,7 +26,7 @@ from ._frames import (
     new_frame,
     num_threads,
 )
-from .errors import CorruptDataError, LimitExceededError
+from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,11 +202,15 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
     whole = byte_view(frame)
     reader = FrameReader(whole.data)
     info = reader.info
-    reader.check_trailer(whole.data[info.header_nbytes + info.data_nbytes :])
+    if len(whole.data) < info.frame_nbytes:
+        raise TruncatedDataError(
+            f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=len(whole.data)
+        )
     if len(whole.data) > info.frame_nbytes:
         raise CorruptDataError(
             f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=info.frame_nbytes
         )
+    reader.check_trailer(whole.data[info.header_nbytes + info.data_nbytes :])
     return whole, reader
 
 
