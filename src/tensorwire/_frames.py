@@ -276,8 +276,8 @@ class FrameReader:
 
         Raises:
             CorruptDataError: a block is damaged.
-            TruncatedDataError: `data` ends before the range does.
-            ValueError: `out` does not fit or overlaps `data`, or `data` begins behind the range.
+            TruncatedDataError: `data` does not cover the range.
+            ValueError: `out` does not fit or overlaps `data`.
             BufferError: `out` is read-only, or one of them is not contiguous.
         """
         stop = self.info.uncompressed_nbytes if stop is None else stop
