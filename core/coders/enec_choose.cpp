@@ -1,0 +1,157 @@
+// The search for the best parameters of an enec block, exhaustive by counting.
+//
+// Whether a group is flagged depends on b and m alone: it is not if all its exponents lie in the window (b - 2^m, b]
+// mod 2^E. With the shortest arc [start, end] of the circle that holds the group, those are the b with end <= b < start
+// + 2^m. So one pass that counts words by `end` and by `start`, apart for each bit length of end - start, gives the
+// number of unflagged words for every b and m at once, by prefix sums. An arc of more than half the circle fits no
+// window, as m < E.
+#include <algorithm>
+#include <cstring>
+
+#include "coders/enec.h"
+
+namespace tw {
+namespace {
+
+// Smallest and largest exponent of each group of 4; returns their number.
+size_t bound_quads(const uint8_t* x, size_t n, uint8_t* __restrict lows, uint8_t* __restrict highs) {
+  const size_t whole = n / kQuad;
+  for (size_t q = 0; q < whole; ++q) {
+    const uint8_t* four = x + q * kQuad;
+    lows[q] = std::min(std::min(four[0], four[1]), std::min(four[2], four[3]));
+    highs[q] = std::max(std::max(four[0], four[1]), std::max(four[2], four[3]));
+  }
+  if (n % kQuad == 0) return whole;
+  lows[whole] = *std::min_element(x + whole * kQuad, x + n);
+  highs[whole] = *std::max_element(x + whole * kQuad, x + n);
+  return whole + 1;
+}
+
+// Groups of twice the size, in place.
+size_t bound_pairs(size_t groups, uint8_t* lows, uint8_t* highs) {
+  for (size_t g = 0; g < groups / 2; ++g) {
+    lows[g] = std::min(lows[2 * g], lows[2 * g + 1]);
+    highs[g] = std::max(highs[2 * g], highs[2 * g + 1]);
+  }
+  if (groups % 2 != 0) {
+    lows[groups / 2] = lows[groups - 1];
+    highs[groups / 2] = highs[groups - 1];
+  }
+  return groups / 2 + groups % 2;
+}
+
+// The arc of a group that spans half the range or more: it may be short across the wrap, from `half` exponents on seen
+// from the other side of the circle.
+void shorten(const uint8_t* x, size_t count, unsigned half, unsigned* start, unsigned* extent) {
+  unsigned low = 255, high = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const unsigned opposite = x[i] ^ half;
+    low = std::min(low, opposite);
+    high = std::max(high, opposite);
+  }
+  *start = low ^ half;
+  *extent = high - low;
+}
+
+void count_arcs(const uint8_t* x, size_t n, unsigned exponent_bits, unsigned log2_group, EnecScratch* scratch) {
+  std::memset(scratch->by_end, 0, sizeof scratch->by_end);
+  std::memset(scratch->by_start, 0, sizeof scratch->by_start);
+  const unsigned half = 1u << (exponent_bits - 1);
+  const size_t size = size_t{1} << log2_group;
+  for (size_t first = 0, g = 0; first < n; first += size, ++g) {
+    const size_t count = std::min(size, n - first);
+    unsigned start = scratch->lows[g], extent = scratch->highs[g] - start;
+    if (extent >= half) {
+      shorten(x + first, count, half, &start, &extent);
+      if (extent >= half) continue;
+    }
+    const unsigned length = bit_length(extent | 1);  // as m >= 1
+    scratch->by_end[length][start + extent] += static_cast<uint32_t>(count);
+    scratch->by_start[length][start] += static_cast<uint32_t>(count);
+  }
+}
+
+// unflagged[b]: words of groups that fit the window of b and m. The counts of lengths below m have been taken in.
+void sum_arcs(unsigned exponent_bits, unsigned m, const EnecScratch& scratch, uint32_t unflagged[512]) {
+  const unsigned circle = 1u << exponent_bits;
+  const unsigned window = 1u << m;
+  uint32_t sum = 0;
+  for (unsigned b = 0; b < 2 * circle; ++b) {
+    sum += scratch.by_end[m][b];
+    if (b >= window && b - window < circle) sum -= scratch.by_start[m][b - window];
+    unflagged[b] = sum;
+  }
+  for (unsigned b = 0; b < circle; ++b) unflagged[b] += unflagged[b + circle];
+}
+
+// Is y exact for the exponents low to high?
+bool legal(unsigned b, unsigned nb, unsigned exponent_bits, unsigned low, unsigned high) {
+  if (nb == exponent_bits) return true;
+  const unsigned half = 1u << (nb - 1);
+  return b < low + half && high <= b + half;
+}
+
+struct Best {
+  size_t nbytes = SIZE_MAX;
+  EnecParams params = {};
+  uint32_t num_high = 0;
+
+  static uint32_t order(const EnecParams& p) {
+    return uint32_t{p.b} << 24 | uint32_t{p.m} << 16 | uint32_t{p.nb} << 8 | p.log2_group;
+  }
+  void offer(size_t nbytes_, const EnecParams& params_, uint32_t num_high_) {
+    if (nbytes_ > nbytes || (nbytes_ == nbytes && order(params_) > order(params))) return;
+    nbytes = nbytes_, params = params_, num_high = num_high_;
+  }
+};
+
+}  // namespace
+
+bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsigned exponent_bits,
+                 unsigned forced_log2_group, EnecParams* params, size_t* stream_nbytes, uint32_t* num_high,
+                 EnecScratch* scratch) {
+  constexpr unsigned kMinGroup = 2, kMaxGroup = 5;
+  unsigned low = 0, high = (1u << exponent_bits) - 1;
+  while (high > 0 && histogram[high] == 0) --high;
+  while (low < high && histogram[low] == 0) ++low;
+  uint8_t least_nb[256];
+  for (unsigned b = 0; b < 1u << exponent_bits; ++b) {
+    unsigned nb = 2;
+    while (!legal(b, nb, exponent_bits, low, high)) ++nb;
+    least_nb[b] = static_cast<uint8_t>(nb);
+  }
+  Best best;
+  size_t groups = bound_quads(x, n, scratch->lows, scratch->highs);
+  for (unsigned log2_group = kMinGroup; log2_group <= kMaxGroup; ++log2_group) {
+    if (log2_group != kMinGroup) groups = bound_pairs(groups, scratch->lows, scratch->highs);
+    if (forced_log2_group != 0 && log2_group != forced_log2_group) continue;
+    count_arcs(x, n, exponent_bits, log2_group, scratch);
+    for (unsigned m = 1; m < exponent_bits; ++m) {
+      if (m > 1) {
+        for (unsigned i = 0; i < 512; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
+        for (unsigned i = 0; i < 256; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
+      }
+      uint32_t unflagged[512];
+      sum_arcs(exponent_bits, m, *scratch, unflagged);
+      const size_t fixed = field_nbytes(n, m) + field_nbytes(groups, 1);
+      for (unsigned b = 0; b < 1u << exponent_bits; ++b) {
+        const uint32_t count = static_cast<uint32_t>(n) - unflagged[b];
+        if (count > UINT16_MAX) continue;
+        // A wider nb can be shorter where planes round up. This bounds all of them.
+        unsigned nb = std::max<unsigned>(least_nb[b], m + 1);
+        if (fixed + (size_t{count} * (nb - m) + 7) / 8 > best.nbytes) continue;
+        for (; nb <= exponent_bits; ++nb) {
+          const EnecParams candidate = {static_cast<uint8_t>(b), static_cast<uint8_t>(m), static_cast<uint8_t>(nb),
+                                        static_cast<uint8_t>(log2_group)};
+          best.offer(fixed + field_nbytes(count, nb - m), candidate, count);
+        }
+      }
+    }
+  }
+  *params = best.params;
+  *stream_nbytes = best.nbytes;
+  *num_high = best.num_high;
+  return best.nbytes != SIZE_MAX;
+}
+
+}  // namespace tw
