@@ -126,12 +126,6 @@ struct Exponents {
   }
 };
 
-bool fits(const uint8_t* symbols, size_t count, unsigned bits, bool has_escape) {
-  unsigned all = 0;
-  for (size_t i = 0; i < count; ++i) all |= has_escape && symbols[i] == kEscapeSymbol ? 0u : symbols[i];
-  return all >> bits == 0;
-}
-
 // The words of a segment whose symbol is the escape.
 const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols, const uint8_t* rests,
                          size_t count, uint8_t* words) {
@@ -159,7 +153,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     prefetch(output, s, num_segments);
     const size_t first = s * kSegment, count = coded.n - first < kSegment ? coded.n - first : kSegment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
-    if (bits < 8 && !fits(symbols, count, bits, entropy)) return "an exponent wider than the dtype's";
+    if (bits < 8 && !kernels.fits(symbols, count, bits, entropy)) return "an exponent wider than the dtype's";
     const uint8_t* rests = coded.rest.segment(first, count);
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream ? scratch->words : words;

@@ -82,16 +82,17 @@ size_t encode_plain(const Block& block) {
   return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
+// Exponents, rests, runs and the exponents' histogram, all to scratch.
 Rests split_rests(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   word_kernels().split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
+  byte_histogram(scratch.exponents, block.n, scratch.histogram);
   return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
 }
 
 size_t encode_enec(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   const Rests rests = split_rests(block);
-  byte_histogram(scratch.exponents, block.n, scratch.histogram);
   EnecParams params;
   size_t nbytes = 0;
   uint32_t num_high = 0;
@@ -104,7 +105,7 @@ size_t encode_enec(const Block& block) {
     return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
-  enec_encode(scratch.exponents, block.n, block.dtype().exponent_bits, params, block.dst + written.streams,
+  enec_encode(scratch.exponents, block.n, params, block.dst + written.streams,
               &scratch.enec);
   push(&written, params.b, 1);
   push(&written, static_cast<uint8_t>(params.m << 4 | params.nb), 1);
@@ -116,7 +117,6 @@ size_t encode_enec(const Block& block) {
 size_t encode_cascade(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   const Rests rests = split_rests(block);
-  byte_histogram(scratch.exponents, block.n, scratch.histogram);
   CascadeParams params;
   if (!cascade_choose(scratch.histogram, block.n, &params)) return 0;
   const size_t nbytes = cascade_nbytes(params);
@@ -243,6 +243,8 @@ unsigned choose_groups(const Block& block, size_t* kept_words) {
 // Replaces the block if zero groups beat the `length` that it has without them (0 if it is not coded yet).
 size_t encode_zero_groups(const Block& block, size_t length) {
   EncodeScratch& scratch = *block.scratch;
+  // A zero has exponent 0: mostly the histogram says at once that there are too few.
+  if (block.dtype().exponent_bits != 0 && scratch.histogram[0] <= block.n / kZeroShare) return length;
   const size_t width = block.dtype().word_nbytes;
   const size_t zeros = block.n - nonzero_flags(width, block.words, block.n, scratch.flags);
   if (zeros <= block.n / kZeroShare) return length;

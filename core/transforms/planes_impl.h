@@ -1,5 +1,5 @@
-// The plane kernels, written for the compiler's vectoriser: each target's source includes this once, so that every
-// target runs the same code and only the instruction set differs. Everything is local to the including source.
+// The plane kernels on the compiler's vectors: each target's source includes this once, so that every target runs the
+// same code and only the instruction set differs. Everything is local to the including source.
 #pragma once
 #include <cstring>
 
@@ -8,93 +8,160 @@
 namespace tw {
 namespace {
 
-// Read one run: S bytes hold `8 / P` slices of S numbers each. COMBINE: add to numbers that are there, else replace.
-template <unsigned P, bool COMBINE>
-inline void unpack_run(const uint8_t* __restrict src, size_t lanes, unsigned shift, uint8_t* __restrict out) {
-  constexpr uint8_t kMask = (1u << P) - 1;
+// Bytes are handled as vectors of 64-bit lanes: after a shift, a mask takes off what came from the byte beside.
+#if defined(__AVX512BW__)
+constexpr size_t kVectorNbytes = 64;
+#elif defined(__AVX2__)
+constexpr size_t kVectorNbytes = 32;
+#else
+constexpr size_t kVectorNbytes = 16;
+#endif
+
+// The vectors that a run of P-bit numbers is taken in: a slice of kLanes bytes is one or several.
+template <unsigned P>
+struct Slice {
+  static constexpr size_t kLanes = kRun * P / 8;
+  static constexpr size_t kWidth = kLanes < kVectorNbytes ? kLanes : kVectorNbytes;
+  typedef uint64_t V __attribute__((vector_size(kWidth), aligned(1), may_alias));
+};
+
+constexpr uint64_t every_byte(unsigned byte) { return 0x0101010101010101u * byte; }
+
+// Shift left by a signed constant.
+template <int BY, class V>
+inline V shifted(V v) {
+  if constexpr (BY >= 0) return v << BY;
+  return v >> (BY < 0 ? -BY : 0);
+}
+
+// One full run: LANES bytes hold 8 / P slices of as many numbers each. SHIFT 0 replaces what is in out, another adds to it.
+template <unsigned P, unsigned SHIFT, unsigned K>
+inline void unpack_slices(const uint8_t* src, uint8_t* out) {
+  using V = typename Slice<P>::V;
+  if constexpr (K < 8 / P) {
+    constexpr uint64_t kMask = every_byte(((1u << P) - 1) << SHIFT);
+    const V numbers = shifted<static_cast<int>(SHIFT) - static_cast<int>(K * P)>(*reinterpret_cast<const V*>(src)) & kMask;
+    V* slice = reinterpret_cast<V*>(out + K * Slice<P>::kLanes);
+    *slice = SHIFT == 0 ? numbers : *slice | numbers;
+    unpack_slices<P, SHIFT, K + 1>(src, out);
+  }
+}
+
+template <unsigned P, unsigned SHIFT>
+inline void unpack_run(const uint8_t* src, uint8_t* out) {
+  for (size_t j = 0; j < Slice<P>::kLanes; j += Slice<P>::kWidth) unpack_slices<P, SHIFT, 0>(src + j, out + j);
+}
+
+template <unsigned P, unsigned SHIFT>
+void unpack_last_run(const uint8_t* src, size_t n, uint8_t* out) {
+  const size_t lanes = (n * P + 7) / 8;
   for (unsigned k = 0; k < 8 / P; ++k) {
-    uint8_t* slice = out + k * lanes;
     for (size_t j = 0; j < lanes; ++j) {
-      const uint8_t number = static_cast<uint8_t>(((src[j] >> (k * P)) & kMask) << shift);
-      slice[j] = COMBINE ? static_cast<uint8_t>(slice[j] | number) : number;
+      const uint8_t number = static_cast<uint8_t>(((src[j] >> (k * P)) & ((1u << P) - 1)) << SHIFT);
+      uint8_t* at = out + k * lanes + j;
+      *at = SHIFT == 0 ? number : static_cast<uint8_t>(*at | number);
     }
   }
 }
 
-template <unsigned P, bool COMBINE>
-void unpack_plane(const uint8_t* src, size_t n, unsigned shift, uint8_t* out) {
-  constexpr size_t kLanes = kRun * P / 8;
-  for (; n >= kRun; n -= kRun, src += kLanes, out += kRun) unpack_run<P, COMBINE>(src, kLanes, shift, out);
-  if (n != 0) unpack_run<P, COMBINE>(src, (n * P + 7) / 8, shift, out);
-}
-
-template <bool COMBINE>
-void unpack_any(unsigned p, const uint8_t* src, size_t n, unsigned shift, uint8_t* out) {
-  switch (p) {
-    case 1:
-      return unpack_plane<1, COMBINE>(src, n, shift, out);
-    case 2:
-      return unpack_plane<2, COMBINE>(src, n, shift, out);
-    default:
-      return unpack_plane<4, COMBINE>(src, n, shift, out);
-  }
+template <unsigned P, unsigned SHIFT>
+void unpack_plane(const uint8_t* src, size_t n, uint8_t* out) {
+  for (; n >= kRun; n -= kRun, src += kRun * P / 8, out += kRun) unpack_run<P, SHIFT>(src, out);
+  if (n != 0) unpack_last_run<P, SHIFT>(src, n, out);
 }
 
 void unpack(unsigned p, const uint8_t* plane, size_t n, uint8_t* numbers) {
-  unpack_any<false>(p, plane, n, 0, numbers);
+  switch (p) {
+    case 1:
+      return unpack_plane<1, 0>(plane, n, numbers);
+    case 2:
+      return unpack_plane<2, 0>(plane, n, numbers);
+    default:
+      return unpack_plane<4, 0>(plane, n, numbers);
+  }
 }
 
-template <unsigned P>
-inline void pack_run(const uint8_t* __restrict numbers, size_t lanes, unsigned shift, uint8_t* __restrict out) {
-  constexpr uint8_t kMask = (1u << P) - 1;
+template <unsigned P, unsigned SHIFT, unsigned K>
+inline typename Slice<P>::V packed_slices(const uint8_t* numbers) {
+  using V = typename Slice<P>::V;
+  constexpr uint64_t kMask = every_byte(((1u << P) - 1) << (K * P));
+  const V slice = *reinterpret_cast<const V*>(numbers + K * Slice<P>::kLanes);
+  const V bits = shifted<static_cast<int>(K * P) - static_cast<int>(SHIFT)>(slice) & kMask;
+  if constexpr (K + 1 == 8 / P) return bits;
+  if constexpr (K + 1 < 8 / P) return bits | packed_slices<P, SHIFT, K + 1>(numbers);
+}
+
+template <unsigned P, unsigned SHIFT>
+inline void pack_run(const uint8_t* numbers, uint8_t* out) {
+  using V = typename Slice<P>::V;
+  for (size_t j = 0; j < Slice<P>::kLanes; j += Slice<P>::kWidth) {
+    *reinterpret_cast<V*>(out + j) = packed_slices<P, SHIFT, 0>(numbers + j);
+  }
+}
+
+template <unsigned P, unsigned SHIFT>
+void pack_last_run(const uint8_t* numbers, size_t n, uint8_t* out) {
+  const size_t lanes = (n * P + 7) / 8;
   for (size_t j = 0; j < lanes; ++j) {
     unsigned byte = 0;
-    for (unsigned k = 0; k < 8 / P; ++k) byte |= ((numbers[k * lanes + j] >> shift) & kMask) << (k * P);
+    for (size_t k = 0; k < 8 / P && k * lanes + j < n; ++k) {
+      byte |= ((numbers[k * lanes + j] >> SHIFT) & ((1u << P) - 1)) << (k * P);
+    }
     out[j] = static_cast<uint8_t>(byte);
   }
 }
 
-template <unsigned P>
-void pack_plane(const uint8_t* numbers, size_t n, unsigned shift, uint8_t* out) {
-  constexpr size_t kLanes = kRun * P / 8;
-  for (; n >= kRun; n -= kRun, numbers += kRun, out += kLanes) pack_run<P>(numbers, kLanes, shift, out);
-  if (n != 0) {
-    uint8_t last[kRun] = {};
-    std::memcpy(last, numbers, n);
-    pack_run<P>(last, (n * P + 7) / 8, shift, out);
-  }
+template <unsigned P, unsigned SHIFT>
+void pack_plane(const uint8_t* numbers, size_t n, uint8_t* out) {
+  for (; n >= kRun; n -= kRun, numbers += kRun, out += kRun * P / 8) pack_run<P, SHIFT>(numbers, out);
+  if (n != 0) pack_last_run<P, SHIFT>(numbers, n, out);
 }
 
-void pack_any(unsigned p, const uint8_t* numbers, size_t n, unsigned shift, uint8_t* plane) {
+void pack(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane) {
   switch (p) {
     case 1:
-      return pack_plane<1>(numbers, n, shift, plane);
+      return pack_plane<1, 0>(numbers, n, plane);
     case 2:
-      return pack_plane<2>(numbers, n, shift, plane);
+      return pack_plane<2, 0>(numbers, n, plane);
     default:
-      return pack_plane<4>(numbers, n, shift, plane);
+      return pack_plane<4, 0>(numbers, n, plane);
   }
 }
 
-void pack(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane) { pack_any(p, numbers, n, 0, plane); }
+inline size_t plane_nbytes(unsigned p, size_t n) { return n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8; }
 
 // Numbers [first, first + count) of a field of n; first is a multiple of kRun.
-void unpack_field_part(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
-  if (width == 8) {
-    std::memcpy(numbers, field + first, count);
-    return;
+template <unsigned WIDTH>
+void unpack_part(const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+  if constexpr ((WIDTH & 4) != 0) {
+    unpack_plane<4, 0>(field + first * 4 / 8, count, numbers);
+    field += plane_nbytes(4, n);
   }
-  unsigned shift = 0;
-  for (unsigned p = 4; p != 0; p /= 2) {
-    if ((width & p) == 0) continue;
-    const uint8_t* plane = field + first * p / 8;
-    if (shift == 0) {
-      unpack_any<false>(p, plane, count, 0, numbers);
-    } else {
-      unpack_any<true>(p, plane, count, shift, numbers);
-    }
-    field += (n / kRun) * (kRun * p / 8) + (n % kRun * p + 7) / 8;
-    shift += p;
+  if constexpr ((WIDTH & 2) != 0) {
+    unpack_plane<2, WIDTH & 4>(field + first * 2 / 8, count, numbers);
+    field += plane_nbytes(2, n);
+  }
+  if constexpr ((WIDTH & 1) != 0) unpack_plane<1, WIDTH & 6>(field + first / 8, count, numbers);
+}
+
+void unpack_field_part(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+  switch (width) {
+    case 1:
+      return unpack_part<1>(field, n, first, count, numbers);
+    case 2:
+      return unpack_part<2>(field, n, first, count, numbers);
+    case 3:
+      return unpack_part<3>(field, n, first, count, numbers);
+    case 4:
+      return unpack_part<4>(field, n, first, count, numbers);
+    case 5:
+      return unpack_part<5>(field, n, first, count, numbers);
+    case 6:
+      return unpack_part<6>(field, n, first, count, numbers);
+    case 7:
+      return unpack_part<7>(field, n, first, count, numbers);
+    default:
+      std::memcpy(numbers, field + first, count);
   }
 }
 
@@ -102,17 +169,37 @@ void unpack_field(unsigned width, const uint8_t* field, size_t n, uint8_t* numbe
   unpack_field_part(width, field, n, 0, n, numbers);
 }
 
-void pack_field(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field) {
-  if (width == 8) {
-    std::memcpy(field, numbers, n);
-    return;
+template <unsigned WIDTH>
+void pack_all(const uint8_t* numbers, size_t n, uint8_t* field) {
+  if constexpr ((WIDTH & 4) != 0) {
+    pack_plane<4, 0>(numbers, n, field);
+    field += plane_nbytes(4, n);
   }
-  unsigned shift = 0;
-  for (unsigned p = 4; p != 0; p /= 2) {
-    if ((width & p) == 0) continue;
-    pack_any(p, numbers, n, shift, field);
-    field += (n / kRun) * (kRun * p / 8) + (n % kRun * p + 7) / 8;
-    shift += p;
+  if constexpr ((WIDTH & 2) != 0) {
+    pack_plane<2, WIDTH & 4>(numbers, n, field);
+    field += plane_nbytes(2, n);
+  }
+  if constexpr ((WIDTH & 1) != 0) pack_plane<1, WIDTH & 6>(numbers, n, field);
+}
+
+void pack_field(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field) {
+  switch (width) {
+    case 1:
+      return pack_all<1>(numbers, n, field);
+    case 2:
+      return pack_all<2>(numbers, n, field);
+    case 3:
+      return pack_all<3>(numbers, n, field);
+    case 4:
+      return pack_all<4>(numbers, n, field);
+    case 5:
+      return pack_all<5>(numbers, n, field);
+    case 6:
+      return pack_all<6>(numbers, n, field);
+    case 7:
+      return pack_all<7>(numbers, n, field);
+    default:
+      std::memcpy(field, numbers, n);
   }
 }
 

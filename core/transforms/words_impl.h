@@ -177,9 +177,48 @@ inline void unpack_plane(const uint8_t* __restrict plane, size_t n, unsigned shi
   }
 }
 
+// Whether all symbols fit into `bits` bits; with `escape`, 255 is fine too.
+bool fits(const uint8_t* symbols, size_t n, unsigned bits, bool escape) {
+  const uint8_t limit = static_cast<uint8_t>(1u << bits);
+  uint8_t beyond = 0;
+  for (size_t i = 0; i < n; ++i) beyond |= static_cast<uint8_t>((symbols[i] >= limit) & !(escape & (symbols[i] == 255)));
+  return beyond == 0;
+}
+
+// Two planes at once: out[i] = (low[i] | high[i] << bits of low) << shift.
+template <class T, class Low, class High>
+inline void unpack_pair(const uint8_t* __restrict low, const uint8_t* __restrict high, size_t n, unsigned shift,
+                        uint8_t* __restrict out) {
+  for (size_t i = 0; i < n; ++i) {
+    const T number = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
+    as<T>(out)[i].value = static_cast<T>(number << shift);
+  }
+}
+
 template <class T>
 void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first, size_t count,
                   uint8_t* out) {
+  alignas(64) uint8_t small[kSegment + kSlack];
+  if (width < 8) {
+    if (width == 0) {
+      std::memset(out, 0, count * sizeof(T));
+    } else if (sizeof(T) == 1 && shift == 0) {
+      plane_kernels().unpack_field_part(width, field, n, first, count, out);
+    } else {
+      plane_kernels().unpack_field_part(width, field, n, first, count, small);
+      unpack_plane<T, uint8_t>(small, count, shift, false, out);
+    }
+    return;
+  }
+  if constexpr (sizeof(T) == 4) {
+    if (width == 24) return unpack_pair<T, uint16_t, uint8_t>(field + 2 * first, field + 2 * n + first, count, shift, out);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (width > 8 && width < 16) {
+      plane_kernels().unpack_field_part(width - 8, field + n, n, first, count, small);
+      return unpack_pair<T, uint8_t, uint8_t>(field + first, small, count, shift, out);
+    }
+  }
   bool combine = false;
   for (unsigned p = 8 * sizeof(T); p >= 8; p /= 2) {
     if ((width & p) == 0) continue;
@@ -199,11 +238,8 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     combine = true;
   }
   if ((width & 7) != 0) {
-    alignas(64) uint8_t small[kSegment + kSlack];
     plane_kernels().unpack_field_part(width & 7, field, n, first, count, small);
     unpack_plane<T, uint8_t>(small, count, shift, combine, out);
-  } else if (!combine) {
-    std::memset(out, 0, count * sizeof(T));
   }
 }
 
@@ -219,6 +255,10 @@ void or_bytes(unsigned nbytes, const uint8_t* bytes, size_t n, unsigned shift, u
 
 template <class T, class P>
 inline void pack_plane(const uint8_t* __restrict numbers, size_t n, unsigned shift, uint8_t* __restrict plane) {
+  if (sizeof(T) == sizeof(P)) {
+    std::memcpy(plane, numbers, n * sizeof(T));
+    return;
+  }
   for (size_t i = 0; i < n; ++i) as<P>(plane)[i].value = static_cast<P>(as<T>(numbers)[i].value >> shift);
 }
 
@@ -239,12 +279,16 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
     field += n * p / 8;
     shift += p;
   }
+  if ((width & 7) == 0) return;
+  if (sizeof(T) == 1 && shift == 0) return plane_kernels().pack_field(width & 7, numbers, n, field);
   for (unsigned p = 4; p != 0; p /= 2) {
     if ((width & p) == 0) continue;
     for (size_t first = 0; first < n; first += kSegment) {
       alignas(64) uint8_t small[kSegment];
       const size_t count = n - first < kSegment ? n - first : kSegment;
-      pack_plane<T, uint8_t>(numbers + first * sizeof(T), count, shift, small);
+      for (size_t i = 0; i < count; ++i) {
+        small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
+      }
       plane_kernels().pack(p, small, count, field + first * p / 8);
     }
     field += n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8;
