@@ -100,7 +100,7 @@ def _headers() -> Iterator[Malformed]:
         ("data-nbytes-cap", 48, u64((1 << 37) + 32), LIMIT),
         ("num-blocks", 56, u64(1), CORRUPT),
         ("num-blocks-huge", 56, u64((1 << 64) - 1), CORRUPT),
-        ("content-hash", 64, b"\x00", CORRUPT),
+        ("content-hash", 64, b"\x00", CORRUPT),  # only for readers that compare it
         ("shape", 128, u64(4), CORRUPT),
         ("shape-cap", 128, u64(1 << 60) + u64(1 << 60), LIMIT),
         ("index-first-offset", 144, b"\x01", CORRUPT),
@@ -116,6 +116,7 @@ def _headers() -> Iterator[Malformed]:
     yield Malformed("frame-followed", lambda: _base_frame() + bytes(64), CORRUPT)
     yield Malformed("frame-cut-padding", lambda: _base_frame()[:-1], TRUNCATED)
     yield Malformed("frame-empty", lambda: b"", TRUNCATED)
+    yield Malformed("frame-of-something-else", lambda: b"{}", CORRUPT)
     no_words = encode(b"", "BF16", (0,))
     more = no_words[:48] + struct.pack("<Q", 32) + no_words[56:]
     yield Malformed("header-data-without-blocks", lambda: seal_header(more[:192]) + bytes(64), CORRUPT)

@@ -135,11 +135,11 @@ def seal_header(head: bytes) -> bytes:
 
 def parse_header(frame: bytes) -> tuple[Header, list[tuple[int, int]]]:
     """Check everything before the blocks, in the page's order. Returns the header and the index."""
+    require(MAGIC.startswith(frame[:8]), f"magic is {frame[:8].hex()}")
     if len(frame) < FIXED_NBYTES:
         raise TruncatedDataError(f"a frame has at least {FIXED_NBYTES} bytes, this one has {len(frame)}")
-    (magic, version, profile, order, ndim, features, name, bits, block_log2, reserved1, uncompressed_nbytes,
+    (_, version, profile, order, ndim, features, name, bits, block_log2, reserved1, uncompressed_nbytes,
      data_nbytes, num_blocks, content, base, reserved2, _) = _FIXED.unpack_from(frame)  # fmt: skip
-    require(magic == MAGIC, f"magic is {magic.hex()}")
     if version != VERSION:
         raise UnsupportedVersionError(f"version {version}; this decoder reads version {VERSION}")
     if features:
