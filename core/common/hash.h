@@ -1,39 +1,46 @@
-// H of docs/format.md: XXH3-128 (seed 0, default secret) over the input followed by zeros up to a multiple of 256
-// bytes, at least 256. Only the algorithm's path for long inputs is ever taken.
+// H(m) of docs/format.md: XXH3-128 (seed 0, default secret) of m followed by zeros up to the next multiple of 256
+// bytes, at least 256. The padding leaves XXH3's long-input path as the only one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace tw {
 
+constexpr size_t kHashStripe = 64;        // what the accumulators take at once
+constexpr size_t kHashBlockStripes = 16;  // after so many they are scrambled
+constexpr size_t kHashPad = 256;
+
 struct Hash128 {
   uint64_t low, high;
 };
 
-// Reads data[0, nbytes) and no further.
-Hash128 hash128(const uint8_t* data, size_t nbytes);
-
-// The same over pieces.
-class Hasher {
- public:
-  Hasher();
-  void update(const uint8_t* data, size_t nbytes);
-  Hash128 finish();
-
- private:
-  void consume(const uint8_t* data, size_t num_blocks);
-
-  uint64_t accumulators_[8];
-  uint64_t nbytes_ = 0;
-  size_t buffered_ = 0;
-  uint8_t buffer_[1024];  // the last block waits here: its last stripe is treated in a way of its own
-};
-
 struct HashKernels {
-  // Stripes of 64 bytes into the accumulators; stripe i takes the secret's words from i on.
-  void (*accumulate)(uint64_t accumulators[8], const uint8_t* data, size_t num_stripes, const uint64_t* secret);
+  // Feed num_stripes of 64 bytes to the 8 accumulators; `phase` of the current block's 16 stripes came before. Reads
+  // exactly 64 * num_stripes bytes.
+  void (*accumulate)(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase);
 };
 
 const HashKernels& hash_kernels();
+
+// H of what is fed to it in parts of any size.
+class Hasher {
+ public:
+  explicit Hasher(const HashKernels& kernels = hash_kernels());
+  void update(const uint8_t* data, size_t nbytes);
+  // The hash; the hasher is spent.
+  Hash128 finish();
+
+ private:
+  void accumulate(const uint8_t* data, size_t num_stripes);
+
+  const HashKernels& kernels_;
+  uint64_t acc_[8];
+  uint64_t num_stripes_ = 0;
+  // The latest 1 to 256 bytes: finish() treats the last stripe differently. Empty before the first update.
+  size_t buffered_ = 0;
+  uint8_t buffer_[kHashPad];
+};
+
+Hash128 hash128(const uint8_t* data, size_t nbytes);
 
 }  // namespace tw

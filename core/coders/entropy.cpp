@@ -1,0 +1,145 @@
+#include "coders/entropy.h"
+
+#include <cstring>
+
+#include "coders/entropy_table.h"
+#include "common/cpu.h"
+
+namespace tw {
+namespace {
+
+constexpr size_t kStatesNbytes = kRansStates * sizeof(uint32_t);
+
+// What encoding a symbol takes. With q = floor(x / frequency), found by a product, the state becomes
+// q * 4096 + x mod frequency + start = x + start + q * (4096 - frequency).
+struct EncodeSymbol {
+  uint64_t reciprocal;  // of the frequency, in units of 2^-64, rounded up: exact for 32-bit x
+  uint32_t limit;       // states from here on first give away a word
+  uint16_t start;
+  uint16_t complement;
+};
+
+EncodeSymbol encode_symbol(uint32_t frequency, uint32_t start) {
+  EncodeSymbol symbol;
+  symbol.limit = frequency << (32 - kRansBits);
+  symbol.complement = static_cast<uint16_t>(kRansTotal - frequency);
+  symbol.reciprocal = UINT64_MAX / frequency + 1;
+  symbol.start = static_cast<uint16_t>(start);
+  if (frequency == 1) {  // 1 has no such reciprocal: the product gives x - 1, which one more 4095 makes good
+    symbol.reciprocal = UINT64_MAX;
+    symbol.start = static_cast<uint16_t>(start + kRansTotal - 1);
+  }
+  return symbol;
+}
+
+uint32_t multiply_high(uint64_t a, uint32_t b) {
+  __extension__ typedef unsigned __int128 Wide;
+  return static_cast<uint32_t>(static_cast<Wide>(a) * b >> 64);
+}
+
+}  // namespace
+
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx512, kRansNeon;
+
+const RansKernels& rans_kernels() {
+  switch (cpu_target()) {
+    default:
+      return kRansScalar;
+  }
+}
+
+size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
+  EntropyTable table;
+  const EntropyCost cost = entropy_choose(histogram, n, &table);
+  // The final states hold between 0 and 16 bits of payload each, 8 on average.
+  const uint64_t bits = cost.payload >> kEntropyFraction, held = 8 * kRansStates;
+  const size_t num_words = bits <= held ? 0 : static_cast<size_t>(ceil_div(bits - held, 16));
+  return sizeof(uint32_t) + cost.table_nbytes + kStatesNbytes + num_words * sizeof(uint16_t);
+}
+
+size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
+                      EntropyScratch* scratch) {
+  EntropyTable table;
+  entropy_choose(histogram, n, &table);
+  EncodeSymbol codes[256];
+  uint32_t start = 0;
+  for (unsigned s = table.first; s <= table.last; ++s) {
+    if (table.frequencies[s] == 0) continue;
+    codes[s] = encode_symbol(table.frequencies[s], start);
+    start += table.frequencies[s];
+  }
+  uint32_t states[kRansStates];
+  for (uint32_t& x : states) x = kRansLow;
+  uint16_t* const end = scratch->words + kMaxEntropySymbols;
+  uint16_t* next = end;  // backwards, as the decoder reads forwards
+  for (size_t i = n; i-- > 0;) {
+    const EncodeSymbol& code = codes[symbols[i]];
+    uint32_t x = states[i % kRansStates];
+    const bool full = x >= code.limit;
+    next[-1] = static_cast<uint16_t>(x);
+    next -= full ? 1 : 0;
+    x = full ? x >> 16 : x;
+    states[i % kRansStates] = x + code.start + multiply_high(code.reciprocal, x) * code.complement;
+  }
+  uint8_t written[kMaxTableNbytes];
+  const size_t table_nbytes = entropy_write_table(table, written);
+  const uint32_t num_words = static_cast<uint32_t>(end - next);
+  const size_t nbytes = sizeof num_words + table_nbytes + kStatesNbytes + num_words * sizeof(uint16_t);
+  if (nbytes > capacity) return 0;
+  store(dst, num_words);
+  std::memcpy(dst + sizeof num_words, written, table_nbytes);
+  uint8_t* const out = dst + sizeof num_words + table_nbytes;
+  std::memcpy(out, states, kStatesNbytes);
+  std::memcpy(out + kStatesNbytes, next, num_words * sizeof(uint16_t));
+  return nbytes;
+}
+
+bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
+                          const RansKernels& kernels) {
+  kernels_ = &kernels;
+  if (available < sizeof(uint32_t)) return false;
+  const size_t num_words = load<uint32_t>(src);
+  size_t used = sizeof(uint32_t);
+  EntropyTable table;
+  const size_t table_nbytes = entropy_read_table(src + used, available - used, &table);
+  if (table_nbytes == 0) return false;
+  used += table_nbytes;
+  if (available - used < kStatesNbytes) return false;
+  std::memcpy(states_, src + used, kStatesNbytes);
+  used += kStatesNbytes;
+  if (num_words > n || (available - used) / sizeof(uint16_t) < num_words) return false;
+  for (uint32_t x : states_) {
+    if (x < kRansLow) return false;
+  }
+  uint32_t* slot = table_;
+  for (uint32_t s = table.first; s <= table.last; ++s) {
+    const uint32_t frequency = table.frequencies[s];
+    const uint32_t entry = frequency << 20 | s;
+    for (uint32_t i = 0; i < frequency; ++i) slot[i] = entry | i << 8;
+    slot += frequency;
+  }
+  next_ = src + used;
+  end_ = next_ + num_words * sizeof(uint16_t);
+  *consumed = used + num_words * sizeof(uint16_t);
+  return true;
+}
+
+void EntropyDecoder::decode(uint8_t* out, size_t count) {
+  const size_t num_groups = count / kRansStates, rest = count % kRansStates;
+  next_ = kernels_->decode(table_, states_, next_, end_, num_groups, out);
+  out += num_groups * kRansStates;
+  if (next_ > end_) {
+    std::memset(out, 0, rest);
+    return;
+  }
+  for (size_t i = 0; i < rest; ++i) out[i] = rans_decode_symbol(table_, &states_[i], &next_);
+}
+
+bool EntropyDecoder::finish() const {
+  for (uint32_t x : states_) {
+    if (x != kRansLow) return false;
+  }
+  return next_ == end_;
+}
+
+}  // namespace tw

@@ -1,0 +1,45 @@
+// The entropy stream of docs/format.md: static rANS over bytes, 12-bit frequencies, 32 interleaved states.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/rans.h"
+
+namespace tw {
+
+constexpr size_t kMaxEntropySymbols = 65536;
+
+struct EntropyScratch {
+  uint16_t words[kMaxEntropySymbols];
+};
+
+// About how many bytes (to 0.1 %) entropy_encode() takes for n symbols (at least 1) with this histogram. Integers only:
+// the same on every machine.
+size_t entropy_estimate(const uint32_t histogram[256], size_t n);
+
+// Write the stream of n symbols, 1 to kMaxEntropySymbols, whose histogram is given. Returns its bytes, 0 if they exceed
+// the capacity (dst is not written then).
+size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
+                      EntropyScratch* scratch);
+
+// Decodes a stream in parts. No input makes it read or write out of bounds.
+class EntropyDecoder {
+ public:
+  // Check table, states and sizes of the stream of n symbols at src; kRansSlack bytes are readable behind the
+  // `available` ones. *consumed receives the bytes of the stream. src must outlive the decoding.
+  bool open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
+            const RansKernels& kernels = rans_kernels());
+  // The next `count` symbols: a multiple of kRansStates but in the last part; n in all. Writes exactly those.
+  void decode(uint8_t* out, size_t count);
+  // After the last part: did the stream end as it must?
+  bool finish() const;
+
+ private:
+  alignas(64) uint32_t table_[kRansTotal];
+  alignas(64) uint32_t states_[kRansStates];
+  const RansKernels* kernels_;
+  const uint8_t* next_;
+  const uint8_t* end_;
+};
+
+}  // namespace tw

@@ -1,0 +1,37 @@
+// The rANS decoding step and its kernels, one set per target.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "common/bits.h"
+
+namespace tw {
+
+constexpr unsigned kRansBits = 12;
+constexpr uint32_t kRansTotal = 1u << kRansBits;  // the sum of all frequencies
+constexpr size_t kRansStates = 32;
+constexpr uint32_t kRansLow = 1u << 16;  // states are not below
+constexpr size_t kRansSlack = 64;        // what kernels may read past the words
+
+// The decoding table has an entry for each slot: frequency << 20 | (slot - start) << 8 | symbol.
+
+struct RansKernels {
+  // num_groups times 32 symbols, one of each state. Returns the next unread word; once that is beyond `end`, zeros are
+  // written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
+  const uint8_t* (*decode)(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
+                           const uint8_t* end, size_t num_groups, uint8_t* out);
+};
+
+const RansKernels& rans_kernels();
+
+// One symbol: the reference for all kernels.
+static inline uint8_t rans_decode_symbol(const uint32_t* table, uint32_t* state, const uint8_t** next) {
+  const uint32_t entry = table[*state % kRansTotal];
+  const uint32_t x = (entry >> 20) * (*state >> kRansBits) + (entry >> 8) % kRansTotal;
+  const bool refill = x < kRansLow;
+  *state = refill ? x << 16 | load<uint16_t>(*next) : x;
+  *next += refill ? 2 : 0;
+  return static_cast<uint8_t>(entry);
+}
+
+}  // namespace tw

@@ -1,0 +1,25 @@
+#include <cstring>
+
+#include "coders/rans.h"
+
+namespace tw {
+namespace {
+
+const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
+                      const uint8_t* end, size_t num_groups, uint8_t* out) {
+  for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
+    if (next > end) {
+      std::memset(out, 0, (num_groups - g) * kRansStates);
+      break;
+    }
+    for (size_t i = 0; i < kRansStates; ++i) out[i] = rans_decode_symbol(table, &states[i], &next);
+  }
+  return next;
+}
+
+}  // namespace
+
+extern const RansKernels kRansScalar;
+const RansKernels kRansScalar = {decode};
+
+}  // namespace tw

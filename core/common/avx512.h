@@ -1,0 +1,11 @@
+// AVX-512 intrinsics. GCC 12 takes their undefined operands for mistakes (GCC bug 105593).
+#pragma once
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
