@@ -31,15 +31,16 @@ struct Sums {
   uint32_t in(int start, int length) const { return below[start + length] - below[start]; }
 };
 
-// The tiers of one shape, greedily from the first, and their size in bits. Intervals stay within 0..255: the format's
-// exponents wrap, and a wrapped name would catch what the counts call an escape.
-uint64_t fit(const Sums& sums, unsigned variant, unsigned min_exponent, unsigned max_exponent, CascadeParams* params) {
+// The tiers of one shape, greedily from the first, and their size in bits. Intervals stay within the exponents there
+// are.
+uint64_t fit(const Sums& sums, unsigned variant, unsigned min_exponent, unsigned max_exponent, int num_exponents,
+             CascadeParams* params) {
   const uint32_t n = sums.below[256];
   *params = CascadeParams{};
   params->variant = static_cast<uint8_t>(variant);
   params->counts[0] = n;
   const int first_length = (1 << kTierWidths[variant][0]) - 1;
-  const int last_start = std::min(static_cast<int>(max_exponent), 256 - first_length);
+  const int last_start = std::min(static_cast<int>(max_exponent), num_exponents - first_length);
   int start = std::min(static_cast<int>(min_exponent), last_start);
   uint32_t covered = sums.in(start, first_length);
   for (int s = start + 1; s <= last_start; ++s) {
@@ -54,7 +55,7 @@ uint64_t fit(const Sums& sums, unsigned variant, unsigned min_exponent, unsigned
   for (; tier < kMaxTiers && kTierWidths[variant][tier] != 0; ++tier) {
     const int more = (1 << kTierWidths[variant][tier]) - 1;
     bits += uint64_t{n - covered} * kTierWidths[variant][tier];
-    const int least = std::max(0, start + length + more - 256);
+    const int least = std::max(0, start + length + more - num_exponents);
     int best = least;
     uint32_t best_covered = sums.in(start - least, length + more);
     for (int a = least + 1; a <= more && a <= start; ++a) {
@@ -94,7 +95,7 @@ void names_of(const Tier& tier, uint8_t names[8]) {
 
 }  // namespace
 
-bool cascade_choose(const uint32_t histogram[256], size_t n, CascadeParams* params) {
+bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params) {
   const Sums sums(histogram);
   unsigned min_exponent = 0, max_exponent = 255;
   while (min_exponent < 255 && histogram[min_exponent] == 0) ++min_exponent;
@@ -102,7 +103,7 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, CascadeParams* para
   uint64_t best = UINT64_MAX;
   for (unsigned variant = 0; variant < kNumTierShapes; ++variant) {
     CascadeParams candidate;
-    const uint64_t bits = fit(sums, variant, min_exponent, max_exponent, &candidate);
+    const uint64_t bits = fit(sums, variant, min_exponent, max_exponent, 1 << exponent_bits, &candidate);
     if (bits < best && candidate.counts[1] <= 65535) best = bits, *params = candidate;
   }
   return n != 0 && best != UINT64_MAX;
@@ -131,7 +132,17 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
   std::memcpy(dst, current, params.counts[count]);
 }
 
-bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, CascadeScratch* scratch) {
+bool cascade_in_range(const CascadeParams& params, unsigned exponent_bits) {
+  int start = params.lo, length = 0;
+  for (unsigned k = 0; k < num_tiers(params.variant); ++k) {
+    start -= params.below[k];
+    length += (1 << kTierWidths[params.variant][k]) - 1;
+  }
+  return start >= 0 && start + length <= 1 << exponent_bits;
+}
+
+bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits,
+                          CascadeScratch* scratch) {
   Tier tiers[kMaxTiers];
   tiers_of(params, tiers);
   const unsigned count = num_tiers(params.variant);
@@ -143,6 +154,11 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, Casca
   uint8_t* next = scratch->even;
   uint8_t* out = scratch->odd;
   std::memcpy(next, fields[count], params.counts[count]);
+  if (exponent_bits < 8) {
+    for (size_t i = 0; i < params.counts[count]; ++i) {
+      if (next[i] >> exponent_bits != 0) return false;
+    }
+  }
   for (unsigned k = count - 1; k > 0; --k) {
     const size_t n = params.counts[k];
     uint8_t names[8];

@@ -27,7 +27,10 @@ struct CascadeScratch {
 
 // The best shape and intervals for a histogram of n exponents (exact bits; ties to the lower variant). False if a count
 // does not fit its field.
-bool cascade_choose(const uint32_t histogram[256], size_t n, CascadeParams* params);
+bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
+
+// Whether all exponents that the tiers name are below 2^exponent_bits.
+bool cascade_in_range(const CascadeParams& params, unsigned exponent_bits);
 
 size_t cascade_nbytes(const CascadeParams& params);
 
@@ -37,9 +40,10 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
 // Decodes the exponents of a block in order, in parts.
 class CascadeDecoder {
  public:
-  // All tiers but the first are decoded here. False if a count is not the number of escapes before it. `src` holds
-  // cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most 65536 and their widths are consistent.
-  bool open(const uint8_t* src, const CascadeParams& params, CascadeScratch* scratch);
+  // All tiers but the first are decoded here. False if a count is not the number of escapes before it, or a raw
+  // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most 65536
+  // and their widths are consistent.
+  bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch);
   // Exponents [first, first + count) to out, which has kSlack to spare; parts in order, whole runs but for the last.
   void decode(size_t first, size_t count, uint8_t* out);
   // After the last part: were there as many escapes as announced?

@@ -153,7 +153,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     prefetch(output, s, num_segments);
     const size_t first = s * kSegment, count = coded.n - first < kSegment ? coded.n - first : kSegment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
-    if (bits < 8 && !kernels.fits(symbols, count, bits, entropy)) return "an exponent wider than the dtype's";
+    if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "an exponent wider than the dtype's";
     const uint8_t* rests = coded.rest.segment(first, count);
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream ? scratch->words : words;
@@ -228,6 +228,7 @@ const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbyt
     if (params->below[k] > (1u << width) - 1) return "a tier's interval is out of range";
     if (width == 0 && params->counts[k + 1] != 0) return "a count of a tier that does not exist";
   }
+  if (!cascade_in_range(*params, coded.dtype().exponent_bits)) return "a tier names an exponent that is too wide";
   for (unsigned k = 1; k <= kMaxTiers; ++k) {
     if (params->counts[k] > params->counts[k - 1]) return "a tier larger than the one before";
   }
@@ -241,7 +242,9 @@ const char* decode_cascade(Coded& coded, const BlockOutput& output, DecodeScratc
   const char* wrong = open_cascade(coded, &params, &nbytes);
   if (wrong != nullptr) return wrong;
   CascadeDecoder cascade;
-  if (!cascade.open(coded.kind_streams(), params, &scratch->cascade)) return "a tier's count is not its escapes";
+  if (!cascade.open(coded.kind_streams(), params, coded.dtype().exponent_bits, &scratch->cascade)) {
+    return "a tier's count is not its escapes, or an exponent is too wide";
+  }
   Exponents exponents;
   exponents.cascade = &cascade;
   wrong = weave(coded, exponents, output, scratch);

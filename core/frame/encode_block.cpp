@@ -86,7 +86,7 @@ size_t encode_plain(const Block& block) {
 Rests split_rests(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   word_kernels().split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
-  byte_histogram(scratch.exponents, block.n, scratch.histogram);
+  histogram_kernels().bytes(scratch.exponents, block.n, scratch.histogram);
   return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
 }
 
@@ -105,8 +105,7 @@ size_t encode_enec(const Block& block) {
     return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
-  enec_encode(scratch.exponents, block.n, params, block.dst + written.streams,
-              &scratch.enec);
+  enec_encode(scratch.exponents, block.n, params, block.dst + written.streams, &scratch.enec);
   push(&written, params.b, 1);
   push(&written, static_cast<uint8_t>(params.m << 4 | params.nb), 1);
   push(&written, num_high, 2);
@@ -118,7 +117,7 @@ size_t encode_cascade(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   const Rests rests = split_rests(block);
   CascadeParams params;
-  if (!cascade_choose(scratch.histogram, block.n, &params)) return 0;
+  if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return 0;
   const size_t nbytes = cascade_nbytes(params);
   const RestPlan plan = plan_rests(rests, scratch.runs, false, false, &scratch.rest);
   if (plan.streams_nbytes + nbytes + plan.params_nbytes + kCascadeParams + kTagNbytes > block.stored - kBlockAlign)

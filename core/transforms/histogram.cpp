@@ -3,13 +3,18 @@
 #include <cstring>
 
 #include "common/bits.h"
+#include "common/cpu.h"
 #include "transforms/words.h"
 
 namespace tw {
 
+extern const HistogramKernels kHistogramScalar, kHistogramAvx2, kHistogramAvx512, kHistogramNeon;
+
+namespace {
+
 // Neighbours are mostly equal, so each of eight consecutive bytes counts in a table of its own: no increment waits for
 // the one before.
-void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
+void byte_histogram_scalar(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
   uint32_t tables[8][256];
   std::memset(tables, 0, sizeof tables);
   size_t i = 0;
@@ -24,8 +29,6 @@ void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
     histogram[s] = sum;
   }
 }
-
-namespace {
 
 template <class Rest>
 void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned mantissa_bits, unsigned k,
@@ -48,6 +51,24 @@ size_t flag_words(const uint8_t* words, size_t n, uint8_t* flags) {
 }
 
 }  // namespace
+
+const HistogramKernels kHistogramScalar = {byte_histogram_scalar};
+
+const HistogramKernels& histogram_kernels() {
+  switch (cpu_target()) {
+#if defined(__x86_64__)
+    case Target::kAvx2:
+      return kHistogramAvx2;
+    case Target::kAvx512:
+      return kHistogramAvx512;
+#elif defined(__aarch64__)
+    case Target::kNeon:
+      return kHistogramNeon;
+#endif
+    default:
+      return kHistogramScalar;
+  }
+}
 
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,
                     uint32_t* histogram) {

@@ -7,7 +7,11 @@
 
 namespace tw {
 
-void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
+struct HistogramKernels {
+  void (*bytes)(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
+};
+
+const HistogramKernels& histogram_kernels();
 
 // Of x = exponent and top k mantissa bits together; histogram has 2^(E + k) places. Rests hold M + 1 bits.
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,

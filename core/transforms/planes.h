@@ -23,6 +23,8 @@ struct PlaneKernels {
   void (*unpack_field_part)(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
                             uint8_t* numbers);
   void (*pack_field)(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field);
+  // `numbers` are those of the part.
+  void (*pack_field_part)(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field);
 };
 
 const PlaneKernels& plane_kernels();

@@ -34,13 +34,15 @@ inline V shifted(V v) {
   return v >> (BY < 0 ? -BY : 0);
 }
 
-// One full run: LANES bytes hold 8 / P slices of as many numbers each. SHIFT 0 replaces what is in out, another adds to it.
+// One full run: LANES bytes hold 8 / P slices of as many numbers each. SHIFT 0 replaces what is in out, another adds to
+// it.
 template <unsigned P, unsigned SHIFT, unsigned K>
 inline void unpack_slices(const uint8_t* src, uint8_t* out) {
   using V = typename Slice<P>::V;
   if constexpr (K < 8 / P) {
     constexpr uint64_t kMask = every_byte(((1u << P) - 1) << SHIFT);
-    const V numbers = shifted<static_cast<int>(SHIFT) - static_cast<int>(K * P)>(*reinterpret_cast<const V*>(src)) & kMask;
+    const V numbers =
+        shifted<static_cast<int>(SHIFT) - static_cast<int>(K * P)>(*reinterpret_cast<const V*>(src)) & kMask;
     V* slice = reinterpret_cast<V*>(out + K * Slice<P>::kLanes);
     *slice = SHIFT == 0 ? numbers : *slice | numbers;
     unpack_slices<P, SHIFT, K + 1>(src, out);
@@ -170,37 +172,41 @@ void unpack_field(unsigned width, const uint8_t* field, size_t n, uint8_t* numbe
 }
 
 template <unsigned WIDTH>
-void pack_all(const uint8_t* numbers, size_t n, uint8_t* field) {
+void pack_part(const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
   if constexpr ((WIDTH & 4) != 0) {
-    pack_plane<4, 0>(numbers, n, field);
+    pack_plane<4, 0>(numbers, count, field + first * 4 / 8);
     field += plane_nbytes(4, n);
   }
   if constexpr ((WIDTH & 2) != 0) {
-    pack_plane<2, WIDTH & 4>(numbers, n, field);
+    pack_plane<2, WIDTH & 4>(numbers, count, field + first * 2 / 8);
     field += plane_nbytes(2, n);
   }
-  if constexpr ((WIDTH & 1) != 0) pack_plane<1, WIDTH & 6>(numbers, n, field);
+  if constexpr ((WIDTH & 1) != 0) pack_plane<1, WIDTH & 6>(numbers, count, field + first / 8);
+}
+
+void pack_field_part(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
+  switch (width) {
+    case 1:
+      return pack_part<1>(numbers, n, first, count, field);
+    case 2:
+      return pack_part<2>(numbers, n, first, count, field);
+    case 3:
+      return pack_part<3>(numbers, n, first, count, field);
+    case 4:
+      return pack_part<4>(numbers, n, first, count, field);
+    case 5:
+      return pack_part<5>(numbers, n, first, count, field);
+    case 6:
+      return pack_part<6>(numbers, n, first, count, field);
+    case 7:
+      return pack_part<7>(numbers, n, first, count, field);
+    default:
+      std::memcpy(field + first, numbers, count);
+  }
 }
 
 void pack_field(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field) {
-  switch (width) {
-    case 1:
-      return pack_all<1>(numbers, n, field);
-    case 2:
-      return pack_all<2>(numbers, n, field);
-    case 3:
-      return pack_all<3>(numbers, n, field);
-    case 4:
-      return pack_all<4>(numbers, n, field);
-    case 5:
-      return pack_all<5>(numbers, n, field);
-    case 6:
-      return pack_all<6>(numbers, n, field);
-    case 7:
-      return pack_all<7>(numbers, n, field);
-    default:
-      std::memcpy(field, numbers, n);
-  }
+  pack_field_part(width, numbers, n, 0, n, field);
 }
 
 }  // namespace

@@ -36,8 +36,8 @@ struct WordKernels {
   // Bits [shift, shift + width) of each number to a field.
   void (*pack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n,
                        uint8_t* field);
-  // Whether all symbols are below 2^bits, bits < 8; with `escape`, 255 is fine too.
-  bool (*fits)(const uint8_t* symbols, size_t n, unsigned bits, bool escape);
+  // Whether all symbols are below 2^bits, bits < 8, or the escape 255.
+  bool (*fits)(const uint8_t* symbols, size_t n, unsigned bits);
   // Copy around the caches; dst is a multiple of 64.
   void (*stream_copy)(uint8_t* dst, const uint8_t* src, size_t nbytes);
 };

@@ -177,11 +177,10 @@ inline void unpack_plane(const uint8_t* __restrict plane, size_t n, unsigned shi
   }
 }
 
-// Whether all symbols fit into `bits` bits; with `escape`, 255 is fine too.
-bool fits(const uint8_t* symbols, size_t n, unsigned bits, bool escape) {
+bool fits(const uint8_t* symbols, size_t n, unsigned bits) {
   const uint8_t limit = static_cast<uint8_t>(1u << bits);
   uint8_t beyond = 0;
-  for (size_t i = 0; i < n; ++i) beyond |= static_cast<uint8_t>((symbols[i] >= limit) & !(escape & (symbols[i] == 255)));
+  for (size_t i = 0; i < n; ++i) beyond |= static_cast<uint8_t>((symbols[i] >= limit) & (symbols[i] != 255));
   return beyond == 0;
 }
 
@@ -189,6 +188,12 @@ bool fits(const uint8_t* symbols, size_t n, unsigned bits, bool escape) {
 template <class T, class Low, class High>
 inline void unpack_pair(const uint8_t* __restrict low, const uint8_t* __restrict high, size_t n, unsigned shift,
                         uint8_t* __restrict out) {
+  if (shift == 0) {  // by far the most frequent
+    for (size_t i = 0; i < n; ++i) {
+      as<T>(out)[i].value = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
+    }
+    return;
+  }
   for (size_t i = 0; i < n; ++i) {
     const T number = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
     as<T>(out)[i].value = static_cast<T>(number << shift);
@@ -211,7 +216,8 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     return;
   }
   if constexpr (sizeof(T) == 4) {
-    if (width == 24) return unpack_pair<T, uint16_t, uint8_t>(field + 2 * first, field + 2 * n + first, count, shift, out);
+    if (width == 24)
+      return unpack_pair<T, uint16_t, uint8_t>(field + 2 * first, field + 2 * n + first, count, shift, out);
   }
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16) {
@@ -281,18 +287,13 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
   }
   if ((width & 7) == 0) return;
   if (sizeof(T) == 1 && shift == 0) return plane_kernels().pack_field(width & 7, numbers, n, field);
-  for (unsigned p = 4; p != 0; p /= 2) {
-    if ((width & p) == 0) continue;
-    for (size_t first = 0; first < n; first += kSegment) {
-      alignas(64) uint8_t small[kSegment];
-      const size_t count = n - first < kSegment ? n - first : kSegment;
-      for (size_t i = 0; i < count; ++i) {
-        small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
-      }
-      plane_kernels().pack(p, small, count, field + first * p / 8);
+  for (size_t first = 0; first < n; first += kSegment) {
+    alignas(64) uint8_t small[kSegment + kSlack];
+    const size_t count = n - first < kSegment ? n - first : kSegment;
+    for (size_t i = 0; i < count; ++i) {
+      small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
     }
-    field += n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8;
-    shift += p;
+    plane_kernels().pack_field_part(width & 7, small, n, first, count, field);
   }
 }
 

@@ -1,0 +1,8 @@
+#if defined(__x86_64__)
+#include "transforms/histogram_impl.h"
+
+namespace tw {
+extern const HistogramKernels kHistogramAvx2;
+const HistogramKernels kHistogramAvx2 = {byte_histogram_vector};
+}  // namespace tw
+#endif
