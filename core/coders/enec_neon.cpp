@@ -1,24 +1,26 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
-#include <array>
-
 #include "coders/enec.h"
 
 namespace tw {
 namespace {
 
-// Byte j: its place among the bytes of the quads at set bits; 255, which looks up 0, in other quads.
-constexpr std::array<std::array<uint8_t, 16>, 16> make_places() {
-  std::array<std::array<uint8_t, 16>, 16> places{};
+struct Places {
+  // Byte j: its place among the bytes of the quads at set bits; 255, which looks up 0, in other quads.
+  uint8_t of[16][16];
+};
+
+constexpr Places make_places() {
+  Places places{};
   for (unsigned flags = 0; flags < 16; ++flags) {
     uint8_t next = 0;
-    for (unsigned j = 0; j < 16; ++j) places[flags][j] = (flags >> (j / kQuad) & 1) != 0 ? next++ : 255;
+    for (unsigned j = 0; j < 16; ++j) places.of[flags][j] = (flags >> (j / kQuad) & 1) != 0 ? next++ : 255;
   }
   return places;
 }
 
-constexpr std::array<std::array<uint8_t, 16>, 16> kPlaces = make_places();
+constexpr Places kPlaces = make_places();
 
 size_t merge(const EnecMap& map, const uint8_t* quads, const uint8_t* high, size_t n, uint8_t* out) {
   const uint8x16_t base = vdupq_n_u8(map.base);
@@ -28,7 +30,7 @@ size_t merge(const EnecMap& map, const uint8_t* quads, const uint8_t* high, size
   const uint8_t* next = high;
   for (size_t i = 0; i < n; i += 16) {
     const unsigned flags = quads[i / 32] >> (i / 4 % 8) & 15;
-    const uint8x16_t spread = vqtbl1q_u8(vld1q_u8(next), vld1q_u8(kPlaces[flags].data()));
+    const uint8x16_t spread = vqtbl1q_u8(vld1q_u8(next), vld1q_u8(kPlaces.of[flags]));
     next += kQuad * static_cast<size_t>(__builtin_popcount(flags));
     const uint8x16_t y = vorrq_u8(vld1q_u8(out + i), vshlq_u8(spread, m));
     vst1q_u8(out + i, vandq_u8(vsubq_u8(base, veorq_u8(y, sign)), mask));

@@ -227,7 +227,7 @@ void test_sizes() {
 void test_choice_is_the_best() {
   for (unsigned exponent_bits : {4u, 5u, 8u}) {
     const unsigned circle = 1u << exponent_bits;
-    for (size_t n : {0, 1, 2, 7, 33, 257, 300}) {
+    for (size_t n : {0u, 1u, 2u, 7u, 33u, 257u, 300u}) {
       if (exponent_bits == 8 && n == 257) continue;             // brute force takes its time
       for (unsigned mode : {0u, 3u, circle / 2, circle - 1}) {  // modes at the edge: arcs across the wrap
         check_against_brute_force(random_exponents(n, exponent_bits, mode, 0), exponent_bits);
@@ -243,6 +243,12 @@ void test_choice_is_the_best() {
     for (unsigned j = 0; j < 8; ++j) x.push_back(static_cast<uint8_t>(i % 2 == 0 ? j * 3 - 12 : 40 + j * (i % 5)));
   }
   check_against_brute_force(x, 8);
+  // A single high part: 3 bits take two planes, 4 bits one, so a wider nb than needed is shorter.
+  Bytes lone(257, 100);
+  lone.back() = 95;
+  Choice choice;
+  assert(choose(lone, 8, 0, &choice) && choice.num_high == 1 && choice.params.nb - choice.params.m == 4);
+  check_against_brute_force(lone, 8);
 }
 
 // num_high has 16 bits: with 65536 words, not every group may be flagged.
