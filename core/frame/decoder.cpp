@@ -241,7 +241,7 @@ int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_e
   const uint8_t* header = static_cast<const uint8_t*>(src);
   if (src_nbytes < kAtShape) {
     const size_t magic = std::min<uint64_t>(src_nbytes, sizeof kMagic);
-    if (std::memcmp(header, kMagic, magic) != 0) {
+    if (magic != 0 && std::memcmp(header, kMagic, magic) != 0) {
       return fail(error, TW_CORRUPT, TW_NO_BLOCK, 0, "not a tensorwire frame: the magic bytes are missing");
     }
     return fail(error, TW_TRUNCATED, TW_NO_BLOCK, src_nbytes, "expected a header of %d bytes, got %llu",

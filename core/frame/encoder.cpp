@@ -162,7 +162,7 @@ int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, c
   frame->frame_nbytes = frame->header_nbytes + data_nbytes_with_padding(data_nbytes);
   store_hash(hash_root(frame->uncompressed_nbytes, static_cast<const uint8_t*>(leaves)), frame->content_hash);
   uint8_t* header = static_cast<uint8_t*>(dst);
-  if (index != header + index_offset(*frame)) {
+  if (frame->num_blocks != 0 && index != header + index_offset(*frame)) {
     std::memcpy(header + index_offset(*frame), index, frame->num_blocks * sizeof(IndexEntry));
   }
   std::memset(header, 0, kAtShape);
