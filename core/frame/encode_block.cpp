@@ -246,7 +246,7 @@ size_t encode_zero_groups(const Block& block, size_t length) {
   if (block.dtype().exponent_bits != 0 && scratch.histogram[0] <= block.n / kZeroShare) return length;
   const size_t width = block.dtype().word_nbytes;
   const size_t zeros = block.n - nonzero_flags(width, block.words, block.n, scratch.flags);
-  if (zeros <= block.n / kZeroShare) return length;
+  if (zeros <= block.n / kZeroShare || zeros == block.n) return length;  // all zeros: too small to be worth coding
   size_t kept = 0;
   const unsigned log2_group = choose_groups(block, &kept);
   const size_t group = size_t{1} << log2_group, groups = ceil_div(block.n, group);
