@@ -150,7 +150,8 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
   for (unsigned k = 0; k < count; ++k) {
     fields[k + 1] = fields[k] + field_nbytes(params.counts[k], kTierWidths[params.variant][k]);
   }
-  // From the raw exponents back to tier 2. Scratch bounds whatever the digits claim: a tier never uses more than 65536.
+  // From the raw exponents back to tier 2. Scratch bounds whatever the digits claim: a tier never uses more than
+  // kMaxBlockWords.
   uint8_t* next = scratch->even;
   uint8_t* out = scratch->odd;
   std::memcpy(next, fields[count], params.counts[count]);
@@ -163,12 +164,14 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
     const size_t n = params.counts[k];
     uint8_t names[8];
     names_of(tiers[k], names);
+    if (!filler_is_zero(fields[k], n, kTierWidths[params.variant][k])) return false;
     plane_kernels().unpack_field(kTierWidths[params.variant][k], fields[k], n, out);
     if (cascade_kernels().expand(tiers[k].escape, names, next, n, out) != params.counts[k + 1]) return false;
     uint8_t* decoded = out;
     out = next;
     next = decoded;
   }
+  if (!filler_is_zero(src, params.counts[0], kTierWidths[params.variant][0])) return false;
   field_ = src;
   next_ = next;
   n_ = params.counts[0];

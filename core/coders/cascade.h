@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/format.h"
 #include "transforms/planes.h"
 
 namespace tw {
@@ -21,8 +22,8 @@ struct CascadeParams {
 
 // Scratch of one block; each array has kSlack to spare.
 struct CascadeScratch {
-  alignas(64) uint8_t even[65536 + kSlack];
-  alignas(64) uint8_t odd[65536 + kSlack];
+  alignas(64) uint8_t even[kMaxBlockWords + kSlack];
+  alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
 // The best shape and intervals for a histogram of n exponents (exact bits; ties to the lower variant). False if a count
@@ -41,8 +42,8 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
 class CascadeDecoder {
  public:
   // All tiers but the first are decoded here. False if a count is not the number of escapes before it, or a raw
-  // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most 65536
-  // and their widths are consistent.
+  // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most
+  // kMaxBlockWords and their widths are consistent.
   bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch);
   // Exponents [first, first + count) to out, which has kSlack to spare; parts in order, whole runs but for the last.
   void decode(size_t first, size_t count, uint8_t* out);

@@ -4,10 +4,11 @@
 #include <cstdint>
 
 #include "coders/rans.h"
+#include "common/format.h"
 
 namespace tw {
 
-constexpr size_t kMaxEntropySymbols = 65536;
+constexpr size_t kMaxEntropySymbols = kMaxBlockWords;
 
 struct EntropyScratch {
   uint16_t words[kMaxEntropySymbols];

@@ -3,6 +3,12 @@
 #include "coders/rest.h"
 
 namespace tw {
+namespace {
+
+constexpr const char* kTooLong = "the rest's streams exceed the block";
+constexpr const char* kFiller = "filler bits of the rest are not zero";
+
+}  // namespace
 
 size_t RestDecoder::params_nbytes(uint8_t mode, unsigned width) {
   return mode == kVerbatim ? 0 : mode == kTrimmed ? 2 : ceil_div(width, 8);
@@ -28,10 +34,11 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
   }
   if (!per_run_) {
     streams_nbytes_ = field_nbytes(n, field_width_);
-    return streams_nbytes_ > available ? "the rest's streams exceed the block" : nullptr;
+    if (streams_nbytes_ > available) return kTooLong;
+    return filler_is_zero(src, n, field_width_) ? nullptr : kFiller;
   }
   const size_t num_runs = ceil_div(n, kRun);
-  if (num_runs > available) return "the rest's streams exceed the block";
+  if (num_runs > available) return kTooLong;
   size_t offset = num_runs;
   for (size_t r = 0; r < num_runs; ++r) {
     if (src[r] > field_width_) return "trimmed bits exceed the width of the rest";
@@ -39,7 +46,9 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
     offset += field_nbytes(n - r * kRun < kRun ? n - r * kRun : kRun, field_width_ - src[r]);
   }
   streams_nbytes_ = offset;
-  return offset > available ? "the rest's streams exceed the block" : nullptr;
+  if (offset > available) return kTooLong;
+  const size_t last = num_runs - 1;
+  return filler_is_zero(src + offsets_[last], n - last * kRun, field_width_ - src[last]) ? nullptr : kFiller;
 }
 
 const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const uint8_t* params) {
@@ -53,11 +62,12 @@ const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const 
     const uint8_t* bytes = scratch_->bytes;
     if (params[s] == kSliceVerbatim) {
       const size_t nbytes = field_nbytes(n_, bits);
-      if (nbytes > left) return "the rest's streams exceed the block";
+      if (nbytes > left) return kTooLong;
+      if (!filler_is_zero(src + used, n_, bits)) return kFiller;
       plane_kernels().unpack_field(bits, src + used, n_, scratch_->bytes);
       used += nbytes;
     } else if (params[s] == kSliceConstant) {
-      if (left == 0) return "the rest's streams exceed the block";
+      if (left == 0) return kTooLong;
       std::memset(scratch_->bytes, src[used++], n_);
     } else if (params[s] == kSliceEntropy) {
       size_t consumed = 0;

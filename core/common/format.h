@@ -10,7 +10,7 @@ namespace tw {
 
 constexpr size_t kBlockAlign = 32;
 constexpr size_t kFrameAlign = 64;
-constexpr uint32_t kMaxBlockWords = 65536;
+constexpr uint32_t kMaxBlockWords = 262144;
 constexpr size_t kMaxWordNbytes = 8;
 
 enum Kind : uint8_t { kStored = 0, kConstant = 1, kEnec = 2, kCascade = 3, kEntropy = 4, kPlain = 5, kZeroGroups = 6 };

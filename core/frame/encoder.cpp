@@ -10,13 +10,13 @@
 namespace tw {
 namespace {
 
-constexpr uint32_t kDefaultBlockLog2[] = {15, 15, 16};  // by profile
-// Content that one thread takes at a time: whole blocks and whole leaves.
-constexpr uint64_t kPieceNbytes = 524288;
+constexpr uint32_t kDefaultBlockLog2[] = {15, 15, 18};  // by profile
+// Content that one thread takes at a time, if a block is not more: whole blocks and whole leaves either way.
+constexpr uint64_t kPieceNbytes = 524288, kMaxPieceNbytes = TW_STREAM_NBYTES;
 
 struct PieceScratch {
   EncodeScratch block;
-  alignas(64) uint8_t blocks[kPieceNbytes + kMaxBlockWords];
+  alignas(64) uint8_t blocks[kMaxPieceNbytes];
 };
 
 // The part of a frame that a call encodes.
@@ -27,16 +27,19 @@ struct Part {
   uint64_t first_byte;
   uint8_t* index;
   uint8_t* leaves;
+
+  uint64_t block_nbytes() const { return uint64_t{frame.block_words} * frame.word_nbytes; }
+  uint64_t piece_nbytes() const { return std::max(kPieceNbytes, block_nbytes()); }
 };
 
 // Blocks of one piece to dst; entries of the index get offsets from the piece's start. Returns their size.
 uint64_t encode_piece(const Part& part, uint64_t piece, uint8_t* dst, EncodeScratch* scratch) {
   const tw_frame& frame = part.frame;
   const BlockSpec spec = spec_of(frame);
-  const uint64_t start = piece * kPieceNbytes;
-  const uint64_t nbytes = std::min(kPieceNbytes, part.nbytes - start);
+  const uint64_t start = piece * part.piece_nbytes();
+  const uint64_t nbytes = std::min(part.piece_nbytes(), part.nbytes - start);
   const uint64_t first_byte = part.first_byte + start;
-  const uint64_t block_nbytes = uint64_t{frame.block_words} * frame.word_nbytes;
+  const uint64_t block_nbytes = part.block_nbytes();
   const uint64_t leaves_per_block = std::max<uint64_t>(1, block_nbytes / TW_LEAF_NBYTES);
   uint64_t size = 0, hashed = 0;
   for (uint64_t done = 0; done < nbytes; done += block_nbytes) {
@@ -60,9 +63,9 @@ uint64_t encode_piece(const Part& part, uint64_t piece, uint8_t* dst, EncodeScra
 
 // Turn the piece's offsets into the frame's.
 void shift_index(const Part& part, uint64_t piece, uint64_t offset) {
-  const uint64_t block_nbytes = uint64_t{part.frame.block_words} * part.frame.word_nbytes;
-  const uint64_t start = piece * kPieceNbytes;
-  const uint64_t nbytes = std::min(kPieceNbytes, part.nbytes - start);
+  const uint64_t block_nbytes = part.block_nbytes();
+  const uint64_t start = piece * part.piece_nbytes();
+  const uint64_t nbytes = std::min(part.piece_nbytes(), part.nbytes - start);
   const uint64_t first = (part.first_byte + start) / block_nbytes;
   for (uint64_t block = first; block < first + ceil_div(nbytes, block_nbytes); ++block) {
     IndexEntry entry = load<IndexEntry>(part.index + block * sizeof(IndexEntry));
@@ -74,7 +77,7 @@ void shift_index(const Part& part, uint64_t piece, uint64_t offset) {
 // Pieces are encoded in any order and written one behind the other: each waits to learn where the one before it ends.
 int encode_part(const Part& part, uint64_t data_offset, uint8_t* dst, uint64_t* written, uint32_t threads,
                 tw_error* error) {
-  const uint64_t num_pieces = ceil_div(part.nbytes, kPieceNbytes);
+  const uint64_t num_pieces = ceil_div(part.nbytes, part.piece_nbytes());
   std::atomic<uint64_t> turn{0};
   uint64_t end = 0;  // of the pieces before `turn`
   const bool alone = threads == 1 || num_pieces == 1;
@@ -143,7 +146,8 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
   const uint64_t total = frame->uncompressed_nbytes;
   if (first_byte > total || src_nbytes > total - first_byte || first_byte % TW_STREAM_NBYTES != 0 ||
       (src_nbytes % TW_STREAM_NBYTES != 0 && first_byte + src_nbytes != total) || data_offset % kBlockAlign != 0) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "a part of a tensor must begin and end at 1 MiB steps");
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "a part of a tensor must begin and end at steps of TW_STREAM_NBYTES");
   }
   if (dst_nbytes < tw_data_bound(frame, src_nbytes)) {
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",

@@ -11,7 +11,7 @@ constexpr uint8_t kMagic[8] = {0x93, 'T', 'W', 'F', '\r', '\n', 0x1a, '\n'};
 constexpr uint8_t kVersion = 0;
 constexpr uint64_t kMaxUncompressed = uint64_t{1} << 62;
 constexpr uint64_t kMaxData = uint64_t{1} << 37;
-constexpr unsigned kMinBlockLog2 = 8, kMaxBlockLog2 = 16;
+constexpr unsigned kMinBlockLog2 = 8, kMaxBlockLog2 = 18;
 
 enum Offset : size_t {
   kAtVersion = 8,

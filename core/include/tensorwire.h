@@ -22,7 +22,7 @@ extern "C" {
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128
 #define TW_LEAF_NBYTES 131072u    /* piece of content under one leaf hash */
-#define TW_STREAM_NBYTES 1048576u /* streams of content are cut at multiples of this: whole blocks and whole leaves */
+#define TW_STREAM_NBYTES 2097152u /* streams of content are cut at multiples of this: whole blocks and whole leaves */
 
 typedef enum tw_status {
   TW_OK = 0,

@@ -12,6 +12,9 @@ constexpr size_t kRun = 256;
 // F(n, w) of the format: bytes of n fields of w bits.
 size_t field_nbytes(size_t n, unsigned width);
 
+// Whether the bits of a field's last runs that belong to no number are zero.
+bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
+
 // Kernels, one set per target. `p` is 1, 2 or 4; numbers stand in bytes. unpack writes up to kSlack bytes past n and
 // reads up to kSlack past the plane; pack reads up to kSlack past n, writes exactly the plane, and ignores high bits.
 struct PlaneKernels {
