@@ -1,0 +1,36 @@
+"""How tensors are named in a compressed file.
+
+A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under its
+own name stands an empty U8 tensor, the marker, so that a loader that does not know us fails instead of leaving the
+parameter as it was. The leading underscore keeps the renaming patterns of model libraries away from the payload.
+"""
+
+from __future__ import annotations
+
+PART = "tensorwire"
+METADATA_PREFIX = "tensorwire."
+"""Entries of ``__metadata__`` that begin so are ours."""
+
+_SUFFIX = "_" + PART
+_SHOWN_LENGTH = 200
+
+
+def payload_name(name: str) -> str:
+    """The name of the payload of tensor `name`."""
+    module, dot, param = name.rpartition(".")
+    return f"{module}{dot}_{param}{_SUFFIX}"
+
+
+def tensor_name(payload: str) -> str | None:
+    """The name of the tensor whose payload has this name; None if no payload is named so. Inverts `payload_name`."""
+    module, dot, param = payload.rpartition(".")
+    if not (param.startswith("_") and param.endswith(_SUFFIX) and len(param) > len(_SUFFIX)):
+        return None
+    return f"{module}{dot}{param[1 : -len(_SUFFIX)]}"
+
+
+def shown(name: str) -> str:
+    """`name` for a message: quoted, control characters escaped, cut when it is long."""
+    if len(name) > _SHOWN_LENGTH:
+        return f"{name[:_SHOWN_LENGTH]!r}... ({len(name)} characters)"
+    return repr(name)
