@@ -94,7 +94,7 @@ def test_weights_shrink(dtype: str, most: float, profile: str) -> None:
 def test_compact_is_never_much_larger_than_fast(dtype: str) -> None:
     for item in registry.small_inputs():
         if item.dtype == dtype:
-            assert len(compress(item, "compact")) <= len(compress(item, "fast"))
+            assert len(compress(item, "compact")) <= 1.1 * len(compress(item, "fast")) + 128, str(item)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
