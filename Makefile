@@ -12,6 +12,7 @@ comma := ,
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
 INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core build.targets=_tensorwire)
+SANITIZE_TESTS := $(addprefix tests/,test_bad_data.py test_codec.py test_conformance.py)
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src fuzz/CMakeLists.txt -type f \
   ! -path '*/__pycache__/*' ! -name '*.so')
 CXX_SOURCES = $(shell find core fuzz -name '*.cpp' -o -name '*.h')
