@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "coders/rest.h"
+#include "transforms/histogram.h"
 
 namespace tw {
 namespace {
@@ -42,19 +43,22 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, bool need_gain, Rest
   if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes || (need_gain && trims)) *best = plan;
 }
 
+// Bits 8s to 8s + 7 of all rests.
+const uint8_t* slice(const Rests& rests, unsigned s, RestScratch* scratch) {
+  if (rests.nbytes == 1) return rests.numbers;
+  word_kernels().pack_numbers(rests.nbytes, 8, 8 * s, rests.numbers, rests.n, scratch->bytes);
+  return scratch->bytes;
+}
+
 void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
   const unsigned num_slices = static_cast<unsigned>(ceil_div(rests.width, 8));
-  std::memset(scratch->histograms, 0, sizeof scratch->histograms);
-  for (size_t i = 0; i < rests.n; ++i) {
-    const uint64_t value = number_at(rests, i);
-    for (unsigned s = 0; s < num_slices; ++s) ++scratch->histograms[s][value >> (8 * s) & 255];
-  }
   RestPlan plan{};
   plan.mode = kBytes;
   plan.params_nbytes = num_slices;
   for (unsigned s = 0; s < num_slices; ++s) {
     const unsigned bits = rests.width - 8 * s < 8 ? rests.width - 8 * s : 8;
-    const uint32_t* histogram = scratch->histograms[s];
+    uint32_t* histogram = scratch->histograms[s];
+    byte_histogram(slice(rests, s, scratch), rests.n, histogram);
     size_t nbytes = field_nbytes(rests.n, bits);
     const size_t coded = entropy_estimate(histogram, rests.n);
     if (histogram[number_at(rests, 0) >> (8 * s) & 255] == rests.n) {
@@ -126,9 +130,8 @@ bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs
       if (left == 0) return false;
       *out++ = static_cast<uint8_t>(number_at(rests, 0) >> (8 * s));
     } else {
-      kernels.pack_numbers(rests.nbytes, 8, 8 * s, rests.numbers, rests.n, scratch->bytes);
       const size_t nbytes =
-          entropy_encode(scratch->bytes, rests.n, scratch->histograms[s], out, left, &scratch->entropy);
+          entropy_encode(slice(rests, s, scratch), rests.n, scratch->histograms[s], out, left, &scratch->entropy);
       if (nbytes == 0) return false;
       out += nbytes;
     }

@@ -6,6 +6,7 @@ namespace tw {
 namespace {
 
 constexpr const char* kTooLong = "the streams exceed the block";
+constexpr const char* kFiller = "filler bits are not zero";
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag) {
@@ -105,8 +106,9 @@ struct Exponents {
   // Kind entropy: x = base + symbol has k extra bits; symbol 255 takes the next of `escapes`.
   uint16_t base = 0;
   unsigned k = 0;
-  const uint8_t* escapes = nullptr;
-  size_t escape_nbytes = 0, num_escapes = 0, used = 0;
+  const uint8_t* escapes = nullptr;  // a field
+  size_t num_escapes = 0, used = 0;
+  uint16_t* escape_buffer = nullptr;  // kSegment of them
 
   const uint8_t* get(size_t first, size_t count, uint8_t* buffer) {
     if (whole != nullptr) return whole + first;
@@ -118,10 +120,16 @@ struct Exponents {
     return buffer;
   }
 
-  bool next_escape(uint16_t* x) {
+  unsigned escape_bits(const Dtype& dtype) const { return dtype.exponent_bits + k; }
+
+  bool next_escape(const Dtype& dtype, uint16_t* x) {
     if (used == num_escapes) return false;
-    *x = 0;
-    std::memcpy(x, escapes + used++ * escape_nbytes, escape_nbytes);
+    if (used % kSegment == 0) {
+      const size_t count = num_escapes - used < kSegment ? num_escapes - used : kSegment;
+      word_kernels().unpack_numbers(2, escape_bits(dtype), 0, escapes, num_escapes, used, count,
+                                    reinterpret_cast<uint8_t*>(escape_buffer));
+    }
+    *x = escape_buffer[used++ % kSegment];
     return true;
   }
 };
@@ -129,13 +137,15 @@ struct Exponents {
 // The words of a segment whose symbol is the escape.
 const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols, const uint8_t* rests,
                          size_t count, uint8_t* words) {
-  const unsigned bits = dtype.exponent_bits + exponents.k;
   const uint8_t none = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (symbols[i] != kEscapeSymbol) continue;
+  const uint8_t* const end = symbols + count;
+  const auto find = [&](const uint8_t* from) {
+    return static_cast<const uint8_t*>(std::memchr(from, kEscapeSymbol, static_cast<size_t>(end - from)));
+  };
+  for (const uint8_t* at = find(symbols); at != nullptr; at = find(at + 1)) {
+    const size_t i = static_cast<size_t>(at - symbols);
     uint16_t x = 0;
-    if (!exponents.next_escape(&x)) return "num_escapes is not the number of escapes";
-    if (x >> bits != 0) return "an exponent wider than the dtype's";
+    if (!exponents.next_escape(dtype, &x)) return "num_escapes is not the number of escapes";
     word_kernels().assemble(dtype, &none, x, exponents.k, rests + i * rest_nbytes(dtype, true), 1,
                             words + i * dtype.word_nbytes);
   }
@@ -198,7 +208,15 @@ const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high
     return "enec parameters out of range";
   }
   *nbytes = enec_stream_nbytes(coded.n, *params, *num_high);
-  return check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+  if (wrong != nullptr) return wrong;
+  const size_t num_groups = ceil_div(coded.n, size_t{1} << params->log2_group);
+  const uint8_t* low = coded.kind_streams();
+  const uint8_t* mask = low + field_nbytes(coded.n, params->m);
+  const uint8_t* high = mask + field_nbytes(num_groups, 1);
+  const bool clean = filler_is_zero(low, coded.n, params->m) && filler_is_zero(mask, num_groups, 1) &&
+                     filler_is_zero(high, *num_high, params->nb - params->m);
+  return clean ? nullptr : kFiller;
 }
 
 const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -243,7 +261,7 @@ const char* decode_cascade(Coded& coded, const BlockOutput& output, DecodeScratc
   if (wrong != nullptr) return wrong;
   CascadeDecoder cascade;
   if (!cascade.open(coded.kind_streams(), params, coded.dtype().exponent_bits, &scratch->cascade)) {
-    return "a tier's count is not its escapes, or an exponent is too wide";
+    return "a tier's count is not its escapes, an exponent is too wide, or filler bits are not zero";
   }
   Exponents exponents;
   exponents.cascade = &cascade;
@@ -258,13 +276,15 @@ const char* open_entropy(const Coded& coded, Exponents* exponents, DecodeScratch
   exponents->base = load<uint16_t>(coded.params);
   exponents->k = coded.tag.variant;
   exponents->num_escapes = load<uint16_t>(coded.params + 2);
-  exponents->escape_nbytes = bits <= 8 ? 1 : 2;
+  exponents->escape_buffer = scratch->escapes;
   if (exponents->base > (bits < 8 ? 0 : (1u << bits) - 255)) return "the base leaves no room for all symbols";
   size_t consumed = 0;
   if (!scratch->entropy.open(coded.kind_streams(), coded.left(), coded.n, &consumed)) return "invalid entropy stream";
   exponents->escapes = coded.kind_streams() + consumed;
-  return check_padding(coded,
-                       coded.rest.streams_nbytes() + consumed + exponents->num_escapes * exponents->escape_nbytes);
+  const size_t nbytes = field_nbytes(exponents->num_escapes, bits);
+  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + consumed + nbytes);
+  if (wrong != nullptr) return wrong;
+  return filler_is_zero(exponents->escapes, exponents->num_escapes, bits) ? nullptr : kFiller;
 }
 
 const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -313,7 +333,9 @@ const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros) {
   zeros->mask_nbytes = field_nbytes(zeros->num_groups, 1);
   if (zeros->num_words < 1 || zeros->num_words > coded.n) return "num_words out of range";
   if (zeros->inner_nbytes == 0) return "an empty inner block";
-  return check_padding(coded, zeros->inner_nbytes + zeros->mask_nbytes);
+  const char* wrong = check_padding(coded, zeros->inner_nbytes + zeros->mask_nbytes);
+  if (wrong != nullptr) return wrong;
+  return filler_is_zero(coded.block + zeros->inner_nbytes, zeros->num_groups, 1) ? nullptr : kFiller;
 }
 
 const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -403,7 +425,7 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
       wrong = open_entropy(coded, &exponents, scratch);
       if (wrong != nullptr) return wrong;
       facts->kind_nbytes = static_cast<size_t>(exponents.escapes - coded.kind_streams()) +
-                           exponents.num_escapes * exponents.escape_nbytes;
+                           field_nbytes(exponents.num_escapes, exponents.escape_bits(*spec.dtype));
       return nullptr;
     }
     case kZeroGroups: {

@@ -18,6 +18,7 @@ struct DecodeScratch {
   CascadeScratch cascade;
   EnecScratch enec;
   EntropyDecoder entropy;
+  alignas(64) uint16_t escapes[kSegment + kSlack];
   RestDecodeScratch rest;
   // Zero groups: the words of the inner block and a flag per group.
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes];

@@ -1,6 +1,7 @@
 #include "frame/encode_block.h"
 
 #include <cstring>
+#include <initializer_list>
 
 #include "transforms/histogram.h"
 #include "transforms/words.h"
@@ -132,7 +133,8 @@ size_t encode_cascade(const Block& block) {
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-// How kind entropy takes x of E + k bits: the 255 exponents from `base` as symbols, others escaped.
+// How kind entropy takes x of E + k bits: symbols for those of the 255 from `base` that earn a place in the table; the
+// others are escaped.
 struct EntropyPlan {
   unsigned k;
   uint16_t base;
@@ -140,6 +142,32 @@ struct EntropyPlan {
   size_t nbytes;  // estimate, the rests' fields included
   uint32_t histogram[256];
 };
+
+// A symbol takes at least one of 4096 parts of the table from the others, which is worth it from some count on.
+void drop_rare(size_t n, uint32_t rare, EntropyPlan* plan) {
+  for (unsigned s = 0; s < kEscapeSymbol; ++s) {
+    if (plan->histogram[s] > n / 4096 * rare / 32) continue;
+    plan->num_escapes += plan->histogram[s];
+    plan->histogram[s] = 0;
+  }
+  plan->histogram[kEscapeSymbol] = static_cast<uint32_t>(plan->num_escapes);
+}
+
+// The 255 values of x that hold most of the block.
+EntropyPlan plan_window(const uint32_t* wide, size_t size, size_t n, unsigned k) {
+  EntropyPlan plan{};
+  plan.k = k;
+  const size_t window = size < kEscapeSymbol ? size : kEscapeSymbol;
+  size_t covered = 0, sum = 0;
+  for (size_t i = 0; i < size; ++i) {
+    sum += wide[i];
+    if (i >= window) sum -= wide[i - window];
+    if (sum > covered) covered = sum, plan.base = static_cast<uint16_t>(i < window ? 0 : i + 1 - window);
+  }
+  plan.num_escapes = n - covered;
+  for (size_t i = 0; i < window; ++i) plan.histogram[i] = wide[plan.base + i];
+  return plan;
+}
 
 EntropyPlan plan_entropy(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
@@ -154,24 +182,34 @@ EntropyPlan plan_entropy(const Block& block) {
     if (k != max_k) {
       for (size_t i = 0; i < size; ++i) wide[i] = wide[2 * i] + wide[2 * i + 1];
     }
-    EntropyPlan plan{};
-    plan.k = k;
-    const size_t window = size < 255 ? size : 255;
-    size_t covered = 0, sum = 0;
-    for (size_t i = 0; i < size; ++i) {
-      sum += wide[i];
-      if (i >= window) sum -= wide[i - window];
-      if (sum > covered) covered = sum, plan.base = static_cast<uint16_t>(i < window ? 0 : i + 1 - window);
+    const EntropyPlan window = plan_window(wide, size, block.n, k);
+    for (const uint32_t rare : {0u, 2u, 4u, 8u, 16u}) {
+      EntropyPlan plan = window;
+      drop_rare(block.n, rare, &plan);
+      plan.nbytes = entropy_estimate(plan.histogram, block.n) +
+                    field_nbytes(plan.num_escapes, dtype.exponent_bits + k) +
+                    field_nbytes(block.n, dtype.mantissa_bits + 1 - k);
+      if (plan.num_escapes <= 65535 && plan.nbytes < best.nbytes) best = plan;
     }
-    plan.num_escapes = block.n - covered;
-    for (size_t i = 0; i < window; ++i) plan.histogram[i] = wide[plan.base + i];
-    plan.histogram[kEscapeSymbol] += static_cast<uint32_t>(plan.num_escapes);
-    plan.nbytes = entropy_estimate(plan.histogram, block.n) +
-                  plan.num_escapes * (dtype.exponent_bits + k <= 8 ? 1 : 2) +
-                  field_nbytes(block.n, dtype.mantissa_bits + 1 - k);
-    if (plan.num_escapes <= 65535 && plan.nbytes < best.nbytes) best = plan;
   }
   return best;
+}
+
+// Symbols that are not in the table become the escape; their x are collected in order.
+void collect_escapes(const Block& block, const EntropyPlan& plan) {
+  EncodeScratch& scratch = *block.scratch;
+  const Dtype& dtype = block.dtype();
+  const unsigned nbytes = rest_nbytes(dtype, true), low = dtype.mantissa_bits - plan.k;
+  uint16_t* escapes = scratch.escapes;
+  for (size_t i = 0; i < block.n; ++i) {
+    const uint8_t symbol = scratch.symbols[i];
+    if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
+    uint32_t rest = 0;
+    std::memcpy(&rest, scratch.rests + i * nbytes, nbytes);
+    const uint32_t top = rest >> low & ((1u << plan.k) - 1);
+    *escapes++ = static_cast<uint16_t>(uint32_t{scratch.exponents[i]} << plan.k | top);
+    scratch.symbols[i] = kEscapeSymbol;
+  }
 }
 
 size_t encode_entropy(const Block& block) {
@@ -180,26 +218,28 @@ size_t encode_entropy(const Block& block) {
   const EntropyPlan plan = plan_entropy(block);
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
-  const size_t num_escapes = word_kernels().widen(dtype, scratch.exponents, scratch.rests, block.n, plan.k, plan.base,
-                                                  scratch.symbols, scratch.escapes);
+  const WordKernels& kernels = word_kernels();
+  kernels.join(dtype, scratch.exponents, scratch.rests, block.n, plan.k, plan.base, scratch.symbols);
+  if (plan.num_escapes != 0) collect_escapes(block, plan);
+  kernels.narrow(dtype, scratch.rests, block.n, plan.k);
   rests.width -= plan.k;
-  word_kernels().or_runs(rests.nbytes, scratch.rests, block.n, scratch.runs);
+  kernels.or_runs(rests.nbytes, scratch.rests, block.n, scratch.runs);
   const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, false, &scratch.rest);
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
   push(&written, plan.base, 2);
-  push(&written, num_escapes, 2);
+  push(&written, plan.num_escapes, 2);
   push(&written, Tag{kEntropy, rest_plan.mode, static_cast<uint8_t>(plan.k)}.byte(), 1);
-  const size_t escape_nbytes = dtype.exponent_bits + plan.k <= 8 ? 1 : 2;
-  const size_t taken = written.streams + num_escapes * escape_nbytes + written.descriptor_nbytes;
+  const unsigned escape_bits = dtype.exponent_bits + plan.k;
+  const size_t escapes_nbytes = field_nbytes(plan.num_escapes, escape_bits);
+  const size_t taken = written.streams + escapes_nbytes + written.descriptor_nbytes;
   if (taken >= block.stored) return 0;
   const size_t nbytes = entropy_encode(scratch.symbols, block.n, plan.histogram, block.dst + written.streams,
                                        block.stored - taken, &scratch.rest.entropy);
   if (nbytes == 0) return 0;
-  uint8_t* out = block.dst + written.streams + nbytes;
-  for (size_t i = 0; i < num_escapes; ++i) std::memcpy(out + i * escape_nbytes, &scratch.escapes[i], escape_nbytes);
-  return finish(block, written.streams + nbytes + num_escapes * escape_nbytes, written.descriptor,
-                written.descriptor_nbytes);
+  kernels.pack_numbers(2, escape_bits, 0, reinterpret_cast<const uint8_t*>(scratch.escapes), plan.num_escapes,
+                       block.dst + written.streams + nbytes);
+  return finish(block, written.streams + nbytes + escapes_nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
 size_t encode_words(const Block& block) {

@@ -10,11 +10,9 @@ namespace tw {
 
 extern const HistogramKernels kHistogramScalar, kHistogramAvx2, kHistogramAvx512, kHistogramNeon;
 
-namespace {
-
-// Neighbours are mostly equal, so each of eight consecutive bytes counts in a table of its own: no increment waits for
+// Neighbours may be equal, so each of eight consecutive bytes counts in a table of its own: no increment waits for
 // the one before.
-void byte_histogram_scalar(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
+void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
   uint32_t tables[8][256];
   std::memset(tables, 0, sizeof tables);
   size_t i = 0;
@@ -29,6 +27,8 @@ void byte_histogram_scalar(const uint8_t* bytes, size_t n, uint32_t histogram[25
     histogram[s] = sum;
   }
 }
+
+namespace {
 
 template <class Rest>
 void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned mantissa_bits, unsigned k,
@@ -52,7 +52,7 @@ size_t flag_words(const uint8_t* words, size_t n, uint8_t* flags) {
 
 }  // namespace
 
-const HistogramKernels kHistogramScalar = {byte_histogram_scalar};
+const HistogramKernels kHistogramScalar = {byte_histogram};
 
 const HistogramKernels& histogram_kernels() {
   switch (cpu_target()) {

@@ -11,7 +11,11 @@ struct HistogramKernels {
   void (*bytes)(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 };
 
+// For bytes of which a few neighbouring values are nearly all, as exponents are.
 const HistogramKernels& histogram_kernels();
+
+// For any bytes.
+void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 
 // Of x = exponent and top k mantissa bits together; histogram has 2^(E + k) places. Rests hold M + 1 bits.
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,

@@ -23,10 +23,11 @@ struct WordKernels {
   // Put words together; x = base + symbol has E + k bits, a rest M + 1 - k.
   void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests,
                    size_t n, uint8_t* words);
-  // Move the top k mantissa bits of each rest to its exponent: symbols = x - base where that is below 255, else 255.
-  // Rests are changed in place. Returns the number of symbols 255; their x go to `escapes`.
-  size_t (*widen)(const Dtype& dtype, const uint8_t* exponents, uint8_t* rests, size_t n, unsigned k, uint16_t base,
-                  uint8_t* symbols, uint16_t* escapes);
+  // symbols = x - base where that is below 255, else 255; x = exponent and top k bits of the mantissa.
+  void (*join)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k, uint16_t base,
+               uint8_t* symbols);
+  // Take the top k bits of the mantissa out of rests of M + 1 bits, in place.
+  void (*narrow)(const Dtype& dtype, uint8_t* rests, size_t n, unsigned k);
   // Fields to numbers of `nbytes` bytes: numbers [first, first + count) of a field of n numbers of `width` bits, each
   // shifted left by `shift`. first is a multiple of kRun, count at most kSegment. Reads up to kSlack past the field.
   void (*unpack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first,

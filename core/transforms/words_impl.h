@@ -106,13 +106,13 @@ void or_runs(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs) 
   });
 }
 
-template <class F>
-inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, unsigned k, const uint8_t* __restrict rests,
-                         size_t n, uint8_t* __restrict words) {
+template <class F, unsigned K>
+inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict rests, size_t n,
+                         uint8_t* __restrict words) {
   using Word = typename F::Word;
   using Rest = typename F::Rest;
-  const unsigned low = F::kM - k;  // bits of a rest below its sign
-  const Word low_mask = static_cast<Word>((Word{1} << low) - 1);
+  constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits of a rest below its sign
+  constexpr Word low_mask = static_cast<Word>((Word{1} << low) - 1);
   for (size_t i = 0; i < n; ++i) {
     const Word rest = as<Rest>(rests)[i].value;
     const Word x = static_cast<Word>(symbols[i] + base);
@@ -125,43 +125,45 @@ void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigne
               uint8_t* words) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
-    if (k == 0 && base == 0) return assemble_all<F>(symbols, 0, 0, rests, n, words);  // constants to the compiler
-    assemble_all<F>(symbols, base, k, rests, n, words);
+    switch (k) {
+      case 0:
+        if (base == 0) return assemble_all<F, 0>(symbols, 0, rests, n, words);  // a constant to the compiler
+        return assemble_all<F, 0>(symbols, base, rests, n, words);
+      case 1:
+        return assemble_all<F, 1>(symbols, base, rests, n, words);
+      case 2:
+        return assemble_all<F, 2>(symbols, base, rests, n, words);
+      default:
+        return assemble_all<F, 3>(symbols, base, rests, n, words);
+    }
   });
 }
 
-size_t widen(const Dtype& dtype, const uint8_t* exponents, uint8_t* rests, size_t n, unsigned k, uint16_t base,
-             uint8_t* symbols, uint16_t* escapes) {
-  size_t num_escapes = 0;
+void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k, uint16_t base,
+          uint8_t* symbols) {
+  with_float(dtype, [&](auto format) {
+    using F = decltype(format);
+    using Rest = typename F::Rest;
+    const unsigned low = F::kM - k, top_mask = (1u << k) - 1;
+    for (size_t i = 0; i < n; ++i) {
+      const unsigned top = static_cast<unsigned>(as<Rest>(rests)[i].value >> low) & top_mask;
+      const uint16_t symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
+      symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
+    }
+  });
+}
+
+void narrow(const Dtype& dtype, uint8_t* rests, size_t n, unsigned k) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
     using Rest = typename F::Rest;
     const unsigned low = F::kM - k;
     const Rest low_mask = static_cast<Rest>((Rest{1} << low) - 1);
-    for (size_t first = 0; first < n; first += kRun) {
-      const size_t last = n - first < kRun ? n : first + kRun;
-      unsigned any = 0;
-      for (size_t i = first; i < last; ++i) {
-        const Rest rest = as<Rest>(rests)[i].value;
-        const unsigned top = static_cast<unsigned>(rest >> low) & ((1u << k) - 1);
-        const unsigned symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
-        symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
-        any |= symbol >= 255;
-      }
-      if (any != 0) {
-        for (size_t i = first; i < last; ++i) {
-          if (symbols[i] != 255) continue;
-          const unsigned top = static_cast<unsigned>(as<Rest>(rests)[i].value >> low) & ((1u << k) - 1);
-          escapes[num_escapes++] = static_cast<uint16_t>((static_cast<unsigned>(exponents[i]) << k) | top);
-        }
-      }
-      for (size_t i = first; i < last; ++i) {
-        const Rest rest = as<Rest>(rests)[i].value;
-        as<Rest>(rests)[i].value = static_cast<Rest>(((rest >> F::kM) << low) | (rest & low_mask));
-      }
+    for (size_t i = 0; i < n; ++i) {
+      const Rest rest = as<Rest>(rests)[i].value;
+      as<Rest>(rests)[i].value = static_cast<Rest>(((rest >> F::kM) << low) | (rest & low_mask));
     }
   });
-  return num_escapes;
 }
 
 // out[i] = or |= plane[i] << shift.
