@@ -117,6 +117,21 @@ def test_damage_behind_right_checksums(dtype: str, profile: str) -> None:
     assert blocks == {0}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_thousands_of_bit_flips_in_a_large_frame(profile: str) -> None:
+    words = registry.weights("BF16", 2_000_000, "large")
+    frame = bytearray(compress(Input("", "BF16", words.shape, words.tobytes()), profile))
+    out = bytearray(words.nbytes)
+    for bit in registry.rng("flips").integers(0, 8 * len(frame), 3000).tolist():
+        frame[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FormatError):
+            tensorwire.decompress(frame, out=out)
+        frame[bit // 8] ^= 1 << bit % 8
+    tensorwire.decompress(frame, out=out)
+    assert out == words.tobytes()
+
+
 def test_bytes_behind_the_frame() -> None:
     frame = compress(registry.tiny_input("BF16"))
     for tail in (b"\0", bytes(64), frame):

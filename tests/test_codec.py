@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import subprocess
@@ -314,3 +315,25 @@ def test_exponent_histogram(dtype: str) -> None:
 def test_exponent_histogram_of_something_without(dtype: str, nbytes: int) -> None:
     with pytest.raises(ValueError, match="exponent"):
         exponent_histogram(dtype, bytes(nbytes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
+def test_tensor_beyond_4_gib(dtype: str) -> None:
+    nbytes = 2**32 + 3 * STREAM_NBYTES + 40_000
+    # Pages that nobody has written to take no memory.
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    words = registry.weights(dtype, 3_000_000).tobytes()[:3_000_000]
+    for start in (0, 2**31 - 1000, 2**32 - 1_000_000, nbytes - len(words)):
+        pages[start : start + len(words)] = words
+    shape = (nbytes // np.dtype(registry.words_of(dtype)).itemsize,)
+    frame = tensorwire.compress(pages, dtype=dtype, shape=shape)
+    assert tensorwire.frame_info(frame).uncompressed_nbytes == nbytes
+    assert len(frame) < 2**28
+    hasher, window = ContentHasher(), 256 * STREAM_NBYTES
+    for start in range(0, nbytes, window):
+        stop = min(start + window, nbytes)
+        piece = tensorwire.decompress_range(frame, start, stop)
+        assert piece == memoryview(pages)[start:stop]
+        hasher.update(piece)
+    assert hasher.hexdigest() == tensorwire.frame_info(frame).content_hash
