@@ -43,6 +43,15 @@ extern const RansKernels kRansScalar, kRansAvx2, kRansAvx512, kRansNeon;
 
 const RansKernels& rans_kernels() {
   switch (cpu_target()) {
+#if defined(__x86_64__)
+    case Target::kAvx2:
+      return kRansAvx2;
+    case Target::kAvx512:
+      return kRansAvx512;
+#elif defined(__aarch64__)
+    case Target::kNeon:
+      return kRansNeon;
+#endif
     default:
       return kRansScalar;
   }
@@ -75,10 +84,10 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
   for (size_t i = n; i-- > 0;) {
     const EncodeSymbol& code = codes[symbols[i]];
     uint32_t x = states[i % kRansStates];
-    const bool full = x >= code.limit;
+    const unsigned full = x >= code.limit;
     next[-1] = static_cast<uint16_t>(x);
-    next -= full ? 1 : 0;
-    x = full ? x >> 16 : x;
+    next -= full;
+    x >>= 16 * full;
     states[i % kRansStates] = x + code.start + multiply_high(code.reciprocal, x) * code.complement;
   }
   uint8_t written[kMaxTableNbytes];

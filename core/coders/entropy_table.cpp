@@ -86,15 +86,19 @@ class Chooser {
     const uint32_t* most = std::max_element(histogram + first_, histogram + last_ + 1);
     implied_ = static_cast<unsigned>(most - histogram);
     implied_count_ = *most;
+    absent_stay_ = n >= 16384;  // where a slot is worth more than that
     const bool single = first_ == last_;
     if (single) first_ == 0 ? ++last_ : --first_;  // the implied symbol may not have all 4096
     for (unsigned s = first_; s <= last_; ++s) {
       if (s == implied_) continue;
-      const uint32_t ideal = static_cast<uint32_t>(uint64_t{histogram[s]} * kRansTotal / n);
       const unsigned lowest = single || histogram[s] != 0 ? 1 : 0;
+      // The nearest level to the symbol's share.
+      const uint32_t twice = static_cast<uint32_t>(2 * uint64_t{histogram[s]} * kRansTotal / n);
+      unsigned level = level_below(twice / 2);
+      if (level + 1 < kNumLevels && twice > kLevels[level].frequency + kLevels[level + 1].frequency) ++level;
       counts_[size_] = histogram[s];
       lowest_[size_] = static_cast<uint8_t>(lowest);
-      levels_[size_] = static_cast<uint8_t>(std::max(level_below(ideal), lowest));
+      levels_[size_] = static_cast<uint8_t>(std::max(level, lowest));
       left_ -= kLevels[levels_[size_]].frequency;
       ++size_;
     }
@@ -112,6 +116,7 @@ class Chooser {
     for (unsigned pass = 0; moved && pass < kMaxPasses; ++pass) {
       moved = false;
       for (unsigned i = 0; i < size_; ++i) {
+        if (counts_[i] == 0 && absent_stay_) continue;
         while (levels_[i] + 1u < kNumLevels && move(i, levels_[i] + 1u)) moved = true;
         while (levels_[i] > lowest_[i] && move(i, levels_[i] - 1u)) moved = true;
       }
@@ -140,7 +145,7 @@ class Chooser {
   }
 
  private:
-  static constexpr unsigned kMaxPasses = 8;
+  static constexpr unsigned kMaxPasses = 2;  // the third saves a byte in 50,000
 
   bool move(unsigned i, unsigned to) {
     const Level &old = kLevels[levels_[i]], &now = kLevels[to];
@@ -170,6 +175,8 @@ class Chooser {
   unsigned size_ = 0;
   uint32_t counts_[255];
   uint8_t levels_[255], lowest_[255];
+  // A slot for a symbol that does not occur may shorten the written table by 4 bits.
+  bool absent_stay_;
 };
 
 }  // namespace

@@ -24,13 +24,13 @@ struct RansKernels {
 
 const RansKernels& rans_kernels();
 
-// One symbol: the reference for all kernels.
+// One symbol: the reference for all kernels. Free of branches, for whether a word is read is hard to foresee.
 static inline uint8_t rans_decode_symbol(const uint32_t* table, uint32_t* state, const uint8_t** next) {
   const uint32_t entry = table[*state % kRansTotal];
   const uint32_t x = (entry >> 20) * (*state >> kRansBits) + (entry >> 8) % kRansTotal;
-  const bool refill = x < kRansLow;
-  *state = refill ? x << 16 | load<uint16_t>(*next) : x;
-  *next += refill ? 2 : 0;
+  const uint32_t refill = x < kRansLow;
+  *state = x << (16 * refill) | (load<uint16_t>(*next) & (0 - refill));
+  *next += 2 * refill;
   return static_cast<uint8_t>(entry);
 }
 

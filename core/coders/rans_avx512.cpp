@@ -1,0 +1,51 @@
+#if defined(__x86_64__)
+#include <cstring>
+
+#include "coders/rans.h"
+#include "common/avx512.h"
+
+namespace tw {
+namespace {
+
+// One symbol of each lane of x; returns their table entries.
+inline __m512i step(const uint32_t* table, __m512i& x, const uint8_t*& next) {
+  const __m512i slot_mask = _mm512_set1_epi32(kRansTotal - 1);
+  const __m512i entries = _mm512_i32gather_epi32(_mm512_and_si512(x, slot_mask), table, 4);
+  const __m512i offsets = _mm512_and_si512(_mm512_srli_epi32(entries, 8), slot_mask);
+  // frequency * (x >> 12) of even and of odd lanes: half the latency of the instruction that multiplies all.
+  const __m512i even = _mm512_mul_epu32(_mm512_srli_epi32(entries, 20), _mm512_srli_epi32(x, kRansBits));
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(entries, 32 + 20), _mm512_srli_epi64(x, 32 + kRansBits));
+  const __m512i products = _mm512_mask_shuffle_epi32(even, 0xaaaa, odd, static_cast<_MM_PERM_ENUM>(0xa0));
+  x = _mm512_add_epi32(products, offsets);
+  const __mmask16 refill = _mm512_cmplt_epu32_mask(x, _mm512_set1_epi32(kRansLow));
+  const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(next)));
+  next += 2 * _mm_popcnt_u32(refill);
+  x = _mm512_or_si512(_mm512_mask_slli_epi32(x, refill, x, 16), _mm512_maskz_expand_epi32(refill, words));
+  return entries;
+}
+
+const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
+                      const uint8_t* end, size_t num_groups, uint8_t* out) {
+  __m512i low = _mm512_loadu_si512(states), high = _mm512_loadu_si512(states + 16);
+  for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
+    if (next > end) {
+      std::memset(out, 0, (num_groups - g) * kRansStates);
+      break;
+    }
+    const __m512i low_entries = step(table, low, next);
+    const __m512i high_entries = step(table, high, next);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(low_entries));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm512_cvtepi32_epi8(high_entries));
+  }
+  _mm512_storeu_si512(states, low);
+  _mm512_storeu_si512(states + 16, high);
+  return next;
+}
+
+}  // namespace
+
+extern const RansKernels kRansAvx512;
+const RansKernels kRansAvx512 = {decode};
+
+}  // namespace tw
+#endif
