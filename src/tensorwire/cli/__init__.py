@@ -1,0 +1,100 @@
+"""The command line: parse, call, print. One module per command, imported when it is called; docs/cli.md is its manual."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import __version__
+from . import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "completion")
+_CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+class _Commands(click.Group):
+    """Each command is the attribute `command` of the module of its name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(_COMMANDS)}."
+            raise click.UsageError(f"No such command {name!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def _commands() -> None:
+    """Lossless compression of model checkpoints, bit for bit.
+
+    A checkpoint is a .safetensors file, or a directory of them with everything beside them. Each command takes --json,
+    and --help shows its examples.
+
+    \b
+    Example:
+      tensorwire compress Llama-3.1-8B           makes Llama-3.1-8B.tensorwire, about a third smaller
+      tensorwire verify Llama-3.1-8B.tensorwire
+      tensorwire decompress Llama-3.1-8B.tensorwire copy
+
+    Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference); 130 Ctrl-C.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line, without the program's name; by default that of the process. Returns the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    _prepare_streams()
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Python must not find the pipe closed once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+    except OSError as error:  # standard output cannot be written: /dev/full
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
+        return failures.report(error, as_json=False)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code: int | None = _commands.main(arguments, prog_name="tensorwire", standalone_mode=False)
+    except BrokenPipeError:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        return failures.report(error, as_json="--json" in options)
+    return code or 0
+
+
+def _prepare_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller: >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - until the process ends
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name outside the terminal's encoding is no error

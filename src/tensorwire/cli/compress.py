@@ -1,0 +1,50 @@
+"""tensorwire compress"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .conversion import convert
+
+if TYPE_CHECKING:
+    from ..codec import Profile
+
+
+@click.command()
+@click.argument("src", type=options.EXISTING_PATH)
+@click.argument("dst", type=options.NEW_PATH, required=False)
+@click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
+@options.threads_option
+@options.dry_run_option
+@options.force_option
+@options.json_option
+def command(
+    src: Path, dst: Path | None, profile: Profile, threads: int | None, dry_run: bool, force: bool, as_json: bool
+) -> None:
+    """Compress a checkpoint.
+
+    SRC is a .safetensors file or a directory; all other files in a directory travel along. Without DST the result
+    stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes A.tensorwire.safetensors. DST appears
+    at once, when it is whole; a run that was interrupted goes on where it stopped when it is repeated.
+
+    \b
+    Example:
+      tensorwire compress Llama-3.1-8B --dry-run
+      tensorwire compress Llama-3.1-8B /mnt/small/Llama-3.1-8B --profile compact
+    """
+    from ..checkpoint import compress_checkpoint
+
+    convert(
+        compress_checkpoint,
+        src,
+        dst or options.compressed_path(src),
+        as_json=as_json,
+        profile=profile,
+        threads=threads,
+        dry_run=dry_run,
+        force=force,
+    )

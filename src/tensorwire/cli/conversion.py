@@ -1,0 +1,66 @@
+"""What compress, decompress and transcode have in common: they write a checkpoint and report its files."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from . import output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+    from ..checkpoint import CheckpointReport, FileReport
+
+
+def convert(
+    operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any
+) -> None:
+    """Run `operation` and print its report. `options` are passed on."""
+    title = operation.__name__.removesuffix("_checkpoint")
+    try:
+        with output.progress(title) as progress:
+            report = operation(src, dst, progress=progress, **options)
+    except KeyboardInterrupt:
+        if not options["dry_run"]:
+            partial = output.escape(f"{dst}.partial")
+            print(f"{partial} holds what is done: the same command goes on with it.", file=sys.stderr)
+        raise
+    if as_json:
+        output.print_json(report)
+    else:
+        _print(report, dst)
+
+
+def _print(report: CheckpointReport, dst: Path) -> None:
+    uncompressed = report.nbytes_out if report.action == "decompress" else report.nbytes_in
+    if len(report.files) > 1:
+        rows = [_row(report, file) for file in report.files]
+        total = ("total", "", output.size(report.nbytes_in), output.size(report.nbytes_out), f"{report.ratio:.3f}")
+        output.print_table(("file", "content", ">before", ">after", ">ratio"), rows, total=total)
+        print()
+    output.print_line(
+        f"{'would write' if report.dry_run else 'wrote'} {dst}: {output.size(report.nbytes_in)} to "
+        f"{output.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
+        + ("" if report.action == "transcode" else f" ({output.speed(uncompressed, report.seconds)})")
+    )
+    if not report.exact:
+        output.print_line("note: SRC has no record of its original file: tensors are restored, its header is new")
+    for name in report.ignored:
+        output.print_line(f"note: not carried over, the manifest does not know it: {name}")
+
+
+def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
+    content = file.kind
+    ratio = ""
+    if file.kind == "safetensors":
+        content = f"{file.num_compressed} of {output.count(file.num_tensors, 'tensor')}"
+        before, after = file.nbytes_in, file.nbytes_out
+        if report.action == "decompress":
+            before, after = after, before
+        ratio = f"{before / after:.3f}" if after else ""
+    if file.resumed:
+        content += ", resumed"
+    return file.path, content, output.size(file.nbytes_in), output.size(file.nbytes_out), ratio

@@ -1,0 +1,44 @@
+"""tensorwire decompress"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import options
+from .conversion import convert
+
+
+@click.command()
+@click.argument("src", type=options.EXISTING_PATH)
+@click.argument("dst", type=options.NEW_PATH, required=False)
+@options.threads_option
+@options.dry_run_option
+@options.force_option
+@options.json_option
+def command(
+    src: Path, dst: Path | None, threads: int | None, dry_run: bool, force: bool, as_json: bool
+) -> None:
+    """Restore a checkpoint, byte for byte.
+
+    Every file is checked against the SHA-256 of its original. Without DST the result stands next to SRC:
+    MODEL.tensorwire becomes MODEL, A.tensorwire.safetensors becomes A.safetensors; a name without the suffix gains
+    .decompressed.
+
+    \b
+    Example:
+      tensorwire decompress Llama-3.1-8B.tensorwire
+      tensorwire decompress small/model.safetensors model.safetensors --force
+    """
+    from ..checkpoint import decompress_checkpoint
+
+    convert(
+        decompress_checkpoint,
+        src,
+        dst or options.decompressed_path(src),
+        as_json=as_json,
+        threads=threads,
+        dry_run=dry_run,
+        force=force,
+    )

@@ -1,0 +1,76 @@
+"""What an exception means on the command line: an exit code, a line for a reader, an object for a program."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+import click
+
+from ..errors import TensorwireError
+from . import output
+
+BAD_DATA = 1
+USAGE = 2
+FINDING = 3
+INTERRUPTED = 130
+
+_ADVICE = {
+    errno.EEXIST: "name another destination, or pass --force to replace it",
+    errno.ENOSPC: "make room and repeat the command: it goes on with the files that are finished",
+    errno.EDQUOT: "make room and repeat the command: it goes on with the files that are finished",
+    errno.EAGAIN: "wait for the other process that writes there, then repeat the command",
+    errno.EACCES: "change its permissions, or name another destination",
+    errno.EPERM: "change its permissions, or name another destination",
+    errno.EROFS: "name a destination on another file system",
+}
+
+
+def report(error: BaseException, *, as_json: bool) -> int:
+    """Print an error to stderr, and as JSON to stdout too if that is asked for; returns the exit code.
+
+    An exception that no command is known to raise is a defect: it is raised again, for its traceback.
+    """
+    code, message = _explain(error)
+    if as_json:
+        output.print_json({"error": _fields(error, message)})
+    print(f"tensorwire: {output.escape(message)}", file=sys.stderr)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        print(f"Try '{error.ctx.command_path} --help'.", file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, (click.Abort, KeyboardInterrupt)):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, click.ClickException):
+        return error.exit_code, error.format_message()
+    if isinstance(error, TensorwireError):
+        return BAD_DATA, str(error)
+    if isinstance(error, OSError):
+        return USAGE if isinstance(error, FileExistsError) else BAD_DATA, _explain_os(error)
+    if isinstance(error, MemoryError):
+        return BAD_DATA, "out of memory; free some, or use fewer --threads"
+    if isinstance(error, ValueError):
+        return USAGE, str(error)
+    raise error
+
+
+def _explain_os(error: OSError) -> str:
+    text = error.strerror or str(error)
+    if error.filename is not None:
+        text += f": {str(error.filename)!r}"
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{text}; {advice}" if advice else text
+
+
+def _fields(error: BaseException, message: str) -> dict[str, object]:
+    """The fields of checkpoint.Problem."""
+    place: dict[str, object] = dict.fromkeys(("file", "tensor", "block", "byte"))
+    if isinstance(error, TensorwireError):
+        place.update(tensor=error.tensor, block=error.block, byte=error.byte)
+        place["file"] = None if error.file is None else str(error.file)
+    elif isinstance(error, OSError) and error.filename is not None:
+        place["file"] = str(error.filename)
+    kind = "KeyboardInterrupt" if isinstance(error, click.Abort) else type(error).__name__
+    return {"kind": kind, "message": message, **place}

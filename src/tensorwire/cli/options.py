@@ -1,0 +1,54 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+SUFFIX = ".tensorwire"
+_SAFETENSORS = ".safetensors"
+
+EXISTING_PATH = click.Path(exists=True, path_type=Path)
+NEW_PATH = click.Path(path_type=Path)
+
+json_option = click.option(
+    "as_json", "--json", is_flag=True, help="Print one JSON document instead; an error is {\"error\": ...}."
+)
+threads_option = click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads that code; by default one per usable core."
+)
+force_option = click.option("--force", is_flag=True, help="Replace DST if it exists, once the new one is whole.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
+PROFILE = click.Choice(["fast", "compact", "enec"])
+PROFILE_HELP = (
+    "fast decodes at memory speed; compact is smaller, for disks and networks; enec is what accelerators decode "
+    "without gathers."
+)
+
+
+def compressed_path(src: Path) -> Path:
+    """Where `compress` writes unless told: model -> model.tensorwire, a.safetensors -> a.tensorwire.safetensors."""
+    path = _named(src)
+    if path.suffix == _SAFETENSORS and not path.is_dir():
+        return path.with_name(path.stem + SUFFIX + _SAFETENSORS)
+    return path.with_name(path.name + SUFFIX)
+
+
+def decompressed_path(src: Path) -> Path:
+    """Where `decompress` writes unless told: the name without the suffix of `compressed_path`.
+
+    A name that lacks the suffix gains ".decompressed" in its place.
+    """
+    path = _named(src)
+    extension = _SAFETENSORS if path.suffix == _SAFETENSORS and not path.is_dir() else ""
+    stem = path.name.removesuffix(extension)
+    plain = stem.removesuffix(SUFFIX)
+    if plain in ("", stem):
+        plain = stem + ".decompressed"
+    return path.with_name(plain + extension)
+
+
+def _named(path: Path) -> Path:
+    """`path`, made absolute if it is one of those without a name of their own: "." and ".."."""
+    return path.absolute().resolve() if path.name in ("", "..") else path

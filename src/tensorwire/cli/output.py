@@ -1,0 +1,144 @@
+"""Printing: tables and lines for a reader, JSON for a program, progress for who waits. Names are printed escaped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    Progress = Callable[[int, int, str], None]
+
+_PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be: nothing is folded
+
+
+def escape(text: str) -> str:
+    """`text` with a backslash escape for every character that moves a cursor, breaks a line or cannot be seen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on one line; dataclasses become objects with their properties."""
+    print(json.dumps(_plain(value)))
+
+
+def print_line(text: str) -> None:
+    """One line of standard output, escaped."""
+    print(escape(text))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total: Sequence[str] | None = None) -> None:
+    """A table; the columns after the first whose title begins with ">" are set flush right, names fold at the margin.
+
+    An optional last row is set apart.
+    """
+    from rich.console import Console
+
+    # Rich ends the process by itself when a pipe is closed, so it does not get to write: it draws into a string.
+    terminal = sys.stdout.isatty()
+    console = Console(file=sys.stdout, width=None if terminal else _PIPE_WIDTH, markup=False, highlight=False)
+    with console.capture() as capture:
+        console.print(_table(columns, rows, total))
+    print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str] | None) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", border_style="dim")
+    for index, title in enumerate(columns):
+        right = title.startswith(">")
+        table.add_column(
+            Text(title.removeprefix(">")), justify="right" if right else "left", no_wrap=index > 0, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(escape(cell)) for cell in row))
+    if total is not None:
+        table.add_section()
+        table.add_row(*(Text(escape(cell)) for cell in total), style="bold")
+    return table
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Progress | None]:
+    """What a checkpoint operation takes as `progress`: a bar on standard error if that is a terminal, else None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console: Console = Console(file=sys.stderr, highlight=False)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, transient=True, expand=True) as bars:
+        task = bars.add_task(title, total=None)
+
+        def update(done: int, total: int, path: str) -> None:
+            bars.update(task, completed=done, total=total, description=f"{title} {_shorten(escape(path))}")
+
+        yield update
+
+
+def _shorten(name: str, width: int = 24) -> str:
+    """The end of a long name, which tells more than its beginning: model-00003-of-00004.safetensors."""
+    return name if len(name) <= width else "…" + name[1 - width :]
+
+
+def size(nbytes: int) -> str:
+    """90.9 MB, in powers of 1000 as GB/s are."""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if value < 999.5 or unit == "PB":
+            break
+        value /= 1000
+    return f"{nbytes} B" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def speed(nbytes: int, seconds: float) -> str:
+    """GB/s of uncompressed bytes."""
+    return f"{nbytes / seconds / 1e9:.2f} GB/s" if seconds > 0 else "- GB/s"
+
+
+def count(number: int, noun: str) -> str:
+    """1 tensor, 2,300 tensors."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def decimals(value: float | None, places: int = 3) -> str:
+    """A dash for what there is not."""
+    return "-" if value is None else f"{value:.{places}f}"
+
+
+def shape_text(shape: Sequence[int] | None) -> str:
+    """30522×384; "scalar" for no dimensions."""
+    if shape is None:
+        return "-"
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        names += [name for name, member in vars(type(value)).items() if isinstance(member, property)]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

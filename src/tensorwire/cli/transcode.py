@@ -1,0 +1,47 @@
+"""tensorwire transcode"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options
+from .conversion import convert
+
+if TYPE_CHECKING:
+    from ..codec import Profile
+
+
+@click.command()
+@click.argument("src", type=options.EXISTING_PATH)
+@click.argument("dst", type=options.NEW_PATH)
+@click.option("--profile", type=options.PROFILE, required=True, help=options.PROFILE_HELP)
+@options.threads_option
+@options.dry_run_option
+@options.force_option
+@options.json_option
+def command(
+    src: Path, dst: Path, profile: Profile, threads: int | None, dry_run: bool, force: bool, as_json: bool
+) -> None:
+    """Compress a compressed checkpoint with another profile.
+
+    The result is the one that compressing the original gives. The content is checked on the way.
+
+    \b
+    Example:
+      tensorwire transcode Llama-3.1-8B.tensorwire archive/Llama-3.1-8B --profile compact
+    """
+    from ..checkpoint import transcode_checkpoint
+
+    convert(
+        transcode_checkpoint,
+        src,
+        dst,
+        as_json=as_json,
+        profile=profile,
+        threads=threads,
+        dry_run=dry_run,
+        force=force,
+    )

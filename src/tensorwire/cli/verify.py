@@ -1,0 +1,58 @@
+"""tensorwire verify"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options, output
+from .failures import BAD_DATA
+
+if TYPE_CHECKING:
+    from ..checkpoint import VerifyReport
+
+
+@click.command()
+@click.argument("path", type=options.EXISTING_PATH)
+@options.threads_option
+@options.json_option
+def command(path: Path, threads: int | None, as_json: bool) -> int:
+    """Decode everything and check it.
+
+    Checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the SHA-256 of each
+    original file. Problems go to standard error, one line each. Exit code 0: all is well; 1: something is damaged.
+
+    \b
+    Example:
+      tensorwire verify Llama-3.1-8B.tensorwire && rm -r Llama-3.1-8B
+    """
+    from .. import checkpoint
+
+    with output.progress("verify") as progress:
+        report = checkpoint.verify(path, threads=threads, progress=progress)
+    if as_json:
+        output.print_json(report)
+    else:
+        _print(report)
+    return 0 if report.ok else BAD_DATA
+
+
+def _print(report: VerifyReport) -> None:
+    for problem in report.problems:
+        print(f"tensorwire: {output.escape(problem.message)}", file=sys.stderr)
+    for name in report.ignored:
+        output.print_line(f"note: not checked, the manifest does not know it: {name}")
+    content = (
+        f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}, "
+        f"{output.size(report.nbytes)}, {report.seconds:.2f} s ({output.speed(report.nbytes, report.seconds)})"
+    )
+    if report.problems:
+        verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
+    elif report.kind == "plain":
+        verdict = "structure ok; nothing is compressed, so there are no checksums to check the data against"
+    else:
+        verdict = "ok: checksums and SHA-256 of the original files" if report.exact else "ok: checksums"
+    output.print_line(f"{report.path}: {verdict}; {content}")
