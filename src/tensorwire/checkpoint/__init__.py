@@ -3,15 +3,10 @@
 docs/checkpoints.md describes what is written.
 """
 
+from .comparison import diff
+from .convert import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .files import TensorFile, TensorSlice, load_file, open_file, save_file
-from .operations import (
-    compress_checkpoint,
-    decompress_checkpoint,
-    diff,
-    inspect,
-    transcode_checkpoint,
-    verify,
-)
+from .inspection import inspect
 from .results import (
     CheckpointReport,
     DiffReport,
@@ -22,6 +17,7 @@ from .results import (
     TensorInfo,
     VerifyReport,
 )
+from .verification import verify
 
 __all__ = [
     "CheckpointReport",

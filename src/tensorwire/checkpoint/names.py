@@ -1,7 +1,7 @@
 """How tensors are named in a compressed file.
 
-A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under its
-own name stands an empty U8 tensor, the marker, so that a loader that does not know us fails instead of leaving the
+A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under
+its own name stands an empty U8 tensor, the marker, so that a loader that does not know us fails instead of leaving the
 parameter as it was. The leading underscore keeps the renaming patterns of model libraries away from the payload.
 """
 

@@ -92,8 +92,8 @@ class Window:
 class WindowStream:
     """Windows over tensors of the given sizes, filled ahead by a thread.
 
-    ``fill(piece, out)`` puts the bytes of a piece into `out`; it is called in order, on the stream's thread, and what it
-    raises is raised to the consumer. Iterate inside a ``with`` statement; every window must be released.
+    ``fill(piece, out)`` puts the bytes of a piece into `out`; it is called in order, on the stream's thread, and what
+    it raises is raised to the consumer. Iterate inside a ``with`` statement; every window must be released.
     """
 
     def __init__(self, sizes: Sequence[int], fill: Callable[[Piece, memoryview], None]) -> None:

@@ -230,10 +230,10 @@ class TensorDiff:
 
     Attributes:
         name: of the tensor.
-        status: "changed" (same dtype and shape, other bytes), "retyped" (other dtype or shape), "removed" (only in A) or
-            "added" (only in B).
+        status: "changed" (same dtype and shape, other bytes), "retyped" (other dtype or shape), "removed" (only in A)
+            or "added" (only in B).
         dtype_a, shape_a, dtype_b, shape_b: None on the side where the tensor is missing.
-        numel: elements of the tensor (of A, if there is one).
+        numel: elements of the tensor (of A, if there is one). For dtypes that are not known, elements are bytes.
         num_different: elements whose bits differ; `numel` for a status other than "changed".
         first_different: index of the first such element in row-major order; None for a status other than "changed".
     """

@@ -11,13 +11,13 @@ from .original import OriginalReader
 from .pipeline import WindowStream, Worker
 from .record import Record, pack
 from .stored import ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY
-from .writer import CompressedWriter
+from .writer import CompressedWriter, check_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..codec import Profile
-    from .osio import OutputFile
+    from .osio import InputFile, OutputFile
     from .pipeline import Window
     from .stored import StoredFile
 
@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 
 
 class Transferred(NamedTuple):
-    """What a transfer did: the record of the original file, the size of the new one, which tensors are frames in it."""
+    """What a transfer did.
+
+    Attributes:
+        record: of the original.
+        original_nbytes: size of the original.
+        nbytes, data_nbytes: size of the new file, and of its data.
+        compressed: which tensors are frames on the compressed side.
+    """
 
     record: Record
+    original_nbytes: int
     nbytes: int
+    data_nbytes: int
     compressed: frozenset[str]
 
 
@@ -49,6 +58,7 @@ def compress_file(
         advance: called with the number of uncompressed bytes that were done since the last call.
     """
     reader = OriginalReader(stored, record, threads)
+    check_names(reader.header.entries)
     metadata = dict(stored.metadata)
     if keep_record:
         # SHA-256 is known only at the end; its place is taken now.
@@ -67,7 +77,8 @@ def compress_file(
             writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
         written = writer.finish(reader.reread)
     stored.file.check_unchanged()
-    return Transferred(Record(reader.header.raw, sha256), written.nbytes, written.compressed)
+    original_nbytes = reader.header.data_start + reader.header.data_nbytes
+    return Transferred(Record(reader.header.raw, sha256), original_nbytes, *written)
 
 
 def restore_file(
@@ -97,7 +108,7 @@ def restore_file(
     sha256 = _checked_digest(stored, record, digest.hexdigest())
     stored.file.check_unchanged()
     compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-    return Transferred(Record(reader.header.raw, sha256), position, compressed)
+    return Transferred(Record(reader.header.raw, sha256), position, position, reader.header.data_nbytes, compressed)
 
 
 def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
@@ -115,7 +126,29 @@ def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Wi
 
 def _checked_digest(stored: StoredFile, record: Record | None, found: str) -> str:
     if record is not None and record.sha256 != found:
-        raise CorruptDataError(
-            f"expected an original with SHA-256 {record.sha256}, got {found}", file=stored.path
-        )
+        raise CorruptDataError(f"expected an original with SHA-256 {record.sha256}, got {found}", file=stored.path)
     return found
+
+
+def copy_file(source: InputFile, file: OutputFile | None, *, advance: Advance) -> str:
+    """Copy a file as it is, or with `file` None only read it; return its SHA-256."""
+    digest = hashlib.sha256()
+    position = 0
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker("write")) if file is not None else None
+        hashing = stack.enter_context(Worker("hash"))
+        windows = stack.enter_context(
+            WindowStream([source.nbytes], lambda piece, out: source.read_into(piece.start, out))
+        )
+        for window in windows:
+            try:
+                hashing.submit(digest.update, window.data, done=window.share().release)
+                if file is not None and worker is not None:
+                    worker.submit(file.write, position, window.data, done=window.share().release)
+                nbytes = len(window.data)
+            finally:
+                window.release()
+            position += nbytes
+            advance(nbytes)
+    source.check_unchanged()
+    return digest.hexdigest()

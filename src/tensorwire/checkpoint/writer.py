@@ -1,7 +1,8 @@
 """Writes a compressed safetensors file, tensor by tensor, in bounded memory.
 
-Frames come first, each a multiple of 64 bytes, so that all are aligned; then the tensors that gain nothing, plain, widest
-dtypes first, so that each is aligned to its element. The header is reserved from the worst case and written at the end.
+Frames come first, each a multiple of 64 bytes, so that all are aligned; then the tensors that gain nothing, plain,
+widest dtypes first, so that each is aligned to its element. The header is reserved from the worst case and written at
+the end.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
 from ..errors import ErrorContext
-from .container import METADATA_KEY, TensorEntry, build_header
-from .names import METADATA_PREFIX, payload_name, shown
+from .container import TensorEntry, build_header
+from .names import payload_name, shown
 from .pipeline import WINDOW_NBYTES, Worker
 from .stored import CHECKSUM_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
 
@@ -31,9 +32,10 @@ _NO_HASH = "0" * 32
 
 
 class Written(NamedTuple):
-    """What became of the tensors: the size of the file, and the names of those that are stored as frames."""
+    """What became of the tensors: the sizes of the file and of its data, and the names of those that are frames."""
 
     nbytes: int
+    data_nbytes: int
     compressed: frozenset[str]
 
 
@@ -52,10 +54,9 @@ class CompressedWriter:
         profile: Profile,
         threads: int | None,
     ) -> None:
-        """`tensors` in the order of their content; their offsets do not matter. `metadata` is written as it is.
+        """`tensors`, whose names do not collide, in the order of their content; their offsets do not matter.
 
         Raises:
-            ValueError: names collide.
             LimitExceededError: the header would be too long.
         """
         self._file = file
@@ -63,7 +64,6 @@ class CompressedWriter:
         self._profile: Profile = profile
         self._threads = threads
         self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: _NO_HASH}
-        _check_names(tensors)
         for tensor in tensors:
             self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
         self._data_start = self._worst_header()
@@ -165,7 +165,7 @@ class CompressedWriter:
         self._output.close()
         self._file.write(0, header.prefix)
         self._file.truncate(nbytes)
-        return Written(nbytes, compressed)
+        return Written(nbytes, nbytes - self._data_start, compressed)
 
     def __enter__(self) -> CompressedWriter:
         self._output.__enter__()
@@ -233,9 +233,7 @@ class _Output:
         if not self._fill:
             return
         buffer = self._buffer
-        self._worker.submit(
-            self._file.write, self._base, buffer[: self._fill], done=lambda: self._free.put(buffer)
-        )
+        self._worker.submit(self._file.write, self._base, buffer[: self._fill], done=lambda: self._free.put(buffer))
         self._base += self._fill
         self._fill = 0
         if self._made < _NUM_BUFFERS:
@@ -260,18 +258,10 @@ class _Output:
             self._worker.__exit__(*error)  # type: ignore[arg-type]
 
 
-def _check_names(tensors: Sequence[TensorEntry]) -> None:
+def check_names(tensors: Sequence[TensorEntry]) -> None:
+    """Raise ValueError if a tensor has a name that another one's payload needs."""
     names = {tensor.name for tensor in tensors}
     for tensor in tensors:
         payload = payload_name(tensor.name)
         if payload in names:
             raise ValueError(f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs")
-        if tensor.name == METADATA_KEY:
-            raise ValueError(f"no tensor can be called {METADATA_KEY}: in a safetensors file that is the metadata")
-
-
-def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Raise ValueError for a key that is kept for us."""
-    for key in metadata:
-        if key.startswith(METADATA_PREFIX):
-            raise ValueError(f"metadata keys that begin with {METADATA_PREFIX!r} are kept for tensorwire, got {shown(key)}")
