@@ -163,7 +163,7 @@ def _stored_and_constant() -> Iterator[Case]:
             profile=PROFILES[nbytes % 3],
             coding=("constant", ""),
         )
-        yield case(f"constant-zero-{dtype}", bytes(nbytes * 65537), dtype, block_log2=16, coding=("constant", ""))
+        yield case(f"constant-zero-{dtype}", bytes(nbytes * 262145), dtype, block_log2=18, coding=("constant", ""))
     for dtype, bits in OPAQUE.items():
         numel = 1 if bits == 1024 else 3
         data = generator(f"opaque-{dtype}").bytes((numel * bits + 7) // 8)
@@ -222,16 +222,24 @@ def _cascade() -> Iterator[Case]:
             coding=(f"cascade/0(lo=126,a={a2},{a3},", "+verbatim"),
             golden=(a2 + a3) % 4 == 0,
         )
-    wrapped = (generator("cascade-wrap").binomial(12, 0.5, 700) - 5) % 256
-    yield case(
-        "cascade-wrap",
-        floats("BF16", 700, "cascade-wrap", exponents=wrapped),
-        "BF16",
-        profile="fast",
-        kind=Cascade(variant=0, lo=254, below=(2, 3)),
-        rest=Verbatim(),
-        coding=("cascade/0(lo=254,a=2,3,", "+verbatim"),
-    )
+    # Tiers that begin with exponent 0 or end with the highest one, and every exponent of the range.
+    for dtype, end in itertools.product(("BF16", "F16", "F8_E4M3"), ("lowest", "highest")):
+        top = (1 << FLOATS[dtype][1]) - 1
+        lows = ((0, 0, 0), (3, 3, 0), (10, 3, 7))
+        for lo, a2, a3 in lows if end == "lowest" else [(top - 2 - lo, 3 - a2, 7 - a3) for lo, a2, a3 in lows]:
+            name = f"cascade-{end}-{dtype}-{lo}"
+            rng = generator(name)
+            exponents = np.where(rng.random(1100) < 0.1, rng.integers(0, top + 1, 1100), rng.integers(lo, lo + 3, 1100))
+            exponents[:16] = np.clip(np.arange(16) + (0 if end == "lowest" else top - 15), 0, top)
+            yield case(
+                name,
+                floats(dtype, 1100, name, exponents=exponents),
+                dtype,
+                profile="fast",
+                kind=Cascade(variant=0, lo=lo, below=(a2, a3)),
+                rest=Verbatim(),
+                coding=(f"cascade/0(lo={lo},a={a2},{a3},", "+verbatim"),
+            )
     yield case(
         "cascade-no-escape",
         floats("F32", 700, "cascade-no-escape", exponents=generator("no escape").integers(90, 93, 700)),
@@ -251,12 +259,17 @@ def _entropy() -> Iterator[Case]:
                 coding = (f"entropy/{k}(", f"+{rest_name}")
                 golden = rest_name == tuple(RESTS)[k % 3]
                 yield case(name, data, dtype, kind=Entropy(k=k), rest=rest, coding=coding, golden=golden)
-    for k, base in ((0, 1), (1, 100), (3, 300)):  # escapes of one byte and of two, on both sides of the window
+    for k, base in ((0, 1), (1, 100), (3, 300)):  # escapes on both sides of the window
         name = f"entropy-escapes-{k}"
         exponents = np.where(generator(name).random(1500) < 0.03, generator(name).choice([0, 1, 254, 255], 1500), 60)
         exponents[:2] = 0, 255
         data = floats("BF16", 1500, name, exponents=exponents)
         yield case(name, data, "BF16", kind=Entropy(k=k, base=base), coding=(f"entropy/{k}(base={base}", ""))
+    for dtype, (_, _, m_bits) in FLOATS.items():  # escapes of every width, of values that are in the window as well
+        for k in range(min(3, m_bits) + 1):
+            name = f"entropy-rare-{dtype}-{k}"
+            kind, coding = Entropy(k=k, rare=3), (f"entropy/{k}(", "+verbatim")
+            yield case(name, floats(dtype, 1501, name), dtype, kind=kind, rest=Verbatim(), coding=coding, golden=k == 1)
     one = floats("BF16", 1500, "entropy-one-symbol", exponents=np.full(1500, 77))
     yield case("entropy-one-symbol", one, "BF16", kind=Entropy(), rest=Verbatim(), coding=("entropy/0", "+verbatim"))
     full = integers("U8", 2048, "entropy-all-symbols", 8)[:-256] + bytes(range(256))
@@ -363,10 +376,26 @@ def _zero_groups() -> Iterator[Case]:
 
 
 def _whole_blocks() -> Iterator[Case]:
-    for dtype, profile in itertools.product(("BF16", "F8_E4M3"), PROFILES):
+    for (dtype, block_log2), profile in itertools.product((("BF16", 18), ("F8_E4M3", 16)), PROFILES):
         name = f"whole-blocks-{dtype}-{profile}"
-        n = 2 * 65536 + 1
-        yield case(name, floats(dtype, n, name), dtype, profile=profile, block_log2=16, golden=False)
+        n = (1 << block_log2) + 1
+        yield case(name, floats(dtype, n, name), dtype, profile=profile, block_log2=block_log2, golden=False)
+
+
+def _most_that_two_bytes_count() -> Iterator[Case]:
+    """65535 escapes of every tier, words with a high part, escaped symbols."""
+    n = (1 << 18) - 1
+    exponents = np.full(n, 100)
+    exponents[-65535:] = 255  # whole groups of four, of which the last has three words
+    kinds: tuple[tuple[Kind, tuple[str, str]], ...] = (
+        (Cascade(variant=0, lo=100, below=(0, 0)), ("cascade/0(", "escapes=65535,65535,65535)+verbatim")),
+        (Enec(group=4, b=100, m=1, nb=8), ("enec/4(b=100,m=1,nb=8)", "+verbatim")),
+        (Entropy(base=0), ("entropy/0(", "escapes=65535)+verbatim")),
+    )
+    for kind, coding in kinds:
+        name = f"most-counted-{type(kind).__name__.lower()}"
+        data = floats("BF16", n, name, exponents=exponents)
+        yield case(name, data, "BF16", block_log2=18, kind=kind, rest=Verbatim(), coding=coding, golden=False)
 
 
 CASES = (
@@ -381,4 +410,5 @@ CASES = (
     *_plain(),
     *_zero_groups(),
     *_whole_blocks(),
+    *_most_that_two_bytes_count(),
 )

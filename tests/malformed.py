@@ -29,6 +29,7 @@ from reference.tensorwire_reference.encoder import encode_block, pack_block, pac
 from reference.tensorwire_reference.hashes import content_hash
 from reference.tensorwire_reference.header import Header, dtype_of, seal_header
 from reference.tensorwire_reference.planes import field_nbytes, pack_plane
+from reference.tensorwire_reference.rans import write_symbols
 from reference.tensorwire_reference.words import to_words
 
 CORRUPT, TRUNCATED = "CorruptDataError", "TruncatedDataError"
@@ -92,14 +93,16 @@ def _headers() -> Iterator[Malformed]:
         ("bits-1025", 32, b"\x01\x04", CORRUPT),
         ("bits-of-another-dtype", 32, b"\x20\x00", CORRUPT),
         ("block-log2-7", 34, b"\x07", CORRUPT),
-        ("block-log2-17", 34, b"\x11", CORRUPT),
+        ("block-log2-19", 34, b"\x13", CORRUPT),
         *((f"reserved-{i}", i, b"\x01", CORRUPT) for i in (*range(35, 40), *range(80, 120))),
         ("uncompressed-nbytes", 40, u64(2 * numel + 1), CORRUPT),
         ("uncompressed-nbytes-cap", 40, u64((1 << 62) + 1), LIMIT),
         ("data-nbytes-not-units", 48, b"\x01", CORRUPT),
         ("data-nbytes-cap", 48, u64((1 << 37) + 32), LIMIT),
         ("num-blocks", 56, u64(1), CORRUPT),
-        ("num-blocks-huge", 56, u64((1 << 64) - 1), CORRUPT),
+        ("num-blocks-at-cap", 56, u64(1 << 32), CORRUPT),
+        ("num-blocks-cap", 56, u64((1 << 32) + 1), LIMIT),
+        ("num-blocks-huge", 56, u64((1 << 64) - 1), LIMIT),
         ("content-hash", 64, b"\x00", CORRUPT),  # only for readers that compare it
         ("shape", 128, u64(4), CORRUPT),
         ("shape-cap", 128, u64(1 << 60) + u64(1 << 60), LIMIT),
@@ -218,10 +221,69 @@ def _cascade() -> Iterator[Malformed]:
     words = (127 << 7 | np.arange(600) % 128).astype("<u2").tobytes()
     for name, offset, value in (("a2", -8, 1), ("a3", -8, 1 << 3), ("n2", -7, 1), ("n3", -5, 1), ("n4", -3, 1)):
         yield make(f"cascade-{name}-of-nothing", _replace({offset: value}), words, **single)
-    # Exponents 7 + 16 of F8_E4M3: the right words if the highest bit were dropped.
-    streams = bytes(field_nbytes(500, 4) + field_nbytes(500, 2))
-    edit = _instead(streams, bytes([7 + 16]) + bytes(7), 3, 0, 6)
+    # An escaped exponent 7 + 16 of F8_E4M3: the right word if the highest bit were dropped.
+    streams = bytes(field_nbytes(500, 4)) + mask(500, 1) + bytes([7 + 16])
+    edit = _instead(streams, bytes([7, 0, 1, 0, 0, 0, 0, 0]), 3, 0, 7)
     yield make("cascade-exponent-too-large", edit, b"\x38" * 500, dtype="F8_E4M3")
+
+
+def _cascade_intervals() -> Iterator[Malformed]:
+    """Tiers that name one exponent below 0 or one of 2^E, which occurs nowhere: all words are digit 0 of tier 1."""
+    n = 500
+    for dtype, exponent_bits, mantissa_bits in (("BF16", 8, 7), ("F16", 5, 10), ("F8_E4M3", 4, 3)):
+        end = 1 << exponent_bits
+        for name, lo, a2, a3 in (
+            ("tier-1-above", end - 2, 3, 7),
+            ("tier-2-above", end - 3, 2, 7),
+            ("tier-3-above", end - 3, 3, 6),
+            ("tier-2-below", 2, 3, 0),
+            ("tier-3-below", 3, 3, 1),
+        ):
+            streams = bytes(field_nbytes(n, mantissa_bits + 1) + field_nbytes(n, 2))
+            edit = _instead(streams, bytes([lo, a2 | a3 << 3, *bytes(6)]), 3)
+            word = (lo << mantissa_bits).to_bytes(1 if exponent_bits == 4 else 2, "little")
+            yield make(f"cascade-{name}-{dtype}", edit, n * word, dtype=dtype)
+
+
+def _filler() -> Iterator[Malformed]:
+    """A bit of no number set: the highest one of a plane's last byte. Blocks of 301 words, most of them equal."""
+    n = 301  # the short run has such bits whether numbers have 4, 2 or 1
+    four, two, one = (bytes(field_nbytes(n, p)) for p in (4, 2, 1))
+    bf16_word, f16_word = b"\x00\x32", b"\x00\x3c"  # exponents 100 and 15
+    # Five words are escapes of tier 1 and three of these of tier 2.
+    tiers = (bytes(n), _digits(n, 3, 3, 3, 3, 3), _digits(5, 3, 3, 3), b"\0", b"\0")
+    in_tiers = b"\x00\x35" * 3 + b"\x80\x33" * 2 + bf16_word * (n - 5)  # exponents 106, 103, 100
+    tier_params = bytes([100, 0, 5, 0, 3, 0, 0, 0])
+    # The last word, alone in its group of four, has y = 4: exponent 96.
+    enec = (bytes(n), two, bytes(5) + b"\x80" + bytes(4), b"\1")
+    in_enec = bf16_word * (n - 1) + b"\x00\x30"
+    # A rest of two constant slices; all words are escapes, in fields of 5 bits.
+    escapes = (bytes(2), write_symbols(np.full(n, 255, np.uint64)), b"\xff" * 150 + b"\x0f", one)
+    entropy_params = struct.pack("<2B2H", 1, 1, 0, n)
+    one_tier = bytes([15, *bytes(7)])
+    table: list[tuple[tuple[str, ...], tuple[bytes, ...], bytes, tuple[int, int, int], bytes, str]] = [
+        (("rest-4",), (four, one), bytes([7, *bytes(7)]), (3, 0, 7), b"\x38" * n, "F8_E4M3"),
+        (("", "rest-2", "rest-1"), (bytes(n), two, one, one), one_tier, (3, 0, 7), f16_word * n, "F16"),
+        (("", "slice-2", "slice-1"), (bytes(n), two, one, one), bytes(2) + one_tier, (3, 2, 7), f16_word * n, "F16"),
+        (("trimmed-2", "trimmed-1"), (two, one), bytes([13, 0]), (5, 1, 0), bytes(2 * n), "BF16"),
+        (
+            ("", "", "trimmed-run-2", "trimmed-run-1"),
+            (b"\0\1", bytes(128), bytes(field_nbytes(45, 2)), bytes(field_nbytes(45, 1))),
+            bytes([12, 255]),
+            (5, 1, 0),
+            bytes(2 * n),
+            "BF16",
+        ),
+        (("", "tier-1", "tier-2", "tier-3-low", "tier-3-high"), tiers, tier_params, (3, 0, 0), in_tiers, "BF16"),
+        (("", "", "escapes-4", "escapes-1"), escapes, entropy_params, (4, 2, 0), f16_word * n, "F16"),
+        (("", "low", "mask", "high"), enec, bytes([100, 2 << 4 | 4, 1, 0]), (2, 0, 2), in_enec, "BF16"),
+    ]
+    for names, streams, params, tag, data, dtype in table:
+        for i, name in enumerate(names):
+            if name:
+                head, tail = b"".join(streams[: i + 1]), b"".join(streams[i + 1 :])
+                edit = _instead(patch(head, {-1: head[-1] | 0x80}) + tail, params, *tag)
+                yield make(f"filler-{name}", edit, data, dtype=dtype)
 
 
 def _entropy() -> Iterator[Malformed]:
@@ -230,6 +292,9 @@ def _entropy() -> Iterator[Malformed]:
     halves = (np.arange(700) % 5 + 3 << 10).astype("<u2").tobytes()
     yield make("entropy-base-of-few-bits", _same, halves, dtype="F16", kind=Entropy(base=1))
     yield make("entropy-k-above-M", _instead(rans_zeros(500), bytes(4), 4, 0, 3), bytes(500), dtype="F8_E5M2")
+    # Exponent 7 + 16 of F8_E4M3, as above.
+    too_wide = bytes(field_nbytes(500, 4)) + rans_zeros(500, table=bytes([23, 24, 23, 0b100]))
+    yield make("entropy-x-too-large", _instead(too_wide, bytes(4), 4), b"\x38" * 500, dtype="F8_E4M3")
     stream = field_nbytes(600, 8)  # where the entropy stream begins, behind the verbatim rest
     yield make("rans-implied-outside", _replace({stream + 6: 200}), bf16(600), kind=Entropy())
     yield make("rans-num-words", _replace({stream + 1: 255}), bf16(600), kind=Entropy())
@@ -268,6 +333,11 @@ def _zero_groups() -> Iterator[Malformed]:
     yield make("zero-groups-nested", _instead(inner + mask(68, 16), nested, 6, 0, 3), data)
 
 
+def _digits(n: int, *first: int) -> bytes:
+    """A tier of `n` digits of 2 bits, zeros behind the first ones."""
+    return pack_plane(np.array([*first, *bytes(n - len(first))], np.uint64), 2)
+
+
 def mask(num_groups: int, present: int) -> bytes:
     """The mask of groups of which the first `present` are there."""
     return pack_plane((np.arange(num_groups) < present).astype(np.uint64), 1)
@@ -300,4 +370,14 @@ def rans_zeros(
     return struct.pack("<I", num_words) + table + struct.pack("<32I", *states) + bytes(2 * num_words)
 
 
-MALFORMED = (*_headers(), *_tags(), *_rests(), *_enec(), *_cascade(), *_entropy(), *_zero_groups())
+MALFORMED = (
+    *_headers(),
+    *_tags(),
+    *_rests(),
+    *_enec(),
+    *_cascade(),
+    *_cascade_intervals(),
+    *_entropy(),
+    *_zero_groups(),
+    *_filler(),
+)

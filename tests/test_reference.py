@@ -238,6 +238,27 @@ def test_entropy_frequencies_by_hand() -> None:
     assert {s: f for s, f in enumerate(frequencies) if f} == {5: 24, 7: 4071, 8: 1}
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [Cascade(variant=0, lo=100, below=(0, 0)), Enec(group=4, b=100, m=1, nb=8), Entropy(base=0)],
+    ids=lambda kind: type(kind).__name__.lower(),
+)
+def test_a_count_beyond_two_bytes_is_coded_in_another_way(kind: Cascade | Enec | Entropy) -> None:
+    # One more than the most that two bytes count, which tests/conformance.py has; the block would shrink.
+    words = np.full(1 << 18, 100 << 7, "<u2")
+    words[-65536:] = 255 << 7
+    frame = decode(encode(words.tobytes(), "BF16", (1 << 18,), block_log2=18, kind=kind, rest=Verbatim()))
+    assert frame.codings == ("stored",)
+    assert frame.data == words.tobytes()
+
+
+def test_inner_units_beyond_two_bytes() -> None:
+    # One word of 2^18 is zero: the others, stored, take 2 MiB, and 65536 units do not fit two bytes.
+    words = np.arange(1 << 18, dtype="<u8") * np.uint64(0x9E3779B97F4A7C15)
+    kind = ZeroGroups(Stored(), group=1)
+    assert decode(encode(words.tobytes(), "U64", (1 << 18,), block_log2=18, kind=kind)).codings == ("stored",)
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="bytes"):
         encode(bytes(5), "BF16", (2,))
@@ -245,3 +266,6 @@ def test_wrong_arguments() -> None:
         encode(bytes(4), "F4", (8,))
     with pytest.raises(ValueError, match="floats"):
         encode(bytes(400) + b"\1", "U8", (401,), kind=Entropy())
+    for lo, below in ((14, (0, 0)), (13, (2, 7)), (2, (3, 0))):
+        with pytest.raises(ValueError, match=r"name more than 0\.\.15"):
+            encode(bytes(399) + b"\1", "F8_E4M3", (400,), kind=Cascade(variant=0, lo=lo, below=below))

@@ -27,15 +27,18 @@ class Cascade:
 
 
 def _names(widths: tuple[int, ...], lo: int, below: tuple[int, int]) -> list[list[int]]:
-    """For each tier, the exponents that its digits 0, 1, ... name."""
-    c = (1 << widths[0]) - 1
-    start, end = lo, lo + c
-    names = [[e % 256 for e in range(start, end)]]
-    for w, a in zip(widths[1:], below, strict=False):
+    """For each tier, the exponents that its digits 0, 1, ... name, in range or not."""
+    start = end = lo
+    names = []
+    for w, a in zip(widths, (0, *below), strict=False):
         c = (1 << w) - 1
-        names.append([e % 256 for e in (*range(start - a, start), *range(end, end + c - a))])
+        names.append([*range(start - a, start), *range(end, end + c - a)])
         start, end = start - a, end + c - a
     return names
+
+
+def _in_range(names: list[list[int]], exponent_bits: int) -> bool:
+    return all(0 <= e < 1 << exponent_bits for tier in names for e in tier)
 
 
 def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
@@ -48,10 +51,12 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
         most = (1 << widths[tier - 1]) - 1 if tier <= len(widths) else 0
         require(a <= most, f"cascade: a{tier} is {a}, at most {most}")
     require(not any(counts[len(widths) :]), f"cascade: counts {counts} of tiers that variant {variant} lacks")
+    names_of_tiers = _names(widths, lo, below)
+    require(_in_range(names_of_tiers, exponent_bits), f"cascade: tiers name more than 0..{(1 << exponent_bits) - 1}")
 
     x = np.empty(n, np.uint64)
     waiting = np.arange(n)  # the words whose exponents the next tier holds
-    for w, names, escapes in zip(widths, _names(widths, lo, below), counts, strict=False):
+    for w, names, escapes in zip(widths, names_of_tiers, counts, strict=False):
         digits = reader.field(len(waiting), w)
         escaped = digits == len(names)
         x[waiting[~escaped]] = np.array(names, np.uint64)[digits[~escaped]]
@@ -62,22 +67,25 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
     return x, f"cascade/{variant}(lo={lo},a={below[0]},{below[1]},escapes={','.join(map(str, counts))})"
 
 
-def encode(kind: Cascade, x: U64) -> tuple[bytes, bytes, int]:
+def encode(kind: Cascade, x: U64, exponent_bits: int) -> tuple[bytes, bytes, int]:
     """The streams, the parameters and the variant. Raises `UnfitError` if a count does not fit."""
     variants = range(len(TIER_WIDTHS)) if kind.variant is None else (kind.variant,)
-    coded = [_encode(x, variant, kind) for variant in variants]
+    coded = [_encode(x, variant, kind, exponent_bits) for variant in variants]
     fitting = [(streams, params, v) for (streams, params, fits), v in zip(coded, variants, strict=True) if fits]
     if not fitting:
         raise UnfitError("cascade: a count does not fit two bytes")
     return min(fitting, key=lambda item: len(item[0]))
 
 
-def _encode(x: U64, variant: int, kind: Cascade) -> tuple[bytes, bytes, bool]:
+def _encode(x: U64, variant: int, kind: Cascade, exponent_bits: int) -> tuple[bytes, bytes, bool]:
     widths = TIER_WIDTHS[variant]
-    lo, below = _choose(x, widths, kind.lo, kind.below)
+    lo, below = _choose(x, widths, kind.lo, kind.below, 1 << exponent_bits)
+    names_of_tiers = _names(widths, lo, below)
+    if not _in_range(names_of_tiers, exponent_bits):
+        raise ValueError(f"cascade: the tiers of {kind} name more than 0..{(1 << exponent_bits) - 1}")
     streams, counts = [], []
     left = x
-    for w, names in zip(widths, _names(widths, lo, below), strict=True):
+    for w, names in zip(widths, names_of_tiers, strict=True):
         digit_of = np.full(256, len(names), np.uint64)
         digit_of[names] = np.arange(len(names), dtype=np.uint64)
         digits = digit_of[left]
@@ -92,23 +100,24 @@ def _encode(x: U64, variant: int, kind: Cascade) -> tuple[bytes, bytes, bool]:
 
 
 def _choose(
-    x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, int] | None
+    x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, int] | None, end_of_range: int
 ) -> tuple[int, tuple[int, int]]:
-    """Greedy: the interval of each tier is the one that holds the most words."""
-    counts = np.bincount(x.astype(np.int64), minlength=256).tolist()
+    """Greedy: the interval of each tier is the one in 0 .. end_of_range - 1 that holds the most words."""
+    counts = np.bincount(x.astype(np.int64), minlength=end_of_range).tolist()
 
     def best(candidates: range, covered: Callable[[int], range]) -> int:
-        return max(candidates, key=lambda i: (sum(counts[e % 256] for e in covered(i)), -i))
+        return max(candidates, key=lambda i: (sum(counts[e] for e in covered(i)), -i))
 
     c = (1 << widths[0]) - 1
-    start = best(range(256 - c), lambda i: range(i, i + c)) if lo is None else lo
+    start = best(range(end_of_range - c + 1), lambda i: range(i, i + c)) if lo is None else lo
     if below is not None:
         return start, below
     chosen: list[int] = []
     first, end = start, start + c
     for w in widths[1:]:
         c = (1 << w) - 1
-        a = best(range(c + 1), lambda i, u=first, v=end, c=c: range(u - i, v + c - i))  # type: ignore[misc]
+        candidates = range(max(0, end + c - end_of_range), min(c, first) + 1)
+        a = best(candidates, lambda i, u=first, v=end, c=c: range(u - i, v + c - i))  # type: ignore[misc]
         first, end = first - a, end + c - a
         chosen.append(a)
     return start, (*chosen, 0, 0)[:2]  # type: ignore[return-value]

@@ -143,7 +143,7 @@ def _encode_as(kind: Kind, rest: Rest, words: U64, dtype: Dtype, profile: str) -
         variant = kind.variant
         streams, params = enec.encode(kind, x, dtype.exponent_bits)
     elif isinstance(kind, Cascade):
-        streams, params, variant = cascade.encode(kind, x)
+        streams, params, variant = cascade.encode(kind, x, dtype.exponent_bits)
     else:
         variant = k
         streams, params = entropy.encode(kind, x, dtype.exponent_bits + k)
@@ -157,6 +157,8 @@ def _encode_zero_groups(kind: ZeroGroups, rest: Rest, words: U64, dtype: Dtype, 
     if len(present) == 0:
         raise UnfitError("all words are zero")
     inner = encode_block(present, dtype, profile, kind.inner, rest)
+    if len(inner) > 0xFFFF * UNIT:
+        raise UnfitError("zero_groups: inner_units does not fit two bytes")
     params = len(present).to_bytes(4, "little") + (len(inner) // UNIT).to_bytes(2, "little")
     streams = inner + pack_field(mask.astype(np.uint64), 1)
     return pack_block(streams, params, kind.code, 0, kind.group.bit_length() - 1)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from .errors import UnfitError, require
-from .planes import U64, Reader, pack_plane, unpack_plane
+from .planes import U64, Reader, pack_field
 from .rans import read_symbols, write_symbols
 
 PARAMS_NBYTES = 4
@@ -15,10 +15,14 @@ ESCAPE = 255
 
 @dataclass(frozen=True)
 class Entropy:
-    """`k` bits of the mantissa go with the exponent; `base` None is chosen for each block."""
+    """`k` bits of the mantissa go with the exponent; `base` None is chosen for each block.
+
+    Escaped is what lies outside the window of 255 values from base on, and what occurs at most `rare` times in a block.
+    """
 
     k: int = 0
     base: int | None = None
+    rare: int = 0
     code: ClassVar[int] = 4
 
 
@@ -31,8 +35,7 @@ def decode(params: bytes, k: int, reader: Reader, n: int, x_bits: int) -> tuple[
     escaped = symbols == ESCAPE
     require(int(escaped.sum()) == num_escapes, f"entropy: {int(escaped.sum())} escapes, but a count of {num_escapes}")
     x = symbols + np.uint64(base)
-    p = _escape_bits(x_bits)
-    x[escaped] = unpack_plane(reader.take(num_escapes * p // 8), num_escapes, p)
+    x[escaped] = reader.field(num_escapes, x_bits)
     require(bool((x < 1 << x_bits).all()), f"entropy: an x has more than {x_bits} bits")
     return x, f"entropy/{k}(base={base},escapes={num_escapes})"
 
@@ -40,17 +43,14 @@ def decode(params: bytes, k: int, reader: Reader, n: int, x_bits: int) -> tuple[
 def encode(kind: Entropy, x: U64, x_bits: int) -> tuple[bytes, bytes]:
     """The streams and the parameters. Raises `UnfitError` if the count of escapes does not fit."""
     base = _choose_base(x) if kind.base is None else kind.base
-    direct = (x >= base) & (x < base + ESCAPE)
+    common = np.bincount(x.astype(np.int64))[x] > kind.rare
+    direct = (x >= base) & (x < base + ESCAPE) & common
     escaped = x[~direct]
     if len(escaped) > 0xFFFF:
         raise UnfitError("entropy: num_escapes does not fit two bytes")
     symbols = np.where(direct, x - np.uint64(base), np.uint64(ESCAPE))
     params = base.to_bytes(2, "little") + len(escaped).to_bytes(2, "little")
-    return write_symbols(symbols) + pack_plane(escaped, _escape_bits(x_bits)), params
-
-
-def _escape_bits(x_bits: int) -> int:
-    return 8 if x_bits <= 8 else 16
+    return write_symbols(symbols) + pack_field(escaped, x_bits), params
 
 
 def _choose_base(x: U64) -> int:

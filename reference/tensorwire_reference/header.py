@@ -18,6 +18,8 @@ MAX_NDIM = 64
 MAX_DATA_NBYTES = 1 << 37
 MAX_UNCOMPRESSED_NBYTES = 1 << 62
 MAX_BITS = 1 << 65
+MAX_NUM_BLOCKS = MAX_DATA_NBYTES // UNIT
+BLOCK_LOG2 = range(8, 19)
 DTYPE_CHARACTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 _FIXED = struct.Struct("<8s4BI16sHB5s3Q16s16s24s8s")
@@ -149,12 +151,14 @@ def parse_header(frame: bytes) -> tuple[Header, list[tuple[int, int]]]:
     if ndim > MAX_NDIM:
         raise LimitExceededError(f"{ndim} dimensions; at most {MAX_NDIM}")
     dtype = _parse_dtype(name, bits)
-    require(8 <= block_log2 <= 16, f"block_log2 {block_log2} is not 8..16")
+    require(block_log2 in BLOCK_LOG2, f"block_log2 {block_log2} is not 8..18")
     require(not any(reserved1 + base + reserved2), "reserved bytes are set")
     if uncompressed_nbytes > MAX_UNCOMPRESSED_NBYTES:
         raise LimitExceededError(f"{uncompressed_nbytes} uncompressed bytes; at most 2^62")
     if data_nbytes > MAX_DATA_NBYTES:
         raise LimitExceededError(f"{data_nbytes} bytes of blocks; at most 2^37")
+    if num_blocks > MAX_NUM_BLOCKS:
+        raise LimitExceededError(f"{num_blocks} blocks; at most 2^32")
     require(data_nbytes % UNIT == 0, f"data_nbytes {data_nbytes} is not a multiple of {UNIT}")
 
     if len(frame) < FIXED_NBYTES + 8 * ndim:
