@@ -172,21 +172,21 @@ class TensorSlice:
         if not items:
             return self._rows(0, 1, self.shape)
         size = self.shape[0]
-        further = tuple(items[1:])
         if isinstance(items[0], slice):
             rows = range(size)[items[0]]
         else:
             row = range(size)[items[0]]
             rows = range(row, row + 1)
         if not rows:
-            return self._rows(0, 0, (0, *self.shape[1:]))[(slice(None), *further)]
+            none = self._rows(0, 0, (0, *self.shape[1:]))
+            return none[tuple([slice(None), *items[1:]])]
         first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
         decoded = self._rows(first, last + 1, (last + 1 - first, *self.shape[1:]))
         if not isinstance(items[0], slice):
-            return decoded[(0, *further)]
+            return decoded[tuple([0, *items[1:]])]
         stop = rows[-1] - first + rows.step
-        selection = slice(rows[0] - first, stop if stop >= 0 else None, rows.step)
-        return decoded[(selection, *further)]
+        items[0] = slice(rows[0] - first, stop if stop >= 0 else None, rows.step)
+        return decoded[tuple(items)]
 
     def _rows(self, start: int, stop: int, shape: tuple[int, ...]) -> Any:
         row_nbytes = self._nbytes // self.shape[0] if self.shape and self.shape[0] else self._nbytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +14,7 @@ from .rewrite import is_compressed_config
 from .stored import StoredFile
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"

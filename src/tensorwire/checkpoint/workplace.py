@@ -114,8 +114,7 @@ class Workplace:
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         records = []
         with suppress(ValueError):  # what a crash has cut off counts for nothing
-            for line in lines[:-1]:
-                records.append(json.loads(line))
+            records.extend(json.loads(line) for line in lines[:-1])
         if records and records[0] == self._purpose:
             self.finished = {record["path"]: record for record in records[1:]}
         else:
