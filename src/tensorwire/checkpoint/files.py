@@ -178,12 +178,13 @@ class TensorSlice:
             row = range(size)[items[0]]
             rows = range(row, row + 1)
         if not rows:
-            none = self._rows(0, 0, (0, *self.shape[1:]))
-            return none[tuple([slice(None), *items[1:]])]
+            items[0] = slice(None)
+            return self._rows(0, 0, (0, *self.shape[1:]))[tuple(items)]
         first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
         decoded = self._rows(first, last + 1, (last + 1 - first, *self.shape[1:]))
         if not isinstance(items[0], slice):
-            return decoded[tuple([0, *items[1:]])]
+            items[0] = 0
+            return decoded[tuple(items)]
         stop = rows[-1] - first + rows.step
         items[0] = slice(rows[0] - first, stop if stop >= 0 else None, rows.step)
         return decoded[tuple(items)]

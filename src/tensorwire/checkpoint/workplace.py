@@ -112,7 +112,7 @@ class Workplace:
     def _open_journal(self) -> None:
         path = self._partial / _JOURNAL
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        records = []
+        records: list[dict[str, Any]] = []
         with suppress(ValueError):  # what a crash has cut off counts for nothing
             records.extend(json.loads(line) for line in lines[:-1])
         if records and records[0] == self._purpose:
