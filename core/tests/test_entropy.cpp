@@ -1,0 +1,370 @@
+// The entropy coder: streams against a decoder written from the format page, every target against that, damage.
+#undef NDEBUG
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "coders/entropy.h"
+#include "coders/entropy_table.h"
+#include "common/cpu.h"
+
+namespace tw {
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx512, kRansNeon;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+const std::unique_ptr<EntropyScratch> scratch(new EntropyScratch);
+
+uint32_t random32() {
+  static uint64_t state = 1;
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return static_cast<uint32_t>(state >> 32);
+}
+
+// Inputs.
+
+Bytes uniform(size_t n, unsigned num_symbols) {
+  Bytes symbols(n);
+  for (uint8_t& s : symbols) s = static_cast<uint8_t>(uint64_t{random32()} * num_symbols >> 32);
+  return symbols;
+}
+
+// Like the exponents of weights: a steep fall on one side, a slow one on the other.
+Bytes exponents(size_t n) {
+  Bytes symbols(n);
+  for (uint8_t& s : symbols) {
+    s = 121;
+    while (random32() % 2 == 0 && s > 90) --s;
+    if (random32() % 16 == 0) ++s;
+  }
+  return symbols;
+}
+
+// Counts that fall by powers of `base` / 256.
+Bytes geometric(size_t n, unsigned base) {
+  Bytes symbols(n);
+  for (uint8_t& s : symbols) {
+    s = 0;
+    while (random32() % 256 < base && s < 255) ++s;
+  }
+  return symbols;
+}
+
+Bytes constant(size_t n, uint8_t symbol) { return Bytes(n, symbol); }
+
+// Almost all one symbol; every other one once.
+Bytes rare(size_t n, uint8_t symbol) {
+  Bytes symbols(n, symbol);
+  for (size_t s = 0; s < 256 && s < n; ++s) symbols[(s * 7919 + 13) % n] = static_cast<uint8_t>(s);
+  return symbols;
+}
+
+// A stream, in memory that ends where the decoder's right to read does.
+struct Stream {
+  Bytes bytes;
+  size_t nbytes;
+
+  Stream(const uint8_t* src, size_t n) : bytes(n + kRansSlack, 0xa5), nbytes(n) { std::copy_n(src, n, bytes.data()); }
+};
+
+struct Coded {
+  size_t estimate;
+  Bytes stream;
+};
+
+Coded encode(const Bytes& symbols) {
+  uint32_t histogram[256] = {};
+  for (uint8_t s : symbols) ++histogram[s];
+  Coded coded{entropy_estimate(histogram, symbols.size()), Bytes(2 * symbols.size() + 2000)};
+  const size_t nbytes = entropy_encode(symbols.data(), symbols.size(), histogram, coded.stream.data(),
+                                       coded.stream.size(), scratch.get());
+  assert(nbytes != 0);
+  // Exactly enough room is enough, less is not, and then nothing is written.
+  Bytes exact(nbytes);
+  assert(entropy_encode(symbols.data(), symbols.size(), histogram, exact.data(), nbytes, scratch.get()) == nbytes);
+  coded.stream.resize(nbytes);
+  assert(exact == coded.stream);
+  std::fill(exact.begin(), exact.end(), uint8_t{0});
+  assert(entropy_encode(symbols.data(), symbols.size(), histogram, exact.data(), nbytes - 1, scratch.get()) == 0);
+  assert(exact == Bytes(nbytes));
+  return coded;
+}
+
+// The section "Entropy stream", sentence by sentence. Asserts that the stream is valid.
+Bytes decode_by_the_page(const Bytes& stream, size_t n) {
+  size_t bit = 8 * 7;
+  const auto next_bit = [&] {
+    const int value = stream[bit / 8] >> bit % 8 & 1;
+    ++bit;
+    return value;
+  };
+  const unsigned first = stream[4], last = stream[5], implied = stream[6];
+  assert(first <= implied && implied <= last);
+  int frequency[256] = {}, length = 0;
+  frequency[implied] = 4096;
+  for (unsigned s = first; s <= last; ++s) {
+    if (s == implied) continue;
+    int zigzag = 0;
+    while (next_bit() == 0) ++zigzag;
+    length += zigzag % 2 == 0 ? zigzag / 2 : -(zigzag + 1) / 2;
+    assert(0 <= length && length <= 12);
+    if (length == 0) continue;
+    const int num_bits = std::min(length - 1, 3);
+    frequency[s] = 1 << num_bits;
+    for (int i = 0; i < num_bits; ++i) frequency[s] |= next_bit() << i;
+    frequency[s] <<= length - 1 - num_bits;
+    frequency[implied] -= frequency[s];
+  }
+  while (bit % 8 != 0) assert(next_bit() == 0);
+  assert(1 <= frequency[implied] && frequency[implied] <= 4095);
+
+  const uint8_t* at = stream.data() + bit / 8;
+  const auto read = [&](unsigned nbytes) {
+    uint32_t value = 0;
+    for (unsigned i = 0; i < nbytes; ++i) value |= uint32_t{*at++} << 8 * i;
+    return value;
+  };
+  uint32_t states[32];
+  for (uint32_t& x : states) {
+    x = read(4);
+    assert(x >= 65536);
+  }
+  Bytes symbols(n);
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t& x = states[i % 32];
+    uint32_t rest = x % 4096;
+    unsigned s = 0;
+    while (rest >= static_cast<uint32_t>(frequency[s])) rest -= static_cast<uint32_t>(frequency[s++]);
+    symbols[i] = static_cast<uint8_t>(s);
+    x = static_cast<uint32_t>(frequency[s]) * (x / 4096) + rest;
+    if (x < 65536) x = x * 65536 + read(2);
+  }
+  for (uint32_t x : states) assert(x == 65536);
+  uint32_t num_words;
+  std::memcpy(&num_words, stream.data(), 4);
+  assert(at == stream.data() + stream.size());
+  assert(stream.size() == bit / 8 + 128 + 2 * size_t{num_words});
+  return symbols;
+}
+
+struct Decoded {
+  bool opened, finished;
+  size_t consumed;
+  Bytes symbols;
+};
+
+Decoded decode(const Stream& stream, size_t n, size_t part, const RansKernels& kernels) {
+  static const std::unique_ptr<EntropyDecoder> decoder(new EntropyDecoder);
+  Decoded result{false, false, 0, Bytes(n)};  // of exactly n bytes, so that one more is noticed
+  result.opened = decoder->open(stream.bytes.data(), stream.nbytes, n, &result.consumed, kernels);
+  if (!result.opened) return result;
+  for (size_t i = 0; i < n; i += part) decoder->decode(result.symbols.data() + i, std::min(part, n - i));
+  result.finished = decoder->finish();
+  return result;
+}
+
+std::vector<const RansKernels*> targets() {
+  std::vector<const RansKernels*> all = {&kRansScalar};
+#if defined(__x86_64__)
+  if (cpu_target() >= Target::kAvx2) all.push_back(&kRansAvx2);
+  if (cpu_target() >= Target::kAvx512) all.push_back(&kRansAvx512);
+#elif defined(__aarch64__)
+  all.push_back(&kRansNeon);
+#endif
+  return all;
+}
+
+// Valid or not, all targets agree with scalar.
+void check_agreement(const Stream& stream, size_t n) {
+  const Decoded scalar = decode(stream, n, 4096, kRansScalar);
+  for (const RansKernels* kernels : targets()) {
+    const Decoded other = decode(stream, n, 4096, *kernels);
+    assert(other.opened == scalar.opened && other.finished == scalar.finished && other.symbols == scalar.symbols);
+  }
+}
+
+void test_round_trip(const Bytes& symbols) {
+  const Coded coded = encode(symbols);
+  // The final states hold 0 to 16 bits each where the estimate says 8: up to 32 bytes, all of them in tiny streams
+  // only.
+  const double error = static_cast<double>(coded.estimate) - static_cast<double>(coded.stream.size());
+  assert(std::abs(error) <= 36 + 0.001 * static_cast<double>(coded.stream.size()));
+  assert(decode_by_the_page(coded.stream, symbols.size()) == symbols);
+  // What follows the stream is somebody else's.
+  Bytes more = coded.stream;
+  more.insert(more.end(), 100, 0xff);
+  for (const RansKernels* kernels : targets()) {
+    for (size_t part : {size_t{32}, size_t{4096}, symbols.size()}) {
+      for (const Bytes& bytes : {coded.stream, more}) {
+        const Decoded decoded = decode(Stream(bytes.data(), bytes.size()), symbols.size(), part, *kernels);
+        assert(decoded.opened && decoded.finished && decoded.consumed == coded.stream.size());
+        assert(decoded.symbols == symbols);
+      }
+    }
+  }
+}
+
+void test_round_trips() {
+  for (size_t n : {1, 2, 3, 31, 32, 33, 63, 64, 65, 100, 256, 1000, 4095, 4096, 4097, 8191, 20000, 65535, 65536}) {
+    test_round_trip(uniform(n, 256));
+    test_round_trip(uniform(n, 100));
+    test_round_trip(uniform(n, 2));
+    test_round_trip(exponents(n));
+    test_round_trip(geometric(n, 250));
+    test_round_trip(geometric(n, 4));
+    test_round_trip(constant(n, 0));
+    test_round_trip(constant(n, 100));
+    test_round_trip(constant(n, 255));
+    test_round_trip(rare(n, 0));
+    test_round_trip(rare(n, 77));
+    test_round_trip(rare(n, 255));
+  }
+  test_round_trip(exponents(kMaxEntropySymbols));
+  test_round_trip(uniform(kMaxEntropySymbols, 256));
+  for (unsigned i = 0; i < 500; ++i) {
+    const size_t n = 1 + random32() % 3000;
+    Bytes symbols = geometric(n, 128 + random32() % 127);
+    const uint8_t stretch = static_cast<uint8_t>(random32());
+    for (uint8_t& s : symbols) s = static_cast<uint8_t>(s * stretch);
+    test_round_trip(symbols);
+  }
+}
+
+// Frequencies of 12 bits, most with 4 significant ones, cost at most 0.4 % over the entropy; the table at most 8 bits a
+// symbol.
+void test_size() {
+  for (const Bytes& symbols : {uniform(65536, 256), uniform(65536, 60), exponents(65536), geometric(65536, 250)}) {
+    double counts[256] = {}, bits = 0;
+    for (uint8_t s : symbols) ++counts[s];
+    unsigned num_symbols = 0;
+    for (double count : counts) {
+      if (count == 0) continue;
+      bits -= count * std::log2(count / static_cast<double>(symbols.size()));
+      ++num_symbols;
+    }
+    assert(static_cast<double>(encode(symbols).stream.size()) < bits / 8 * 1.004 + 135 + num_symbols);
+  }
+}
+
+void test_damage(const Bytes& symbols, bool every_bit) {
+  const Bytes stream = encode(symbols).stream;
+  for (size_t nbytes = 0; nbytes < stream.size(); nbytes += every_bit ? 1 : 1 + random32() % 200) {
+    for (const RansKernels* kernels : targets()) {
+      assert(!decode(Stream(stream.data(), nbytes), symbols.size(), 4096, *kernels).opened);
+    }
+  }
+  const size_t num_bits = 8 * stream.size();
+  Bytes damaged = stream;
+  for (size_t i = 0; i < (every_bit ? num_bits : 300); ++i) {
+    const size_t bit = every_bit ? i : random32() % num_bits;
+    damaged[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    check_agreement(Stream(damaged.data(), damaged.size()), symbols.size());
+    damaged[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+  }
+  for (unsigned i = 0; i < 200; ++i) {  // another n than the stream was made for
+    check_agreement(Stream(stream.data(), stream.size()), 1 + random32() % (2 * symbols.size()));
+  }
+  for (unsigned i = 0; i < 200; ++i) {  // random words behind a valid table: they run out, or are left over
+    for (size_t at = stream.size() / 2; at < damaged.size(); ++at) damaged[at] = static_cast<uint8_t>(random32());
+    const uint32_t num_words = random32() % (static_cast<uint32_t>(stream.size()) / 2);
+    std::memcpy(damaged.data(), &num_words, 4);
+    check_agreement(Stream(damaged.data(), damaged.size()), symbols.size());
+  }
+}
+
+// Symbols 'a' and 'b' with frequencies 4095 and 1, no words, all states 2^16: 32 states at their end decode no symbols.
+Bytes smallest_stream() {
+  Bytes stream = {0, 0, 0, 0, 'a', 'b', 'a', 0b100};  // from bit length 0 to 1: z = 2
+  for (unsigned i = 0; i < 32; ++i) stream.insert(stream.end(), {0, 0, 1, 0});
+  return stream;
+}
+
+bool accepted(const Bytes& stream, size_t n) {
+  const Decoded result = decode(Stream(stream.data(), stream.size()), n, 4096, kRansScalar);
+  return result.opened && result.finished;
+}
+
+void test_rejections() {
+  const Bytes good = smallest_stream();
+  assert(accepted(good, 0));
+  const auto with = [&](size_t at, uint8_t value) {
+    Bytes stream = good;
+    stream[at] = value;
+    return stream;
+  };
+  const auto opens = [](const Bytes& stream, size_t n) {
+    return decode(Stream(stream.data(), stream.size()), n, 4096, kRansScalar).opened;
+  };
+  assert(opens(good, 0));
+  assert(!opens(with(4, 'b'), 0));      // first beyond implied
+  assert(!opens(with(5, 'a' - 1), 0));  // last before implied
+  assert(!opens(with(7, 0b1100), 0));   // unused bits set
+  assert(!opens(with(7, 0b1), 0));      // implied would have all 4096
+  assert(!opens(with(7, 0b10), 0));     // bit length -1
+  assert(!opens(with(8 + 2, 0), 0));    // state below 2^16
+  assert(!opens(with(0, 1), 10));       // a word that is not there
+  Bytes with_word = with(0, 1);
+  with_word.insert(with_word.end(), 2, 0);
+  assert(opens(with_word, 1));
+  assert(!opens(with_word, 0));      // more words than symbols
+  assert(!accepted(with(8, 1), 0));  // last state not 2^16
+
+  const Bytes symbols = exponents(700);
+  Bytes stream = encode(symbols).stream;
+  assert(accepted(stream, 700));
+  assert(!accepted(stream, 699) && !accepted(stream, 701));
+  ++stream[0];  // the low byte of num_words, which is not 255 here
+  stream.insert(stream.end(), 2, 0);
+  assert(opens(stream, 700) && !accepted(stream, 700));  // a word left over
+  stream[0] = static_cast<uint8_t>(stream[0] - 2);
+  assert(opens(stream, 700) && !accepted(stream, 700));  // a word too few
+
+  // Frequencies that leave none for implied: twice 2048 (bit length 12: z = 24, no more bits set), and length 13.
+  Bytes table = {'a', 'c', 'a'};
+  const auto table_of = [&](const std::vector<std::pair<unsigned, unsigned>>& steps) {  // zigzag, bits below the one
+    Bytes bytes = table;
+    size_t bit = 0;
+    const auto push = [&](unsigned value) {
+      if (bit % 8 == 0) bytes.push_back(0);
+      bytes.back() |= static_cast<uint8_t>(value << bit++ % 8);
+    };
+    for (const auto& [zigzag, num_bits] : steps) {
+      for (unsigned i = 0; i < zigzag; ++i) push(0);
+      push(1);
+      for (unsigned i = 0; i < num_bits; ++i) push(0);
+    }
+    return bytes;
+  };
+  EntropyTable read;
+  const uint8_t implied = table[2];
+  const auto reads = [&](const Bytes& bytes) {
+    const Stream stream(bytes.data(), bytes.size());
+    return entropy_read_table(stream.bytes.data(), stream.nbytes, &read);
+  };
+  assert(reads(table_of({{22, 3}, {0, 3}})) != 0 && read.frequencies[implied] == 2048);
+  assert(reads(table_of({{24, 3}, {1, 3}})) != 0 && read.frequencies[implied] == 1024);
+  assert(reads(table_of({{24, 3}, {0, 3}})) == 0);   // sum 4096
+  assert(reads(table_of({{26, 3}, {25, 0}})) == 0);  // 13 bits
+  assert(reads(table_of({{0, 0}, {0, 0}})) == 0);    // sum 0
+}
+
+}  // namespace
+}  // namespace tw
+
+int main() {
+  tw::test_round_trips();
+  tw::test_size();
+  tw::test_damage(tw::exponents(700), true);
+  tw::test_damage(tw::uniform(300, 256), true);
+  tw::test_damage(tw::constant(65, 9), true);
+  tw::test_damage(tw::exponents(9000), false);
+  tw::test_damage(tw::geometric(20000, 240), false);
+  tw::test_rejections();
+  std::puts("ok");
+}
