@@ -225,10 +225,11 @@ int check_arguments(const tw_frame& frame, const void* header, const Data& data,
   if (range.first == range.last) return TW_OK;
   const Index index(frame, header);
   if (data.covers(index.start(range.first), index.start(range.last))) return TW_OK;
-  return fail(error, TW_TRUNCATED, range.first, frame.header_nbytes + data.offset + data.nbytes,
-              "expected blocks up to byte %llu of the frame, the data ends at byte %llu",
-              static_cast<unsigned long long>(frame.header_nbytes + index.start(range.last)),
-              static_cast<unsigned long long>(frame.header_nbytes + data.offset + data.nbytes));
+  const auto position = [&](uint64_t at) { return static_cast<unsigned long long>(frame.header_nbytes + at); };
+  return fail(error, TW_TRUNCATED, range.first, position(data.offset + data.nbytes),
+              "the blocks lie at bytes %llu to %llu of the frame, the data given at %llu to %llu",
+              position(index.start(range.first)), position(index.start(range.last)), position(data.offset),
+              position(data.offset + data.nbytes));
 }
 
 }  // namespace
@@ -254,6 +255,9 @@ int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_e
   const uint64_t num_blocks = load<uint64_t>(header + kAtNumBlocks);
   if (num_blocks > kMaxData / kBlockAlign) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNumBlocks, "more blocks than the format allows");
+  }
+  if (num_blocks > frame->data_nbytes / kBlockAlign) {
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtNumBlocks, "more blocks than the data can hold");
   }
   frame->header_nbytes = ceil_to(index_offset(*frame) + 8 * num_blocks, kFrameAlign);
   if (src_nbytes < frame->header_nbytes) {

@@ -114,13 +114,13 @@ size_t encode_enec(const Block& block) {
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-size_t encode_cascade(const Block& block) {
+size_t encode_cascade(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
-  const Rests rests = split_rests(block);
   CascadeParams params;
   if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return 0;
   const size_t nbytes = cascade_nbytes(params);
-  const RestPlan plan = plan_rests(rests, scratch.runs, false, false, &scratch.rest);
+  const bool allow_bytes = block.spec.profile == kProfileCompact;
+  const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, false, &scratch.rest);
   if (plan.streams_nbytes + nbytes + plan.params_nbytes + kCascadeParams + kTagNbytes > block.stored - kBlockAlign)
     return 0;
   Written written;
@@ -216,6 +216,11 @@ size_t encode_entropy(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   Rests rests = split_rests(block);
   const EntropyPlan plan = plan_entropy(block);
+  CascadeParams cascade;
+  if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&
+      cascade_nbytes(cascade) + field_nbytes(block.n, rests.width) <= plan.nbytes) {
+    return encode_cascade(block, rests);
+  }
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
   const WordKernels& kernels = word_kernels();
@@ -248,7 +253,7 @@ size_t encode_words(const Block& block) {
     case kProfileEnec:
       return encode_enec(block);
     case kProfileFast:
-      return encode_cascade(block);
+      return encode_cascade(block, split_rests(block));
     default:
       return encode_entropy(block);
   }

@@ -21,6 +21,7 @@ int complete_frame(tw_frame* frame, tw_error* error) {
     return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected %s bits per element for dtype %s, got %u",
                 known ? "the dtype's" : "1 to 1024", frame->dtype, frame->bits);
   }
+  unsigned __int128 bits = frame->bits;
   uint64_t numel = 1;
   bool overflow = false, empty = false;
   for (uint32_t d = 0; d < frame->ndim; ++d) {
@@ -28,12 +29,11 @@ int complete_frame(tw_frame* frame, tw_error* error) {
     overflow |= __builtin_mul_overflow(numel, frame->shape[d], &numel);
   }
   if (empty) numel = 0, overflow = false;
-  uint64_t bits = 0;
-  overflow |= __builtin_mul_overflow(numel, uint64_t{frame->bits}, &bits);
-  if (overflow || ceil_div(bits, 8) > kMaxUncompressed) {
+  bits *= numel;
+  if (overflow || bits > static_cast<unsigned __int128>(kMaxUncompressed) * 8) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtShape, "the shape's size exceeds 2^62 bytes");
   }
-  frame->uncompressed_nbytes = ceil_div(bits, 8);
+  frame->uncompressed_nbytes = static_cast<uint64_t>((bits + 7) / 8);
   frame->word_nbytes = dtype.word_nbytes;
   frame->num_words = known ? numel : frame->uncompressed_nbytes;
   frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
