@@ -45,9 +45,10 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, message="%(prog)s %(version)s")
-def _commands() -> None:
+@click.pass_context
+def _commands(ctx: click.Context) -> None:
     """Lossless compression of model checkpoints, bit for bit.
 
     A checkpoint is a .safetensors file, or a directory of them with everything beside them. Each command takes --json,
@@ -61,6 +62,9 @@ def _commands() -> None:
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference); 130 Ctrl-C.
     """
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), file=sys.stderr)
+        ctx.exit(failures.USAGE)
 
 
 def main(args: Sequence[str] | None = None) -> int:

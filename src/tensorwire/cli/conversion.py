@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,8 @@ def convert(
     operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any
 ) -> None:
     """Run `operation` and print its report. `options` are passed on."""
+    if not (options["force"] or options["dry_run"]) and os.path.lexists(dst):
+        raise FileExistsError(errno.EEXIST, "it exists; name another DST, or pass --force to replace it", str(dst))
     title = operation.__name__.removesuffix("_checkpoint")
     try:
         with output.progress(title) as progress:

@@ -16,10 +16,8 @@ FINDING = 3
 INTERRUPTED = 130
 
 _ADVICE = {
-    errno.EEXIST: "name another destination, or pass --force to replace it",
     errno.ENOSPC: "make room and repeat the command: it goes on with the files that are finished",
     errno.EDQUOT: "make room and repeat the command: it goes on with the files that are finished",
-    errno.EAGAIN: "wait for the other process that writes there, then repeat the command",
     errno.EACCES: "change its permissions, or name another destination",
     errno.EPERM: "change its permissions, or name another destination",
     errno.EROFS: "name a destination on another file system",
@@ -59,7 +57,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
 def _explain_os(error: OSError) -> str:
     text = error.strerror or str(error)
     if error.filename is not None:
-        text += f": {str(error.filename)!r}"
+        text = f"{str(error.filename)!r}: {text}"
     advice = _ADVICE.get(error.errno or 0)
     return f"{text}; {advice}" if advice else text
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, str], None]
 
-_PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be: nothing is folded
+_PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
+_MIN_NAME_WIDTH = 16
+_BAR_NAME_WIDTH = 24
 
 
 def escape(text: str) -> str:
@@ -35,17 +37,23 @@ def print_line(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total: Sequence[str] | None = None) -> None:
-    """A table; the columns after the first whose title begins with ">" are set flush right, names fold at the margin.
+    """A table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
 
-    An optional last row is set apart.
+    On a terminal that is too narrow the names of the first column are cut in the middle, in a pipe never.
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
     # Rich ends the process by itself when a pipe is closed, so it does not get to write: it draws into a string.
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else _PIPE_WIDTH, markup=False, highlight=False)
+    table = _table(columns, rows, total)
+    excess = Measurement.get(console, console.options.update(width=_PIPE_WIDTH), table).maximum - console.width
+    if excess > 0 and rows:
+        width = max(_MIN_NAME_WIDTH, max(len(escape(row[0])) for row in rows) - excess)
+        table = _table(columns, [(_shorten(escape(row[0]), width), *row[1:]) for row in rows], total)
     with console.capture() as capture:
-        console.print(_table(columns, rows, total))
+        console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
 
 
@@ -54,17 +62,26 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequenc
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", border_style="dim")
+    table = Table(
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+        pad_edge=False,
+        show_footer=total is not None,
+        header_style="bold",
+        footer_style="bold",
+        border_style="dim",
+    )
     for index, title in enumerate(columns):
-        right = title.startswith(">")
         table.add_column(
-            Text(title.removeprefix(">")), justify="right" if right else "left", no_wrap=index > 0, overflow="fold"
+            Text(title.removeprefix(">")),
+            Text(escape(total[index])) if total is not None else "",
+            justify="right" if title.startswith(">") else "left",
+            no_wrap=index > 0,
+            overflow="fold",
         )
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))
-    if total is not None:
-        table.add_section()
-        table.add_row(*(Text(escape(cell)) for cell in total), style="bold")
     return table
 
 
@@ -90,14 +107,17 @@ def progress(title: str) -> Iterator[Progress | None]:
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            bars.update(task, completed=done, total=total, description=f"{title} {_shorten(escape(path))}")
+            bars.update(task, completed=done, total=total, description=f"{title} {_shorten(escape(path), _BAR_NAME_WIDTH)}")
 
         yield update
 
 
-def _shorten(name: str, width: int = 24) -> str:
-    """The end of a long name, which tells more than its beginning: model-00003-of-00004.safetensors."""
-    return name if len(name) <= width else "…" + name[1 - width :]
+def _shorten(name: str, width: int) -> str:
+    """Both ends of a long name: "encoder.layer.1…self.query.weight"."""
+    if len(name) <= width:
+        return name
+    tail = width * 3 // 5
+    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
 
 def size(nbytes: int) -> str:

@@ -45,10 +45,10 @@ def _print(report: VerifyReport) -> None:
         print(f"tensorwire: {output.escape(problem.message)}", file=sys.stderr)
     for name in report.ignored:
         output.print_line(f"note: not checked, the manifest does not know it: {name}")
-    content = (
-        f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}, "
-        f"{output.size(report.nbytes)}, {report.seconds:.2f} s ({output.speed(report.nbytes, report.seconds)})"
-    )
+    content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"
+    if report.kind == "compressed":
+        content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"
+        content += f" ({output.speed(report.nbytes, report.seconds)})"
     if report.problems:
         verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
     elif report.kind == "plain":

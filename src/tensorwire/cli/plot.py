@@ -1,0 +1,91 @@
+"""The figure of ``inspect --plot``: histograms of exponents, and the bits they take against their bound."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from ..checkpoint import InspectReport, TensorInfo
+
+_BIAS = {"BF16": 127, "F32": 127, "F16": 15, "F8_E4M3": 7, "F8_E5M2": 15}
+_COLORS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#5c4d7d")
+_RARE = 1e-7
+"""Shares below this are not drawn."""
+
+
+def draw(report: InspectReport, path: Path) -> None:
+    """Write the figure; the format follows from the suffix. A report without any exponent is a ValueError."""
+    tensors = [tensor for tensor in report.tensors if tensor.exponent_counts is not None and tensor.numel]
+    if not tensors:
+        raise ValueError(f"{report.path} has no tensor with exponents: there is nothing to plot")
+    coded = [tensor for tensor in tensors if tensor.exponent_bits is not None]
+    style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.hashsalt": "tensorwire"}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(10 if coded else 6, 4), layout="constrained")
+        axes = figure.subplots(1, 2 if coded else 1, squeeze=False)[0]
+        _draw_histograms(axes[0], tensors)
+        if coded:
+            _draw_bits(axes[1], coded)
+        image = io.BytesIO()
+        figure.savefig(image, format=path.suffix.removeprefix("."), dpi=160)
+    path.write_bytes(image.getvalue())
+
+
+def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
+    """A thin outline for each tensor, a bold one for all elements of a dtype."""
+    for color, dtype in zip(_COLORS, sorted({tensor.dtype for tensor in tensors}), strict=False):
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        sums = [0] * 256
+        for tensor in same:
+            counts = tensor.exponent_counts or ()
+            sums = [a + b for a, b in zip(sums, counts, strict=True)]
+            axes.step(*_shares(counts, _BIAS[dtype]), where="mid", color=color, alpha=0.2, linewidth=0.5)
+        axes.step(*_shares(sums, _BIAS[dtype]), where="mid", color=color, linewidth=1.5, label=f"{dtype}, all elements")
+    axes.set_yscale("log")
+    axes.set_ylim(_RARE, 1)
+    axes.set_xlabel("exponent, bias removed")
+    axes.set_ylabel("share of elements")
+    axes.set_title("Exponents (thin: each tensor)")
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False)
+
+
+def _shares(counts: list[int] | tuple[int, ...], bias: int) -> tuple[list[int], list[float]]:
+    used = [exponent for exponent, count in enumerate(counts) if count]
+    exponents = range(used[0] - 1, used[-1] + 2)  # one empty step on either side, so that the outline closes
+    total = sum(counts)
+    return [exponent - bias for exponent in exponents], [
+        counts[exponent] / total if 0 <= exponent < len(counts) else 0.0 for exponent in exponents
+    ]
+
+
+def _draw_bits(axes: Axes, tensors: list[TensorInfo]) -> None:
+    """Tensors in the order of the file: a mark for the bound, a dot for the bits, its area the number of elements."""
+    largest = max(tensor.numel for tensor in tensors)
+    bounds = [tensor.exponent_entropy or 0.0 for tensor in tensors]
+    axes.scatter(range(len(tensors)), bounds, marker="_", s=40, color="#333333", label="bound: order-0 entropy")
+    for color, dtype in zip(_COLORS, sorted({tensor.dtype for tensor in tensors}), strict=False):
+        chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
+        axes.scatter(
+            chosen,
+            [tensors[index].exponent_bits or 0.0 for index in chosen],
+            s=[8 + 180 * tensors[index].numel / largest for index in chosen],
+            color=color,
+            alpha=0.6,
+            linewidths=0,
+            label=f"{dtype} (area: elements)",
+        )
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("tensor, in the order of the file")
+    axes.set_ylabel("bits per exponent, overhead included")
+    axes.set_title("Bits against the bound")
+    axes.grid(alpha=0.2)
+    axes.legend(frameon=False, loc="lower right")
