@@ -62,7 +62,7 @@ sanitize: $(VENV)/.test ## The core's tests and the codec's under address and un
 	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site \
-	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider -m "not slow" $(SANITIZE_TESTS)
+	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow" $(SANITIZE_TESTS)
 
 fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	@command -v clang++ >/dev/null || { echo "make fuzz needs the Debian packages clang and libclang-rt-dev"; exit 1; }

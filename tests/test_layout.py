@@ -18,7 +18,7 @@ MAX_LINES = 500
 LAYERS = ("_version", "errors", "_core", "codec", "checkpoint", "torch", "cli")
 HELPERS = {"_arrays": "codec", "_frames": "codec", "__main__": "cli"}  # modules of a layer that is more than one file
 
-# C++: what a folder of core/ may include from. The header of the C ABI is for the frame, and for the statuses in common.
+# C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.
 INCLUDES = {
     "common": {"common"},
     "transforms": {"common", "transforms"},
