@@ -250,8 +250,6 @@ int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_e
   }
   int status = parse_fixed(header, frame, error);
   if (status != TW_OK) return status;
-  // Until shape and index are there, the sizes in the fixed part say how much is needed; nothing else rests on them
-  // yet.
   const uint64_t num_blocks = load<uint64_t>(header + kAtNumBlocks);
   if (num_blocks > kMaxData / kBlockAlign) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNumBlocks, "more blocks than the format allows");
@@ -259,7 +257,12 @@ int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_e
   if (num_blocks > frame->data_nbytes / kBlockAlign) {
     return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtNumBlocks, "more blocks than the data can hold");
   }
+  // Until the shape is there, the fixed part says how much is needed; nothing else rests on that.
   frame->header_nbytes = ceil_to(index_offset(*frame) + 8 * num_blocks, kFrameAlign);
+  if (src_nbytes >= index_offset(*frame)) {
+    status = parse_sizes(header, frame, error);
+    if (status != TW_OK) return status;
+  }
   if (src_nbytes < frame->header_nbytes) {
     return fail(error, TW_TRUNCATED, TW_NO_BLOCK, src_nbytes, "expected header and index of %llu bytes, got %llu",
                 static_cast<unsigned long long>(frame->header_nbytes), static_cast<unsigned long long>(src_nbytes));
@@ -268,8 +271,7 @@ int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_e
   if (header_checksum(header, frame->header_nbytes) != expected) {
     return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtChecksum, "checksum of header and index does not match");
   }
-  status = parse_sizes(header, frame, error);
-  return status != TW_OK ? status : check_index(header, *frame, error);
+  return check_index(header, *frame, error);
 }
 
 int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop, uint64_t* data_start,
