@@ -169,7 +169,19 @@ EntropyPlan plan_window(const uint32_t* wide, size_t size, size_t n, unsigned k)
   return plan;
 }
 
-EntropyPlan plan_entropy(const Block& block) {
+// Bytes of the rests without the top k mantissa bits, slices left aside.
+size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scratch) {
+  const unsigned low = rests.width - 1 - k;  // bits below the sign
+  for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
+    const uint64_t run = scratch->runs[r];
+    scratch->narrow_runs[r] = run >> (rests.width - 1) << low | (run & ((uint64_t{1} << low) - 1));
+  }
+  const Rests narrowed = {rests.numbers, rests.n, rests.nbytes, rests.width - k};
+  const RestPlan plan = plan_rests(narrowed, scratch->narrow_runs, false, false, &scratch->rest);
+  return plan.streams_nbytes + plan.params_nbytes;
+}
+
+EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
   const unsigned max_k = dtype.mantissa_bits < kMaxExtraBits ? dtype.mantissa_bits : kMaxExtraBits;
@@ -183,12 +195,12 @@ EntropyPlan plan_entropy(const Block& block) {
       for (size_t i = 0; i < size; ++i) wide[i] = wide[2 * i] + wide[2 * i + 1];
     }
     const EntropyPlan window = plan_window(wide, size, block.n, k);
+    const size_t rests_nbytes = narrowed_rests_nbytes(rests, k, &scratch);
     for (const uint32_t rare : {0u, 2u, 4u, 8u, 16u}) {
       EntropyPlan plan = window;
       drop_rare(block.n, rare, &plan);
       plan.nbytes = entropy_estimate(plan.histogram, block.n) +
-                    field_nbytes(plan.num_escapes, dtype.exponent_bits + k) +
-                    field_nbytes(block.n, dtype.mantissa_bits + 1 - k);
+                    field_nbytes(plan.num_escapes, dtype.exponent_bits + k) + rests_nbytes;
       if (plan.num_escapes <= 65535 && plan.nbytes < best.nbytes) best = plan;
     }
   }
@@ -215,10 +227,10 @@ void collect_escapes(const Block& block, const EntropyPlan& plan) {
 size_t encode_entropy(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   Rests rests = split_rests(block);
-  const EntropyPlan plan = plan_entropy(block);
+  const EntropyPlan plan = plan_entropy(block, rests);
   CascadeParams cascade;
   if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&
-      cascade_nbytes(cascade) + field_nbytes(block.n, rests.width) <= plan.nbytes) {
+      cascade_nbytes(cascade) + narrowed_rests_nbytes(rests, 0, &scratch) <= plan.nbytes) {
     return encode_cascade(block, rests);
   }
   if (plan.nbytes == SIZE_MAX) return 0;

@@ -16,7 +16,7 @@ struct EncodeScratch {
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
   alignas(64) uint8_t rests[kMaxBlockWords * sizeof(uint32_t) + kSlack];
   uint16_t escapes[kMaxBlockWords];
-  uint64_t runs[kMaxRuns];
+  uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
   uint32_t histogram[256];
   uint32_t wide_histogram[256u << kMaxExtraBits];
   CascadeScratch cascade;
