@@ -1,0 +1,236 @@
+"""Decode frames where they will be used: a small decoder in Triton, to prove that the format suits devices.
+
+The host reads the header, the index and the last 32 bytes of each block, where the descriptor stands, and checks that
+the streams they announce fill the block. Blocks of one coding, its parameters included, share a launch of a kernel
+compiled for these constants, one program for each block.
+
+docs/devices.md says what was proven, and on what. With TRITON_INTERPRET=1 in the environment, before Triton is first
+imported, the kernels run on tensors in CPU memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from ..codec import FrameReader
+from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
+from .triton_kernels import cascade_kernel, copy_kernel, enec_kernel
+
+__all__ = ["decode_frame"]
+
+_SEGMENT = 1024  # words that a program decodes at a time: 8 for each thread of 4 warps
+_DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor of the kinds below is longer
+_CONSTANT, _ENEC, _CASCADE = 1, 2, 3
+_OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zero_groups"}
+_TIER_WIDTHS = ((2, 2, 3), (2, 2, 2), (2, 1, 3), (1, 1, 1), (1, 2, 3), (3, 3), (2, 3), (1,))
+_PER_RUN = 255
+
+
+class _Dtype(NamedTuple):
+    torch: str
+    word: torch.dtype
+    exponent_bits: int
+    mantissa_bits: int
+
+
+_DTYPES = {
+    "BF16": _Dtype("bfloat16", torch.int16, 8, 7),
+    "F16": _Dtype("float16", torch.int16, 5, 10),
+    "F32": _Dtype("float32", torch.int32, 8, 23),
+    "F8_E4M3": _Dtype("float8_e4m3fn", torch.uint8, 4, 3),
+    "F8_E5M2": _Dtype("float8_e5m2", torch.uint8, 5, 2),
+}
+
+
+class _Block(NamedTuple):
+    """A block. `position` and `nbytes` are those of its bytes in the frame, `tail` is the last 32 of them."""
+
+    ordinal: int
+    first_word: int
+    num_words: int
+    position: int
+    nbytes: int
+    tail: bytes
+
+    def corrupt(self, message: str) -> CorruptDataError:
+        return CorruptDataError(message, block=self.ordinal, byte=self.position)
+
+    def unsupported(self, what: str) -> UnsupportedTensorError:
+        return UnsupportedTensorError(
+            f"expected blocks stored, constant, enec or cascade with one field of rests, got {what}",
+            block=self.ordinal,
+            byte=self.position,
+            advice="decode it on the CPU with tensorwire.decompress",
+        )
+
+    def place(self, stream_nbytes: list[int], params_nbytes: int) -> list[int]:
+        """Positions in the frame of streams of these sizes, which together must fill the block."""
+        positions, end = [], self.position
+        for nbytes in stream_nbytes:
+            positions.append(end)
+            end += nbytes
+        needed = -(-(end - self.position + params_nbytes + 1) // 32) * 32
+        if needed != self.nbytes:
+            raise self.corrupt(f"expected a block of {needed} bytes by its descriptor, got {self.nbytes}")
+        return positions
+
+
+class _Launch(NamedTuple):
+    """What blocks have in common that are decoded together: a kernel, and its constants but for the last."""
+
+    kernel: Any
+    constants: tuple[int, ...]
+
+
+def decode_frame(frame: torch.Tensor) -> torch.Tensor:
+    """Decode one frame on the device that holds it.
+
+    The checksum of header and index is checked, those of the blocks are not: damaged blocks may decode to wrong values,
+    but nothing is read outside the frame or written outside the result. Call it from one thread at a time for each
+    frame; the work is in the device's current stream.
+
+    Args:
+        frame: exactly one frame: a contiguous one-dimensional tensor of uint8, on the current device (on the CPU only
+            with TRITON_INTERPRET=1). Its dtype is BF16, F16, F32, F8_E4M3 or F8_E5M2; its blocks are stored, constant,
+            enec or cascade, with rests verbatim or trimmed alike in the whole block.
+
+    Returns:
+        A new tensor on the same device.
+
+    Raises:
+        UnsupportedTensorError: the frame has another dtype, or a block of another kind; the message names it.
+        CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: the frame is not valid.
+        ValueError: `frame` is not a tensor of that kind.
+    """
+    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous():
+        raise ValueError(f"expected a contiguous tensor of uint8 with one dimension, got {frame.dtype}, {frame.dim()}")
+    reader = _open(frame)
+    info = reader.info
+    if info.dtype not in _DTYPES:
+        raise UnsupportedTensorError(f"expected one of the dtypes {', '.join(_DTYPES)}, got {info.dtype}")
+    dtype = _DTYPES[info.dtype]
+    launches: dict[_Launch, list[list[int]]] = {}
+    for block in _blocks(frame, reader, dtype.word.itemsize):
+        launch, row = _plan(block, dtype)
+        launches.setdefault(launch, []).append(row)
+
+    words = torch.empty(info.uncompressed_nbytes // dtype.word.itemsize, dtype=dtype.word, device=frame.device)
+    for (kernel, constants), rows in launches.items():
+        table = torch.tensor(rows, dtype=torch.int64, device=frame.device)
+        kernel[(len(rows),)](frame, table, words, *constants, _SEGMENT)
+    result: torch.Tensor = words.view(getattr(torch, dtype.torch)).reshape(info.shape)
+    return result
+
+
+def _host(part: torch.Tensor) -> bytes:
+    data: bytes = part.cpu().numpy().tobytes()
+    return data
+
+
+def _open(frame: torch.Tensor) -> FrameReader:
+    """Check header, index and size."""
+    header_nbytes = FrameReader.header_size(_host(frame[: FrameReader.MIN_HEADER_NBYTES]))
+    reader = FrameReader(_host(frame[:header_nbytes]))
+    expected, got = reader.info.frame_nbytes, len(frame)
+    if got < expected:
+        raise TruncatedDataError(f"expected a frame of {expected} bytes, got {got}", byte=got)
+    if got > expected:
+        raise CorruptDataError(f"expected a frame of {expected} bytes, got {got}", byte=expected)
+    reader.check_trailer(_host(frame[expected - reader.trailer_nbytes :]))
+    return reader
+
+
+def _blocks(frame: torch.Tensor, reader: FrameReader, word_nbytes: int) -> list[_Block]:
+    info = reader.info
+    content_nbytes = info.block_words * word_nbytes
+    spans = []
+    for start in range(0, info.uncompressed_nbytes, content_nbytes):
+        stop = min(start + content_nbytes, info.uncompressed_nbytes)
+        lo, hi = reader.data_range(start, stop)
+        spans.append((start // word_nbytes, (stop - start) // word_nbytes, info.header_nbytes + lo, hi - lo))
+    ends = torch.tensor([position + nbytes for _, _, position, nbytes in spans], dtype=torch.int64, device=frame.device)
+    steps = torch.arange(-_DESCRIPTOR_NBYTES, 0, device=frame.device)
+    tails = _host(frame[ends[:, None] + steps[None, :]])
+    return [
+        _Block(k, *span, tails[k * _DESCRIPTOR_NBYTES : (k + 1) * _DESCRIPTOR_NBYTES]) for k, span in enumerate(spans)
+    ]
+
+
+def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
+    """The launch that decodes a block, and the block's row of its table."""
+    word_nbytes = dtype.word.itemsize
+    stored_nbytes = -(-block.num_words * word_nbytes // 32) * 32
+    head = [block.first_word, block.num_words]
+    if block.nbytes > stored_nbytes:
+        raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
+    if block.nbytes == stored_nbytes:
+        return _Launch(copy_kernel, (word_nbytes, word_nbytes)), [*head, block.position]
+
+    kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
+    if kind in _OTHER_KINDS:
+        raise block.unsupported(f"one of kind {_OTHER_KINDS[kind]}")
+    if kind not in (_CONSTANT, _ENEC, _CASCADE):
+        raise block.corrupt(f"expected a block of a kind from 1 to 6, got {kind}")
+    if kind == _CONSTANT:
+        block.place([], word_nbytes)
+        word = block.position + block.nbytes - 1 - word_nbytes
+        return _Launch(copy_kernel, (word_nbytes, 0)), [*head, word]
+    name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 8)
+    params = block.tail[-1 - params_nbytes : -1]
+    rest_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, dtype)
+    shared = (dtype.exponent_bits, dtype.mantissa_bits, rest_bits, trail)
+    params_nbytes += rest_params_nbytes
+    rest_nbytes = _field_size(block.num_words, rest_bits)
+    if kind == _ENEC:
+        return _plan_enec(block, params, variant, shared, rest_nbytes, params_nbytes)
+    return _plan_cascade(block, params, variant, shared, rest_nbytes, params_nbytes)
+
+
+def _plan_rest(block: _Block, kind: str, rest: int, end: int, dtype: _Dtype) -> tuple[int, int, int]:
+    """Bits of a rest that are stored, zeros below them, and size of the parameters, `end` bytes before the tag."""
+    bits = dtype.mantissa_bits + 1
+    if rest == 0:
+        return bits, 0, 0
+    if rest > 1:
+        raise block.unsupported(f"one of kind {kind} with rests in bytes")
+    lead, trail = block.tail[-3 - end : -1 - end]
+    if trail == _PER_RUN:
+        raise block.unsupported(f"one of kind {kind} with rests trimmed run by run")
+    if lead + trail > bits:
+        raise block.corrupt(f"expected rests of {bits} bits, got {lead} and {trail} to trim")
+    return bits - lead - trail, trail, 2
+
+
+def _plan_enec(
+    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], rest_nbytes: int, params_nbytes: int
+) -> tuple[_Launch, list[int]]:
+    b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
+    if not (2 <= variant <= 5 and 1 <= m < nb <= shared[0]):
+        raise block.corrupt(f"expected parameters of enec for {shared[0]} bits, got m {m}, nb {nb}, variant {variant}")
+    n, group = block.num_words, 1 << variant
+    sizes = [rest_nbytes, _field_size(n, m), _field_size(-(-n // group), 1), _field_size(num_high, nb - m)]
+    positions = block.place(sizes, params_nbytes)
+    return _Launch(enec_kernel, (*shared, group, m, nb)), [block.first_word, n, *positions, num_high, b]
+
+
+def _plan_cascade(
+    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], rest_nbytes: int, params_nbytes: int
+) -> tuple[_Launch, list[int]]:
+    widths = _TIER_WIDTHS[variant]
+    w1, w2, w3 = (*widths, 0, 0)[:3]
+    lo, a2, a3 = params[0], params[1] & 7, params[1] >> 3 & 7
+    counts = [int.from_bytes(params[k : k + 2], "little") for k in (2, 4, 6)]
+    num_bytes = counts[len(widths) - 1]
+    n2, n3 = (*counts[: len(widths) - 1], 0, 0)[:2]
+    n = block.num_words
+    sizes = [rest_nbytes, _field_size(n, w1), _field_size(n2, w2), _field_size(n3, w3), num_bytes]
+    rests, tier1, tier2, tier3, exponents = block.place(sizes, params_nbytes)
+    row = [block.first_word, n, rests, tier1, lo, tier2, n2, a2, tier3, n3, a3, exponents, num_bytes]
+    return _Launch(cascade_kernel, (*shared, w1, w2, w3)), row
+
+
+def _field_size(count: int, w: int) -> int:
+    """F(count, w)."""
+    return sum((count * p + 7) // 8 for p in (16, 8, 4, 2, 1) if w & p)
