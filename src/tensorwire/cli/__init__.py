@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One module per command, imported when it is called; docs/cli.md is its manual."""
+"""The command line: parse, call, print. One module per command, imported when it is called; docs/cli.md tells all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .. import __version__
+from .._version import __version__
 from . import failures
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from ..checkpoint import CheckpointReport, FileReport
 
 
-def convert(
-    operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any
-) -> None:
+def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any) -> None:
     """Run `operation` and print its report. `options` are passed on."""
     if not (options["force"] or options["dry_run"]) and os.path.lexists(dst):
         raise FileExistsError(errno.EEXIST, "it exists; name another DST, or pass --force to replace it", str(dst))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from . import options
 from .conversion import convert
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
@@ -17,9 +20,7 @@ from .conversion import convert
 @options.dry_run_option
 @options.force_option
 @options.json_option
-def command(
-    src: Path, dst: Path | None, threads: int | None, dry_run: bool, force: bool, as_json: bool
-) -> None:
+def command(src: Path, dst: Path | None, threads: int | None, dry_run: bool, force: bool, as_json: bool) -> None:
     """Restore a checkpoint, byte for byte.
 
     Every file is checked against the SHA-256 of its original. Without DST the result stands next to SRC:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,8 @@ from . import options, output
 from .failures import FINDING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..checkpoint import DiffReport, TensorDiff
 
 
@@ -30,10 +31,10 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
       tensorwire diff Llama-3.1-8B Llama-3.1-8B.tensorwire
       tensorwire diff step-1000/model.safetensors step-2000/model.safetensors
     """
-    from .. import checkpoint
+    from ..checkpoint import diff
 
     with output.progress("diff") as progress:
-        report = checkpoint.diff(a, b, threads=threads, progress=progress)
+        report = diff(a, b, threads=threads, progress=progress)
     if as_json:
         output.print_json(report)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,8 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..checkpoint import InspectReport, TensorInfo
 
 
@@ -38,12 +39,12 @@ def command(path: Path, plot: Path | None, force: bool, threads: int | None, as_
       tensorwire inspect Llama-3.1-8B.tensorwire
       tensorwire inspect model.safetensors --plot exponents.png
     """
-    from .. import checkpoint
+    from ..checkpoint import inspect
 
     if plot is not None:
         _check_plot(plot, force)
     with output.progress("inspect") as progress:
-        report = checkpoint.inspect(path, threads=threads, progress=progress)
+        report = inspect(path, threads=threads, progress=progress)
     if plot is not None:
         from .plot import draw
 
@@ -71,7 +72,7 @@ def _print(report: InspectReport) -> None:
         total=("all", "", "", f"{report.ratio:.3f}", output.decimals(bits), output.decimals(bound)),
     )
     print()
-    output.print_line("bits: per exponent, overhead included; bound: order-0 entropy of the tensor's exponents")
+    output.print_line("bits: per exponent, overhead included; bound: order-0 entropy")
     output.print_line(
         f"{report.path}: {report.kind}, {output.count(len(report.tensors), 'tensor')} in "
         f"{output.count(len(report.files), 'file')}, {output.size(report.nbytes)} stored as "

@@ -13,7 +13,7 @@ EXISTING_PATH = click.Path(exists=True, path_type=Path)
 NEW_PATH = click.Path(path_type=Path)
 
 json_option = click.option(
-    "as_json", "--json", is_flag=True, help="Print one JSON document instead; an error is {\"error\": ...}."
+    "as_json", "--json", is_flag=True, help='Print one JSON document instead; an error is {"error": ...}.'
 )
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads that code; by default one per usable core."

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
 _MIN_NAME_WIDTH = 16
 _BAR_NAME_WIDTH = 24
+_TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def escape(text: str) -> str:
@@ -107,7 +108,8 @@ def progress(title: str) -> Iterator[Progress | None]:
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            bars.update(task, completed=done, total=total, description=f"{title} {_shorten(escape(path), _BAR_NAME_WIDTH)}")
+            name = _shorten(escape(path), _BAR_NAME_WIDTH)
+            bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
 
@@ -146,10 +148,10 @@ def decimals(value: float | None, places: int = 3) -> str:
 
 
 def shape_text(shape: Sequence[int] | None) -> str:
-    """30522×384; "scalar" for no dimensions."""
+    """30522x384, with a multiplication sign; "scalar" for no dimensions."""
     if shape is None:
         return "-"
-    return "×".join(map(str, shape)) or "scalar"
+    return _TIMES.join(map(str, shape)) or "scalar"
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,8 @@ from . import options
 from .conversion import convert
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..codec import Profile
 
 

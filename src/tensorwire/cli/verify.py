@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,8 @@ from . import options, output
 from .failures import BAD_DATA
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..checkpoint import VerifyReport
 
 
@@ -29,10 +30,10 @@ def command(path: Path, threads: int | None, as_json: bool) -> int:
     Example:
       tensorwire verify Llama-3.1-8B.tensorwire && rm -r Llama-3.1-8B
     """
-    from .. import checkpoint
+    from ..checkpoint import verify
 
     with output.progress("verify") as progress:
-        report = checkpoint.verify(path, threads=threads, progress=progress)
+        report = verify(path, threads=threads, progress=progress)
     if as_json:
         output.print_json(report)
     else:

@@ -1,0 +1,171 @@
+"""What ``tensorwire bench`` measures: a sample of a checkpoint, each codec on it, and the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..checkpoint import open_file
+from ..codec import new_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .peers import Adapter, Codec
+
+SAMPLE_NBYTES = 64 << 20
+_MIN_SHARE = 0.01
+"""Of the largest sample: dtypes with less are left out, a few position ids would double the table."""
+_MIN_RUNS = 3
+_MAX_RUNS = 20
+_MIN_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The first SAMPLE_NBYTES of all tensors of one dtype, one behind the other."""
+
+    dtype: str
+    data: memoryview
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One codec on one sample.
+
+    Attributes:
+        dtype, nbytes: of the sample.
+        codec, version: what was measured; version is "" for memcpy.
+        compressed_nbytes: size of the result.
+        compress_seconds, decompress_seconds: medians; one thread.
+        error: why there are no figures, or that the result was wrong; None if all is well.
+    """
+
+    dtype: str
+    nbytes: int
+    codec: str
+    version: str
+    compressed_nbytes: int | None = None
+    compress_seconds: float | None = None
+    decompress_seconds: float | None = None
+    error: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.compressed_nbytes else self.nbytes / self.compressed_nbytes
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on besides the data."""
+    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "system": platform.platform(terse=True)}
+
+
+def samples(path: Path) -> list[Sample]:
+    """A sample for each dtype of a checkpoint that NumPy has a name for, in the order in which they turn up."""
+    parts: dict[str, list[Any]] = {}
+    sizes: dict[str, int] = {}
+    for dtype, data in _tensors(path, sizes):
+        parts.setdefault(dtype, []).append(data)
+        sizes[dtype] = sizes.get(dtype, 0) + len(data)
+    least = _MIN_SHARE * max(sizes.values(), default=0)
+    return [Sample(dtype, _joined(pieces, sizes[dtype])) for dtype, pieces in parts.items() if sizes[dtype] > least]
+
+
+def synthetic() -> list[Sample]:
+    """BF16 weights: normal, each row with a log-normal scale; seed 0."""
+    rows, columns = SAMPLE_NBYTES // 2 // 4096, 4096
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal((rows, columns), dtype=np.float32)
+    weights *= (0.02 * np.exp(0.3 * generator.standard_normal((rows, 1)))).astype(np.float32)
+    bits = weights.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to nearest, ties to even
+    return [Sample("BF16", _joined([rounded.astype(np.uint16).reshape(-1).view(np.uint8)], SAMPLE_NBYTES))]
+
+
+def measure(adapter: Adapter, sample: Sample) -> Measurement:
+    """Check a round trip, then time both directions in reused, page-aligned memory."""
+    what = (sample.dtype, len(sample.data), adapter.name, adapter.version)
+    try:
+        codec = adapter.make(sample.dtype)
+        out = new_buffer(len(sample.data))
+        packed = codec.compress(codec.prepare(sample.data))
+        if not _equal(codec.decompress(packed, out), sample.data):
+            return Measurement(*what, error="wrong result")
+        compress_seconds = _median(lambda: _time_compress(codec, sample.data))
+        decompress_seconds = _median(lambda: _time(codec.decompress, packed, out))
+    except Exception as error:  # what a peer raises is its own business
+        return Measurement(*what, error=f"{type(error).__name__}: {error}")
+    return Measurement(*what, len(packed), compress_seconds, decompress_seconds)
+
+
+def _time_compress(codec: Codec, data: memoryview) -> float:
+    return _time(codec.compress, codec.prepare(data))
+
+
+def _time(function: Callable[..., Any], *args: Any) -> float:
+    start = time.perf_counter()
+    function(*args)
+    return time.perf_counter() - start
+
+
+def _median(timed: Callable[[], float]) -> float:
+    times = [timed() for _ in range(_MIN_RUNS)]
+    while len(times) < _MAX_RUNS and sum(times) < _MIN_SECONDS:
+        times.append(timed())
+    return statistics.median(times)
+
+
+def _equal(result: Any, data: memoryview) -> bool:
+    return np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(data, np.uint8))
+
+
+def _joined(pieces: list[Any], nbytes: int) -> memoryview:
+    buffer = new_buffer(nbytes)
+    np.concatenate(pieces, out=np.frombuffer(buffer, np.uint8))
+    return buffer
+
+
+def _tensors(path: Path, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
+    """(dtype, bytes) of each tensor, or of its first rows where `sizes` nears the end of the sample."""
+    files = sorted(path.rglob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"{str(path)!r} holds no .safetensors file")
+    for name in files:
+        with open_file(name) as file:
+            for key in file.keys():  # noqa: SIM118 - it is not a mapping
+                tensor = file.get_slice(key)
+                room = SAMPLE_NBYTES - sizes.get(tensor.dtype, 0)
+                rows = _rows_within(tensor, room)
+                if rows:
+                    data = tensor[:rows] if tensor.shape else tensor[()]
+                    yield tensor.dtype, np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _rows_within(tensor: Any, nbytes: int) -> int:
+    from ..codec import dtype_bits
+
+    bits = dtype_bits(tensor.dtype)
+    if bits < 8:
+        return 0  # narrower than a byte, or unknown: no array of NumPy's
+    row_nbytes = bits // 8
+    for size in tensor.shape[1:]:
+        row_nbytes *= size
+    rows = tensor.shape[0] if tensor.shape else 1
+    return min(rows, nbytes // row_nbytes) if row_nbytes else 0
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
