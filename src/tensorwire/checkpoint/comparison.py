@@ -54,10 +54,9 @@ def diff(
         differing = []
         for name in names:
             place_a, place_b = tensors_a.get(name), tensors_b.get(name)
-            meter.begin(name)
+            meter.begin(name, place_a.nbytes if place_a is not None else 0)
             found = _compare(name, place_a, place_b, threads, meter)
-            if place_a is not None:
-                meter.end(place_a.nbytes)
+            meter.end()
             if found is not None:
                 differing.append(found)
     both_directories = root_a.is_dir() and root_b.is_dir()

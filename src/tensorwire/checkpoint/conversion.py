@@ -71,7 +71,7 @@ class Conversion:
         if self._work is not None and self._is_directory:
             self._work.result.mkdir(exist_ok=True)
         for source in sorted(files, key=lambda file: (file.kind == REPLACED, file.path)):
-            self._meter.begin(source.path)
+            self._meter.begin(source.path, source.nbytes)
             with ErrorContext(file=source.location):
                 if source.kind == REPLACED:
                     self._replace(source)
@@ -81,7 +81,7 @@ class Conversion:
                     self._transfer(source)
                 else:
                     self._copy(source)
-            self._meter.end(source.nbytes)
+            self._meter.end()
 
     def write_manifest(self, manifest: Manifest) -> None:
         data = manifest.dump()
@@ -131,6 +131,7 @@ class Conversion:
     def _copy(self, source: SourceFile) -> None:
         with InputFile(source.location) as origin, self._output(source.path) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
+            check_size(source, origin.nbytes)
             if source.known is not None and source.known.sha256 != sha256:
                 raise CorruptDataError(f"expected a file with SHA-256 {source.known.sha256}, got {sha256}")
             file.sync()

@@ -169,8 +169,9 @@ class TensorSlice:
 
     def __getitem__(self, index: Any) -> Any:
         items = _expand(index, len(self.shape))
-        if not items:
-            return self._rows(0, 1, self.shape)
+        if not self.shape:
+            return self._rows(0, 1, ())
+        items = items or [slice(None)]
         size = self.shape[0]
         if isinstance(items[0], slice):
             rows = range(size)[items[0]]

@@ -44,7 +44,7 @@ def inspect(
     metadata: dict[str, str] = {}
     compressed, restorable, file_nbytes = False, True, 0
     for name, location in files.items():
-        meter.begin(name)
+        meter.begin(name, location.stat().st_size)
         with StoredFile(location) as stored, ErrorContext(file=location):
             compressed = compressed or stored.compressed
             restorable = restorable and stored.record() is not None
@@ -54,7 +54,7 @@ def inspect(
                 with ErrorContext(tensor=tensor.name):
                     tensors.append(_describe(stored, tensor, name, threads))
                 meter.advance(tensor.entry.nbytes)
-            meter.end(stored.file.nbytes)
+            meter.end()
     if root.is_dir() and (root / MANIFEST_NAME).exists():
         compressed_directory(root)
         restorable = True

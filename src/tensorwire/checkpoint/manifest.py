@@ -151,8 +151,7 @@ def _parse_file(value: object) -> ManifestFile:
     if not isinstance(value, dict) or value.keys() != _MEMBERS.get(str(value.get("kind"))):
         raise CorruptDataError("expected path, kind and what belongs to the kind in each file of the manifest")
     file = ManifestFile(**value)
-    texts = [file.path, file.sha256, file.header, file.content, file.stored_sha256]
-    if not all(isinstance(text, (str, type(None))) for text in texts) or type(file.nbytes) is not int:
+    if not all(isinstance(text, str) for key, text in value.items() if key != "nbytes") or type(file.nbytes) is not int:
         raise CorruptDataError("expected texts and a size in each file of the manifest")
     if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256):
         raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")

@@ -17,24 +17,25 @@ class Meter:
         self._progress = progress
         self._total = total
         self._done = 0
-        self._finished = 0
+        self._target = 0
         self._path = ""
 
-    def begin(self, path: str) -> None:
+    def begin(self, path: str, nbytes: int) -> None:
+        """A file, which counts for `nbytes` bytes, is next."""
         self._path = path
+        self._target = self._done + nbytes
         self._report()
 
     def advance(self, nbytes: int) -> None:
-        """Count bytes of the file at work."""
-        self._done += nbytes
+        """Count bytes of the file at work, up to what it counts for."""
+        self._done = min(self._done + nbytes, self._target)
         self._report()
 
-    def end(self, nbytes: int) -> None:
-        """The file at work, of `nbytes` bytes in all, is done."""
-        self._finished += nbytes
-        self._done = self._finished
+    def end(self) -> None:
+        """The file at work is done, whatever has been counted."""
+        self._done = self._target
         self._report()
 
     def _report(self) -> None:
         if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total, self._path)
+            self._progress(self._done, self._total, self._path)

@@ -14,7 +14,7 @@ from .paths import is_safetensors, scan
 from .pipeline import WindowStream, Worker
 from .progress import Meter
 from .results import Problem, VerifyReport
-from .sources import SourceFile, absolute, compressed_directory
+from .sources import SourceFile, absolute, check_size, compressed_directory
 from .stored import StoredFile
 from .transfer import copy_file
 
@@ -93,7 +93,7 @@ class _Verifier:
     def run(self, files: list[SourceFile]) -> None:
         meter = Meter(self._progress, sum(file.nbytes for file in files))
         for source in files:
-            meter.begin(source.path)
+            meter.begin(source.path, source.nbytes)
             self.num_files += 1
             try:
                 with ErrorContext(file=source.location):
@@ -103,7 +103,7 @@ class _Verifier:
                         self._check_copy(source, meter)
             except (FormatError, OSError, ValueError) as error:
                 self.problems.append(_problem(error, source))
-            meter.end(source.nbytes)
+            meter.end()
 
     def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
         with StoredFile(source.location) as stored:
@@ -133,6 +133,7 @@ class _Verifier:
                     hashing.submit(digest.update, window.data, done=window.release)
                     self.nbytes += nbytes
                     meter.advance(nbytes)
+            check_size(source, reader.header.data_start + reader.header.data_nbytes)
             if record is not None and not bad and digest.hexdigest() != record.sha256:
                 raise _mismatch(record.sha256, digest.hexdigest())
 
