@@ -31,7 +31,7 @@ demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, comp
 	$(VENV)/bin/python examples/demo.py
 
 test: ctest test-neon $(VENV)/.test ## The quick test suite
-	$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow"
+	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.package $(VENV)/.test ## Large tensors and long mutations
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600

@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it once
+
 
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,7 +28,6 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow  # compiles the core from nothing
 def test_wheel_contents(wheel: Path, repository: Path) -> None:
     tags = wheel.stem.split("-")[-3:]
     assert tags[:2] == ["py3", "none"]
@@ -47,7 +48,6 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 
 
-@pytest.mark.slow
 def test_library_exports_the_c_abi_alone(wheel: Path, repository: Path, tmp_path: Path) -> None:
     """Nothing else is visible, and no C++ runtime is needed where the wheel is installed."""
     with zipfile.ZipFile(wheel) as archive:
