@@ -39,7 +39,11 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
         assert "tensorwire = tensorwire.cli:main" in archive.read(entry_points).decode()
     package = {name for name in names if ".dist-info/" not in name}
     tracked = subprocess.run(
-        ["git", "ls-files", "src/tensorwire"], cwd=repository, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/tensorwire"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     sources = {name.removeprefix("src/") for name in tracked.stdout.split()}
     assert "tensorwire/py.typed" in sources
