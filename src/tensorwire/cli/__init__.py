@@ -12,6 +12,7 @@ import click
 
 from .._version import __version__
 from . import failures
+from .options import COMPLETION_VARIABLE, PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +57,9 @@ def _commands(ctx: click.Context) -> None:
 
     \b
     Example:
-      tensorwire compress Llama-3.1-8B           makes Llama-3.1-8B.tensorwire, about a third smaller
-      tensorwire verify Llama-3.1-8B.tensorwire
-      tensorwire decompress Llama-3.1-8B.tensorwire copy
+      tensorwire compress llama             makes llama.tensorwire, smaller
+      tensorwire verify llama.tensorwire
+      tensorwire decompress llama.tensorwire copy
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference); 130 Ctrl-C.
     """
@@ -85,10 +86,19 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    # Not click's own main(): it takes a closed pipe for an error, and writes an empty line when it is interrupted.
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(_commands, {}, PROGRAM, COMPLETION_VARIABLE, instruction)
     try:
-        code: int | None = _commands.main(arguments, prog_name="tensorwire", standalone_mode=False)
+        with _commands.make_context(PROGRAM, arguments) as ctx:
+            code: int | None = _commands.invoke(ctx)
     except BrokenPipeError:
         raise
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except (Exception, KeyboardInterrupt) as error:
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return failures.report(error, as_json="--json" in options)

@@ -55,9 +55,11 @@ def command(path: Path | None, as_json: bool) -> int:
 
 
 def _print(source: str, machine: dict[str, Any], results: list[Measurement], missing: list[str]) -> None:
-    output.print_line(f"{source}; {machine['cpu']}, one thread of {machine['cores']} cores")
+    sizes = {result.dtype: output.size(result.nbytes) for result in results}
+    output.print_line(f"{source}: " + ", ".join(f"{dtype} {size}" for dtype, size in sizes.items()))
+    output.print_line(f"{machine['cpu']}, {output.count(machine['cores'], 'core')}; one thread")
     print()
-    columns = ("codec", "version", "dtype", ">size", ">ratio", ">compress", ">decompress")
+    columns = ("codec", "version", "dtype", ">ratio", ">compress", ">decompress")
     output.print_table(columns, [_row(result) for result in results])
     print()
     for result in results:
@@ -72,5 +74,4 @@ def _row(result: Measurement) -> tuple[str, ...]:
         "-" if seconds is None else output.speed(result.nbytes, seconds)
         for seconds in (result.compress_seconds, result.decompress_seconds)
     ]
-    size = output.size(result.nbytes)
-    return result.codec, result.version, result.dtype, size, output.decimals(result.ratio), *speeds
+    return result.codec, result.version, result.dtype, output.decimals(result.ratio), *speeds

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from .options import COMPLETION_VARIABLE, PROGRAM
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -14,9 +16,9 @@ def command(ctx: click.Context, shell: str) -> None:
 
     \b
     Example:
-      eval "$(tensorwire completion bash)"        in ~/.bashrc; zsh likewise in ~/.zshrc
-      tensorwire completion fish > ~/.config/fish/completions/tensorwire.fish
+      eval "$(tensorwire completion bash)"     in ~/.bashrc; zsh: in ~/.zshrc
+      tensorwire completion fish | source      in ~/.config/fish/config.fish
     """
     kind = get_completion_class(shell)
     assert kind is not None, shell
-    print(kind(ctx.find_root().command, {}, "tensorwire", "_TENSORWIRE_COMPLETE").source())
+    print(kind(ctx.find_root().command, {}, PROGRAM, COMPLETION_VARIABLE).source())

@@ -34,8 +34,8 @@ def command(
 
     \b
     Example:
-      tensorwire compress Llama-3.1-8B --dry-run
-      tensorwire compress Llama-3.1-8B /mnt/small/Llama-3.1-8B --profile compact
+      tensorwire compress llama --dry-run
+      tensorwire compress llama /mnt/small/llama --profile compact
     """
     from ..checkpoint import compress_checkpoint
 

@@ -29,7 +29,7 @@ def command(src: Path, dst: Path | None, threads: int | None, dry_run: bool, for
 
     \b
     Example:
-      tensorwire decompress Llama-3.1-8B.tensorwire
+      tensorwire decompress llama.tensorwire
       tensorwire decompress small/model.safetensors model.safetensors --force
     """
     from ..checkpoint import decompress_checkpoint

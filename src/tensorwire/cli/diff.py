@@ -28,7 +28,7 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
 
     \b
     Example:
-      tensorwire diff Llama-3.1-8B Llama-3.1-8B.tensorwire
+      tensorwire diff llama llama.tensorwire
       tensorwire diff step-1000/model.safetensors step-2000/model.safetensors
     """
     from ..checkpoint import diff

@@ -36,7 +36,7 @@ def command(path: Path, plot: Path | None, force: bool, threads: int | None, as_
 
     \b
     Example:
-      tensorwire inspect Llama-3.1-8B.tensorwire
+      tensorwire inspect llama.tensorwire
       tensorwire inspect model.safetensors --plot exponents.png
     """
     from ..checkpoint import inspect

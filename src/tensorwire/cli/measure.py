@@ -101,7 +101,7 @@ def measure(adapter: Adapter, sample: Sample) -> Measurement:
         compress_seconds = _median(lambda: _time_compress(codec, sample.data))
         decompress_seconds = _median(lambda: _time(codec.decompress, packed, out))
     except Exception as error:  # what a peer raises is its own business
-        return Measurement(*what, error=f"{type(error).__name__}: {error}")
+        return Measurement(*what, error=f"{type(error).__name__}: {error}".splitlines()[0])
     return Measurement(*what, len(packed), compress_seconds, decompress_seconds)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+PROGRAM = "tensorwire"
+COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"
 SUFFIX = ".tensorwire"
 _SAFETENSORS = ".safetensors"
 

@@ -32,7 +32,7 @@ def command(
 
     \b
     Example:
-      tensorwire transcode Llama-3.1-8B.tensorwire archive/Llama-3.1-8B --profile compact
+      tensorwire transcode llama.tensorwire archive/llama --profile compact
     """
     from ..checkpoint import transcode_checkpoint
 

@@ -28,7 +28,7 @@ def command(path: Path, threads: int | None, as_json: bool) -> int:
 
     \b
     Example:
-      tensorwire verify Llama-3.1-8B.tensorwire && rm -r Llama-3.1-8B
+      tensorwire verify llama.tensorwire && rm -r llama
     """
     from ..checkpoint import verify
 

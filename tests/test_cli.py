@@ -1,0 +1,456 @@
+"""Every command: what it prints, where, and its exit code; in good cases and bad ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tensorwire.cli import main, output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "completion")
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        assert self.out.count("\n") == 1, "one document on one line"
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run_main(*args: object) -> Ran:
+        code = main([str(argument) for argument in args])
+        return Ran(code, *capsys.readouterr())
+
+    return run_main
+
+
+def weights(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+
+
+def tensors() -> dict[str, np.ndarray]:
+    return {
+        "layer.weight": weights(1, (300, 200)).astype(ml_dtypes.bfloat16),
+        "layer.bias": weights(2, (200,)),
+        "two_exponents": np.repeat(np.array([1.0, 2.0], np.float32), 8192),
+    }
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A directory as it comes from a hub."""
+    path = tmp_path / "model"
+    path.mkdir()
+    save_file(tensors(), path / "model.safetensors")
+    (path / "config.json").write_text('{"model_type": "bert"}')
+    (path / "notes.txt").write_text("kept as they are")
+    return path
+
+
+@pytest.fixture
+def compressed(model: Path, run: Run) -> Path:
+    path = model.with_name("small")
+    assert run("compress", model, path).code == 0
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def damage(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    path.write_bytes(data)
+
+
+# Good cases
+
+
+def test_compress_writes_next_to_the_source(model: Path, run: Run) -> None:
+    ran = run("compress", model)
+    assert (ran.code, ran.err) == (0, "")
+    written = model.with_name("model.tensorwire")
+    assert sum(map(len, contents(written).values())) < sum(map(len, contents(model).values()))
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["file", "content", "before", "after", "ratio"]
+    assert any(line.startswith("notes.txt") and "copied" in line for line in lines)
+    assert lines[-1].startswith(f"wrote {written}: ")
+
+
+def test_round_trip_of_a_directory(model: Path, run: Run) -> None:
+    original = contents(model)
+    assert run("compress", model).code == 0
+    shutil.rmtree(model)
+    ran = run("decompress", model.with_name("model.tensorwire"))
+    assert (ran.code, ran.err) == (0, "")
+    assert contents(model) == original
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a b ünïcödé 模型.safetensors"])
+def test_round_trip_of_a_file(tmp_path: Path, run: Run, name: str) -> None:
+    source = tmp_path / name
+    save_file(tensors(), source)
+    original = source.read_bytes()
+    assert run("compress", source).code == 0
+    small = tmp_path / name.replace(".safetensors", ".tensorwire.safetensors")
+    assert small.stat().st_size < len(original)
+    source.unlink()
+    ran = run("decompress", small)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"wrote {source}: ")
+    assert source.read_bytes() == original
+
+
+def test_decompress_of_a_name_without_the_suffix(compressed: Path, model: Path, run: Run) -> None:
+    assert run("decompress", compressed).code == 0
+    assert contents(compressed.with_name("small.decompressed")) == contents(model)
+
+
+def test_source_named_by_a_dot(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model)
+    assert run("compress", ".").code == 0
+    assert model.with_name("model.tensorwire").is_dir()
+
+
+def test_read_only_source(model: Path, run: Run) -> None:
+    before = contents(model)
+    for path in (*model.iterdir(), model):
+        path.chmod(path.stat().st_mode & ~0o222)
+    try:
+        assert run("compress", model).code == 0
+        assert contents(model) == before
+    finally:
+        model.chmod(0o755)
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress", "transcode"])
+def test_dry_run_writes_nothing_and_says_the_sizes(command: str, model: Path, compressed: Path, run: Run) -> None:
+    source = model if command == "compress" else compressed
+    options = ["--profile", "compact"] if command == "transcode" else []
+    target = model.with_name("target")
+    before = sorted(model.parent.iterdir())
+    dry = run(command, source, target, "--dry-run", *options)
+    assert dry.code == 0
+    assert dry.out.splitlines()[-1].startswith(f"would write {target}: ")
+    assert sorted(model.parent.iterdir()) == before
+    planned = run(command, source, target, "--dry-run", "--json", *options).json
+    done = run(command, source, target, "--json", *options).json
+    assert planned["dry_run"]
+    assert not done["dry_run"]
+    assert planned["files"] == done["files"]
+    for file in done["files"]:
+        assert file["nbytes_out"] == (target / file["path"]).stat().st_size
+
+
+def test_transcode_gives_what_compress_gives(model: Path, compressed: Path, run: Run) -> None:
+    direct, transcoded = model.with_name("direct"), model.with_name("transcoded")
+    assert run("compress", model, direct, "--profile", "compact").code == 0
+    ran = run("transcode", compressed, transcoded, "--profile", "compact")
+    assert (ran.code, ran.err) == (0, "")
+    name = "model.safetensors"
+    assert (transcoded / name).read_bytes() == (direct / name).read_bytes()
+    assert run("decompress", transcoded, model.with_name("back")).code == 0
+    assert contents(model.with_name("back")) == contents(model)
+
+
+def test_verify(model: Path, compressed: Path, run: Run) -> None:
+    ran = run("verify", compressed)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"{compressed}: ok: checksums and SHA-256 of the original files; 3 tensors")
+    assert run("verify", compressed, "--json").json["ok"] is True
+    plain = run("verify", model)
+    assert plain.code == 0
+    assert "nothing is compressed" in plain.out
+
+
+def test_inspect_gives_the_bound(compressed: Path, run: Run) -> None:
+    ran = run("inspect", compressed)
+    assert (ran.code, ran.err) == (0, "")
+    rows = {line.split()[0]: line.split() for line in ran.out.splitlines() if line.strip()}
+    assert rows["tensor"] == ["tensor", "dtype", "shape", "ratio", "bits", "bound"]
+    assert rows["two_exponents"][1:3] == ["F32", "16384"]
+    assert rows["two_exponents"][-1] == "1.000"  # one of two exponents, each as often
+    assert rows["layer.weight"][1:3] == ["BF16", "300\N{MULTIPLICATION SIGN}200"]
+    tensor = {tensor["name"]: tensor for tensor in run("inspect", compressed, "--json").json["tensors"]}
+    assert tensor["two_exponents"]["exponent_entropy"] == 1.0
+    assert tensor["two_exponents"]["exponent_counts"][127:129] == [8192, 8192]
+
+
+def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
+    ran = run("inspect", model / "model.safetensors")
+    assert ran.code == 0
+    line = next(line for line in ran.out.splitlines() if line.startswith("two_exponents"))
+    assert line.split() == ["two_exponents", "F32", "16384", "1.000", "-", "1.000"]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_inspect_plot(compressed: Path, run: Run, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    path = compressed.with_name("plot" + suffix)
+    assert run("inspect", compressed, "--plot", path).code == 0
+    assert path.read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    path.write_bytes(b"mine")
+    again = run("inspect", compressed, "--plot", path)
+    assert (again.code, again.out) == (2, "")
+    assert "exists" in again.err
+    assert path.read_bytes() == b"mine"
+    assert run("inspect", compressed, "--plot", path, "--force").code == 0
+    assert path.read_bytes() != b"mine"
+
+
+def test_diff_of_equals(model: Path, compressed: Path, run: Run) -> None:
+    ran = run("diff", model, compressed)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("equal: 3 tensors")
+
+
+def test_diff_counts_elements(tmp_path: Path, run: Run) -> None:
+    a, b = tensors(), tensors()
+    b["layer.weight"].view(np.uint16)[[0, 7], [5, 9]] ^= 1
+    b["layer.bias"] = b["layer.bias"].astype(np.float16)
+    del b["two_exponents"]
+    b["new"] = np.zeros(3, np.float32)
+    save_file(a, tmp_path / "a.safetensors")
+    save_file(b, tmp_path / "b.safetensors")
+    paths = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    ran = run("diff", *paths)
+    assert (ran.code, ran.err) == (3, "")
+    rows = {line.split()[0]: line.split()[1:] for line in ran.out.splitlines() if line.strip()}
+    assert rows["layer.weight"] == ["changed", "BF16", "300\N{MULTIPLICATION SIGN}200", "same", "60,000", "2", "5"]
+    assert rows["layer.bias"][0] == "retyped"
+    assert rows["two_exponents"][0] == "removed"
+    assert rows["new"][0] == "added"
+    report = run("diff", *paths, "--json")
+    assert report.code == 3
+    assert report.json["num_different_elements"] == 2
+    assert {tensor["name"]: tensor["status"] for tensor in report.json["tensors"]} == {
+        "layer.weight": "changed", "layer.bias": "retyped", "two_exponents": "removed", "new": "added",
+    }  # fmt: skip
+
+
+# Bad cases
+
+
+def test_nothing_is_overwritten(model: Path, compressed: Path, run: Run) -> None:
+    before = contents(compressed)
+    ran = run("compress", model, compressed)
+    assert (ran.code, ran.out) == (2, "")
+    assert "exists" in ran.err
+    assert "--force" in ran.err
+    assert contents(compressed) == before
+    assert run("compress", model, compressed, "--profile", "compact", "--force").code == 0
+    assert contents(compressed) != before
+
+
+def test_verify_names_the_tensor_and_goes_on(compressed: Path, run: Run) -> None:
+    file = compressed / "model.safetensors"
+    damage(file, file.stat().st_size // 2)
+    ran = run("verify", compressed)
+    assert ran.code == 1
+    assert ran.err.startswith("tensorwire: ")
+    assert any(name in ran.err for name in tensors())
+    assert "damaged: 1 problem; 3 tensors" in ran.out
+    report = run("verify", compressed, "--json")
+    assert report.code == 1
+    assert report.json["ok"] is False
+    assert report.json["problems"][0]["file"] == "model.safetensors"
+
+
+@pytest.mark.parametrize("how", ["flipped", "truncated"])
+def test_damage_is_an_error_and_leaves_nothing(compressed: Path, run: Run, how: str) -> None:
+    file = compressed / "model.safetensors"
+    nbytes = file.stat().st_size
+    if how == "flipped":
+        damage(file, nbytes // 2)
+    else:
+        os.truncate(file, nbytes - 64)
+    target = compressed.with_name("back")
+    ran = run("decompress", compressed, target)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.count("\n") == 1
+    assert "model.safetensors" in ran.err
+    assert not target.exists()
+    failed = run("decompress", compressed, target, "--json")
+    assert failed.code == 1
+    assert set(failed.json["error"]) == {"kind", "message", "file", "tensor", "block", "byte"}
+    assert failed.json["error"]["kind"] in ("CorruptDataError", "TruncatedDataError")
+    assert failed.err == ran.err, "a reader sees the same line"
+
+
+def test_a_file_that_is_no_safetensors(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"\xff" * 100)
+    for command in ("compress", "decompress", "inspect"):
+        ran = run(command, path)
+        assert (ran.code, ran.out) == (1, ""), command
+        assert ran.err.startswith("tensorwire: "), command
+
+
+def test_the_wrong_command_for_the_state(model: Path, compressed: Path, run: Run) -> None:
+    again = run("compress", compressed, model.with_name("again"))
+    assert again.code == 2
+    assert "transcode" in again.err
+    assert run("decompress", model, model.with_name("again")).code == 2
+    assert run("transcode", model, model.with_name("again"), "--profile", "fast").code == 2
+    assert not model.with_name("again").exists()
+
+
+def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(b"\x80\x02")
+    ran = run("compress", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "pickle" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["compres"], "did you mean 'compress'?"),
+        (["frobnicate"], "the commands are compress,"),
+        (["compress", ".", "--profle", "fast"], "--profile"),
+        (["compress", ".", "--profile", "fats"], "'fast'"),
+        (["compress", ".", "--threads", "0"], "x>=1"),
+        (["compress"], "SRC"),
+        (["verify", "no/such/path"], "no/such/path"),
+        (["transcode", ".", "x"], "--profile"),
+        (["inspect", ".", "--plot", "x.bmp"], ".png"),
+        (["completion", "tcsh"], "bash"),
+    ],
+)
+def test_usage_errors(run: Run, arguments: list[str], advice: str) -> None:
+    if "--plot" in arguments:
+        pytest.importorskip("matplotlib")
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("tensorwire: ")
+    assert advice in ran.err
+    assert ran.err.count("\n") == 2
+    assert "--help" in ran.err.splitlines()[1]
+
+
+def test_usage_error_as_json(run: Run) -> None:
+    ran = run("verify", "no/such/path", "--json")
+    assert ran.code == 2
+    assert "no/such/path" in ran.json["error"]["message"]
+    assert run("verify", "--", "--json").out == "", "behind -- it is a path"
+
+
+def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.cli.inspect.find_spec", lambda name: None)
+    ran = run("inspect", model, "--plot", "x.png")
+    assert (ran.code, ran.out) == (2, "")
+    assert "pip install 'tensorwire[plot]'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (OSError(28, "No space left on device", "x"), 1, "'x': No space left on device; make room"),
+        (PermissionError(13, "Permission denied", "x"), 1, "'x': Permission denied; change its permissions"),
+        (MemoryError(), 1, "out of memory"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_errors_of_the_system(
+    model: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tensorwire.checkpoint.verify", fail)
+    ran = run("verify", model, "--json")
+    assert ran.code == code
+    assert f"tensorwire: {text}" in ran.err
+    assert text in ran.json["error"]["message"]
+
+
+def test_a_defect_keeps_its_traceback(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.checkpoint.verify", lambda *args, **options: {}["missing"])
+    with pytest.raises(KeyError):
+        run("verify", model)
+
+
+def test_names_cannot_drive_the_terminal(tmp_path: Path, run: Run) -> None:
+    evil = "a\x1b[2J\n__b\u202ec"
+    model = tmp_path / f"dir{evil}"
+    model.mkdir()
+    save_file({evil: weights(0, (64, 64))}, model / "model.safetensors")
+    (model / f"file{evil}").write_text("x")
+    small = tmp_path / "small"
+    other = tmp_path / "other.safetensors"
+    save_file({evil: weights(1, (64, 64))}, other)
+    shown = evil.encode("unicode_escape").decode()
+    for arguments in (
+        ("compress", model, small), ("inspect", small), ("verify", model), ("diff", model, other),
+        ("compress", other, model), ("decompress", model, tmp_path / evil),
+    ):  # fmt: skip
+        ran = run(*arguments)
+        printed = ran.out + ran.err
+        assert shown in printed or repr(evil)[1:-1] in printed, arguments
+        assert not set(printed) & {"\x1b", "\u202e"}, arguments
+        assert "\n__b" not in printed, arguments
+
+
+# Help, version, completion
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
+    ran = run(*command, "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "Example:\n" in ran.out
+    assert f"tensorwire {' '.join(command)}" in ran.out.partition("Example:\n")[2]
+    assert all(len(line) <= 80 for line in ran.out.splitlines())
+    if command and command != ("completion",):
+        assert "--json" in ran.out
+
+
+def test_no_arguments_is_a_usage_error(run: Run) -> None:
+    ran = run()
+    assert (ran.code, ran.out) == (2, "")
+    assert all(name in ran.err for name in COMMANDS)
+
+
+def test_version(run: Run) -> None:
+    from tensorwire import __version__
+
+    assert run("--version") == Ran(0, f"tensorwire {__version__}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(run: Run, shell: str) -> None:
+    ran = run("completion", shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert "_TENSORWIRE_COMPLETE" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (90_868_376, "90.9 MB"), (999_900_000, "1 GB")],
+)
+def test_size(nbytes: int, text: str) -> None:
+    assert output.size(nbytes) == text

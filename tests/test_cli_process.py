@@ -1,0 +1,189 @@
+"""The command as a process: pipes, terminals, signals, start-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+COMMAND = [sys.executable, "-m", "tensorwire"]
+
+# The command line in its own process, whose first report of progress is a signal that has come from outside.
+INTERRUPTED = """
+import contextlib, os, signal, sys, time
+from tensorwire.cli import main, output
+
+@contextlib.contextmanager
+def progress(title):
+    def update(done, total, path):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    yield update
+
+output.progress = progress
+sys.exit(main())
+"""
+
+
+def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], check=False, text=True, **{"capture_output": True, **options}
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.safetensors"
+    weights = np.random.default_rng(0).standard_normal((256, 256), dtype=np.float32)
+    save_file({f"layer.{i}.weight": weights + np.float32(i) for i in range(4)}, path)
+    return path
+
+
+def test_exit_codes(file: Path) -> None:
+    assert run("compress", file).returncode == 0
+    small = file.with_name("a.tensorwire.safetensors")
+    assert run("verify", small).returncode == 0
+    other = file.with_name("b.safetensors")
+    save_file({"x": np.zeros(3, np.float32)}, other)
+    assert run("diff", file, other).returncode == 3
+    assert run("compress", file).returncode == 2
+    os.truncate(small, small.stat().st_size - 1)
+    assert run("verify", small).returncode == 1
+
+
+def test_pipes_stay_clean(file: Path) -> None:
+    small = file.with_name("small.safetensors")
+    for arguments in (("compress", file, small), ("verify", small), ("inspect", small), ("diff", file, small)):
+        ran = run(*arguments)
+        assert (ran.returncode, ran.stderr) == (0, ""), arguments
+        assert "\x1b" not in ran.stdout, arguments
+        assert "…" not in ran.stdout, arguments
+        assert all(line == line.rstrip() for line in ran.stdout.splitlines()), arguments
+
+
+def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
+    primary, secondary = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+        command = [*COMMAND, "compress", str(file), "--json"]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=secondary, env=environment, check=True)
+        shown = os.read(primary, 1 << 16).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+    assert json.loads(ran.stdout)["action"] == "compress"
+    assert "compress" in shown
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor is shown again"
+
+
+def test_table_on_a_narrow_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    name = "model.layers.0." + "x" * 80 + ".weight"
+    save_file({name: np.ones((8, 8), np.float32)}, path)
+    primary, secondary = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+        ran = subprocess.run(
+            [*COMMAND, "inspect", path.name], stdout=secondary, env=environment, cwd=tmp_path, check=True
+        )
+        shown = os.read(primary, 1 << 16).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+    assert ran.returncode == 0
+    row = next(re.sub(r"\x1b\[\d*m", "", line) for line in shown.splitlines() if "…" in line)
+    assert row.startswith("model.layers.0.x")
+    assert ".weight  F32" in row
+    assert len(row) == 80
+
+
+def test_reader_that_closes_the_pipe(file: Path) -> None:
+    with subprocess.Popen([*COMMAND, "inspect", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written(file: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = run("inspect", file, capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("tensorwire: No space left on device")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_closed_output(file: Path) -> None:
+    ran = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *COMMAND, "verify", str(file)], check=False, capture_output=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_names_outside_the_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "ü.safetensors"
+    save_file({"模型": np.ones((4, 4), np.float32)}, path)
+    ran = run("inspect", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert r"\u6a21\u578b" in ran.stdout
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+def test_interrupt(file: Path, command: str) -> None:
+    source = file
+    if command == "decompress":
+        source = file.with_name("small.safetensors")
+        assert run("compress", file, source).returncode == 0
+    target = file.with_name("target.safetensors")
+    arguments = [command, str(source), str(target)]
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert ran.stderr.splitlines() == [
+        f"{target}.partial holds what is done: the same command goes on with it.",
+        "tensorwire: interrupted",
+    ]
+    assert not target.exists()
+    assert run(*arguments).returncode == 0
+    assert target.exists()
+    assert not Path(f"{target}.partial").exists()
+
+
+def test_interrupt_of_what_only_reads(file: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, "verify", str(file)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert ran.stderr == "tensorwire: interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["compress", "--help"]])
+def test_start_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = f"import sys; from tensorwire.cli import main; main({arguments!r}); print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.partition(".")[0] for name in ran.stderr.split()}
+    assert not loaded & {"numpy", "ml_dtypes", "torch", "rich", "matplotlib"}
+    assert "tensorwire._core" not in ran.stderr.split()
+
+
+def test_completion_offers_commands_and_options() -> None:
+    def complete(words: str, index: int) -> str:
+        environment = {
+            **os.environ,
+            "_TENSORWIRE_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(index),
+        }
+        return run(env=environment).stdout
+
+    assert "transcode" in complete("tensorwire tr", 1)
+    assert "--profile" in complete("tensorwire compress --pr", 2)
+    assert "compact" in complete("tensorwire compress --profile c", 3)
