@@ -15,7 +15,7 @@ INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core build.ta
 SANITIZE_TESTS := $(addprefix tests/,test_bad_data.py test_codec.py test_conformance.py)
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src fuzz/CMakeLists.txt -type f \
   ! -path '*/__pycache__/*' ! -name '*.so')
-CXX_SOURCES = $(shell find core fuzz -name '*.cpp' -o -name '*.h')
+CXX_SOURCES = $(shell find core fuzz benchmarks -name '*.cpp' -o -name '*.h')
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
@@ -76,7 +76,7 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	done
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
-	$(VENV)/bin/python -m benchmarks
+	$(VENV)/bin/python -m benchmarks.codecs
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
