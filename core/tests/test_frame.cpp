@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -106,7 +107,7 @@ void check_range(const tw_frame& frame, const std::vector<uint8_t>& bytes, const
   std::vector<uint8_t> part(stop - start);
   CHECK(tw_decode(&frame, bytes.data(), data.data(), first, data.size(), start, stop, part.data(), 2, TW_VERIFY,
                   &error) == TW_OK);
-  CHECK(std::memcmp(part.data(), content.data() + start, part.size()) == 0);
+  CHECK(std::equal(part.begin(), part.end(), content.data() + start));
 }
 
 void check_damage(const tw_frame& frame, std::vector<uint8_t> bytes, const std::vector<uint8_t>& content) {
