@@ -179,11 +179,13 @@ def test_transcode_gives_what_compress_gives(model: Path, compressed: Path, run:
 def test_verify(model: Path, compressed: Path, run: Run) -> None:
     ran = run("verify", compressed)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith(f"{compressed}: ok: checksums and SHA-256 of the original files; 3 tensors")
+    assert ran.out.startswith(f"{compressed}: ok; checksums and SHA-256 of the original files\n3 tensors in 3 files, ")
     assert run("verify", compressed, "--json").json["ok"] is True
     plain = run("verify", model)
     assert plain.code == 0
-    assert "nothing is compressed" in plain.out
+    assert plain.out == f"{model}: plain; the structure is ok, there are no checksums to check the data against\n" + (
+        "3 tensors in 1 file\n"
+    )
 
 
 def test_inspect_gives_the_bound(compressed: Path, run: Run) -> None:
@@ -272,7 +274,7 @@ def test_verify_names_the_tensor_and_goes_on(compressed: Path, run: Run) -> None
     assert ran.code == 1
     assert ran.err.startswith("tensorwire: ")
     assert any(name in ran.err for name in tensors())
-    assert "damaged: 1 problem; 3 tensors" in ran.out
+    assert "damaged: 1 problem\n3 tensors" in ran.out
     report = run("verify", compressed, "--json")
     assert report.code == 1
     assert report.json["ok"] is False
@@ -454,3 +456,27 @@ def test_completion_script(run: Run, shell: str) -> None:
 )
 def test_size(nbytes: int, text: str) -> None:
     assert output.size(nbytes) == text
+
+
+def keys(value: object) -> set[str]:
+    """The names in a document, those of open maps left out."""
+    if isinstance(value, list):
+        return set().union(*map(keys, value))
+    if not isinstance(value, dict):
+        return set()
+    return set(value).union(*(keys(item) for name, item in value.items() if name not in ("num_blocks", "metadata")))
+
+
+def test_the_manual_names_every_field(model: Path, compressed: Path, repository: Path, run: Run) -> None:
+    manual = (repository / "docs" / "cli.md").read_text()
+    file = compressed / "model.safetensors"
+    documents = [
+        run("compress", model, model.with_name("x"), "--json").json,
+        run("diff", model, compressed, "--json").json,
+        run("inspect", compressed, "--json").json,
+        run("compress", "no/such/path", "--json").json,
+    ]
+    damage(file, file.stat().st_size // 2)
+    documents.append(run("verify", compressed, "--json").json)
+    for name in set().union(*map(keys, documents)):
+        assert f'"{name}"' in manual

@@ -52,8 +52,8 @@ class _Commands(click.Group):
 def _commands(ctx: click.Context) -> None:
     """Lossless compression of model checkpoints, bit for bit.
 
-    A checkpoint is a .safetensors file, or a directory of them with everything beside them. Each command takes --json,
-    and --help shows its examples.
+    A checkpoint is a .safetensors file, or a directory of them with everything beside them. Each command that has a
+    result prints it as JSON with --json.
 
     \b
     Example:

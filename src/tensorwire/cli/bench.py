@@ -34,16 +34,13 @@ def command(path: Path | None, as_json: bool) -> int:
 
     samples = measure.synthetic() if path is None else measure.samples(path)
     adapters = [adapter for adapter in ADAPTERS if adapter.installed]
-    total = sum(len(sample.data) for sample in samples) * len(adapters)
+    tasks = [(adapter, sample) for sample in samples for adapter in adapters]
     results: list[Measurement] = []
-    with output.progress("bench") as progress:
-        done = 0
-        for sample in samples:
-            for adapter in adapters:
-                if progress is not None:
-                    progress(done, total, f"{sample.dtype} {adapter.name}")
-                results.append(measure.measure(adapter, sample))
-                done += len(sample.data)
+    with output.progress("bench", in_bytes=False) as progress:
+        for adapter, sample in tasks:
+            if progress is not None:
+                progress(len(results), len(tasks), f"{sample.dtype} {adapter.name}")
+            results.append(measure.measure(adapter, sample))
     machine = measure.machine()
     if as_json:
         missing = [adapter.name for adapter in ADAPTERS if not adapter.installed]

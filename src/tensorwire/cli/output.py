@@ -87,24 +87,35 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequenc
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Progress | None]:
-    """What a checkpoint operation takes as `progress`: a bar on standard error if that is a terminal, else None."""
+def progress(title: str, *, in_bytes: bool = True) -> Iterator[Progress | None]:
+    """What a checkpoint operation takes as `progress`: a bar on standard error if that is a terminal, else None.
+
+    `in_bytes` says what done and total count.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
     from rich.progress import Progress as Bars
 
     console: Console = Console(file=sys.stderr, highlight=False)
-    columns = (
+    numbers = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) if in_bytes else (MofNCompleteColumn(),)
+    with Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=console, transient=True, expand=True) as bars:
+        *numbers,
+        console=console,
+        transient=True,
+        expand=True,
+    ) as bars:
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:

@@ -28,7 +28,7 @@ def command(path: Path, threads: int | None, as_json: bool) -> int:
 
     \b
     Example:
-      tensorwire verify llama.tensorwire && rm -r llama
+      tensorwire verify llama.tensorwire
     """
     from ..checkpoint import verify
 
@@ -53,7 +53,8 @@ def _print(report: VerifyReport) -> None:
     if report.problems:
         verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
     elif report.kind == "plain":
-        verdict = "structure ok; nothing is compressed, so there are no checksums to check the data against"
+        verdict = "plain; the structure is ok, there are no checksums to check the data against"
     else:
-        verdict = "ok: checksums and SHA-256 of the original files" if report.exact else "ok: checksums"
-    output.print_line(f"{report.path}: {verdict}; {content}")
+        verdict = "ok; checksums and SHA-256 of the original files" if report.exact else "ok; checksums"
+    output.print_line(f"{report.path}: {verdict}")
+    output.print_line(content)
