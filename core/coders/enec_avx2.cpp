@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "coders/byte_select_avx2.h"
+#include "coders/byte_select.h"
 #include "coders/enec.h"
 
 namespace tw {
