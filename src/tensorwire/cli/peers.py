@@ -228,14 +228,14 @@ class _Blosc2(Codec):
 
 
 class _Pcodec(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool, kind: str) -> None:
+    def __init__(self, dtype: str, threads: int, verify: bool, kind: str, level: int) -> None:
         super().__init__(dtype, threads, verify)
         if kind == "float" and dtype not in ("F16", "F32", "F64"):
             raise ValueError(f"pcodec has no float mode for {dtype}")
         self._view = f"{kind}{8 * _item_nbytes(dtype)}"
         pcodec = import_module("pcodec")
         self._standalone = pcodec.standalone
-        self._config = pcodec.ChunkConfig(compression_level=8, enable_8_bit=self._view == "uint8")
+        self._config = pcodec.ChunkConfig(compression_level=level, enable_8_bit=self._view == "uint8")
 
     def prepare(self, data: memoryview) -> Any:
         return _numbers(data, self.dtype).view(self._view)
@@ -321,8 +321,10 @@ ADAPTERS = (
     Adapter("zstandard 3", "zstandard", "zstandard", _Zstandard, (3,), threaded=True, checksums=True),
     Adapter("blosc2 shuffle zstd 1", "blosc2", "blosc2", _Blosc2, ("SHUFFLE", "ZSTD"), threaded=True),
     Adapter("blosc2 bitshuffle lz4 1", "blosc2", "blosc2", _Blosc2, ("BITSHUFFLE", "LZ4"), threaded=True),
-    Adapter("pcodec 8 int", "pcodec", "pcodec", _Pcodec, ("uint",)),
-    Adapter("pcodec 8 float", "pcodec", "pcodec", _Pcodec, ("float",)),
+    Adapter("pcodec 8 int", "pcodec", "pcodec", _Pcodec, ("uint", 8)),
+    Adapter("pcodec 8 float", "pcodec", "pcodec", _Pcodec, ("float", 8)),
+    Adapter("pcodec 12 int", "pcodec", "pcodec", _Pcodec, ("uint", 12)),
+    Adapter("pcodec 12 float", "pcodec", "pcodec", _Pcodec, ("float", 12)),
     Adapter("lz4", "lz4", "lz4", _LZ4, checksums=True),
 )
 """Ours first, then the peers, the nearest rivals first."""

@@ -1,0 +1,198 @@
+"""All codecs on one data set, in one process: python -m benchmarks.codecs.contest DATASET ... prints JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks import data
+from benchmarks.timing import interleave, pinned, relative, speed, timed
+from tensorwire import _core
+from tensorwire.cli.peers import ADAPTERS
+from tensorwire.codec import new_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.timing import Seconds
+    from tensorwire.cli.peers import Adapter, Codec
+
+PAGE_NBYTES = 4096
+YARDSTICKS = {"memcpy": "vs_memcpy", "zipnn": "vs_zipnn"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A codec in one setting."""
+
+    adapter: Adapter
+    codec: Codec
+    threads: int
+    verify: bool | None  # None: it has no checksums, or has always the same
+
+    @property
+    def key(self) -> str:
+        return f"{self.adapter.name}/{self.threads}/{self.verify}"
+
+
+class Contest:
+    """Round trips of a data set through codecs.
+
+    Tensors lie each at the start of a page, both where they come from and where they go; frames are kept.
+    """
+
+    def __init__(self, pieces: Sequence[memoryview]) -> None:
+        starts = [0]
+        for piece in pieces:
+            starts.append(-(-(starts[-1] + len(piece)) // PAGE_NBYTES) * PAGE_NBYTES)
+        self.nbytes = sum(map(len, pieces))
+        source, target = new_buffer(starts[-1]), new_buffer(starts[-1])
+        bounds = [slice(start, start + len(piece)) for start, piece in zip(starts, pieces, strict=False)]
+        self._pieces = [source[bound] for bound in bounds]
+        self._outs = [target[bound] for bound in bounds]
+        for mine, piece in zip(self._pieces, pieces, strict=True):
+            mine[:] = piece
+        self._frames: dict[str, list[Any]] = {}
+
+    def compress(self, entry: Entry) -> float:
+        seconds, frames = 0.0, []
+        with pinned(entry.threads):
+            for piece in self._pieces:
+                prepared = entry.codec.prepare(piece)
+                took, frame = timed(entry.codec.compress, prepared)
+                seconds += took
+                frames.append(frame if len(self._pieces) == 1 else _kept(frame))
+        self._frames[entry.key] = frames
+        return seconds
+
+    def decompress(self, entry: Entry) -> float:
+        seconds = 0.0
+        with pinned(entry.threads):
+            for frame, out in zip(self._frames[entry.key], self._outs, strict=True):
+                seconds += timed(entry.codec.decompress, frame, out)[0]
+        return seconds
+
+    def check(self, entry: Entry) -> tuple[float, float]:
+        """Compare a round trip bit by bit; return the seconds that it took in both directions."""
+        compress_seconds = self.compress(entry)
+        for out in self._outs:
+            np.frombuffer(out, np.uint8)[:] = 0xA5
+        decompress_seconds = 0.0
+        for piece, frame, out in zip(self._pieces, self._frames[entry.key], self._outs, strict=True):
+            took, result = timed(entry.codec.decompress, frame, out)
+            decompress_seconds += took
+            if not np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(piece, np.uint8)):
+                raise RuntimeError(f"{entry.key}: the result differs from the input")
+        return compress_seconds, decompress_seconds
+
+    def compressed_nbytes(self, entry: Entry) -> int:
+        return sum(len(frame) for frame in self._frames[entry.key])
+
+
+def entries(dataset: data.Dataset, threads: Sequence[int], adapters: Sequence[Adapter]) -> Iterator[Entry]:
+    """Every installed codec that takes the dtype: with checksums, and without where they can be left out."""
+    for adapter in adapters:
+        if not adapter.installed:
+            continue
+        for count in threads if adapter.threaded else (1,):
+            # Two threads without checksums are asked of `fast` alone.
+            both = count == 1 or adapter.name == "tensorwire fast"
+            for verify in ((True, False) if both else (True,)) if adapter.checksums else (None,):
+                try:
+                    codec = adapter.make(dataset.dtype, threads=count, verify=verify is not False)
+                except ValueError:
+                    continue  # not of this dtype
+                codec.prepare(dataset.data)  # a codec that learns does so from all of it
+                yield Entry(adapter, codec, count, verify)
+
+
+def run(
+    dataset: data.Dataset, unit: str, threads: Sequence[int], rounds: int, budget: float, adapters: Sequence[Adapter]
+) -> list[dict[str, Any]]:
+    """Rows of one data set.
+
+    Args:
+        unit: "whole": all tensors as one buffer; "tensor": one after the other.
+        rounds, budget: as for `interleave`, for compression and decompression each.
+    """
+    contest = Contest([dataset.data] if unit == "whole" else list(dataset.tensors()))
+    field = list(entries(dataset, threads, adapters))
+    operations, warm_up = {}, {}
+    for entry in field:
+        warm_up[f"{entry.key}/compress"], warm_up[f"{entry.key}/decompress"] = contest.check(entry)
+        operations[f"{entry.key}/compress"] = partial(contest.compress, entry)
+        operations[f"{entry.key}/decompress"] = partial(contest.decompress, entry)
+    seconds = interleave(operations, warm_up, rounds, budget)
+    return [_row(dataset, unit, entry, contest.nbytes, contest.compressed_nbytes(entry), seconds) for entry in field]
+
+
+def _row(
+    dataset: data.Dataset, unit: str, entry: Entry, nbytes: int, compressed: int, seconds: dict[str, Seconds]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "dataset": dataset.name,
+        "unit": unit,
+        "codec": entry.adapter.name,
+        "version": entry.adapter.version,
+        "threads": entry.threads,
+        "verify": entry.verify,
+        "cpu": _core.cpu_target() if entry.adapter.package == "tensorwire" else None,
+        "nbytes": nbytes,
+        "compressed_nbytes": compressed,
+        "ratio": nbytes / compressed,
+    }
+    for direction in ("compress", "decompress"):
+        mine = seconds[f"{entry.key}/{direction}"]
+        row[direction] = speed(mine, nbytes)
+        for yardstick, name in YARDSTICKS.items():
+            other = seconds.get(f"{yardstick}/{entry.threads}/None/{direction}")
+            row[direction][name] = relative(mine, other) if other else None
+        alone = seconds.get(f"{entry.adapter.name}/1/{entry.verify}/{direction}")
+        row[direction]["vs_one_thread"] = relative(mine, alone) if alone else None
+    return row
+
+
+def _kept(frame: Any) -> Any:
+    """`frame`, out of the codec's own memory."""
+    if not isinstance(frame, memoryview):
+        return frame
+    copy = new_buffer(len(frame))
+    copy[:] = frame
+    return copy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", choices=data.NAMES)
+    parser.add_argument("--units", nargs="+", default=["whole"], choices=("whole", "tensor"))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=10.0)
+    parser.add_argument("--ours", action="store_true", help="leave the peers out")
+    options = parser.parse_args()
+    dataset = data.load(options.dataset)
+    whole, by_tensor = dataset.bounds()
+    facts = {
+        "name": dataset.name,
+        "dtype": dataset.dtype,
+        "nbytes": len(dataset.data),
+        "tensors": len(dataset.shapes),
+        "sha256": dataset.sha256(),
+        "bound_whole": whole,
+        "bound_by_tensor": by_tensor,
+    }
+    adapters = [adapter for adapter in ADAPTERS if not options.ours or adapter.package in ("memcpy", "tensorwire")]
+    rows = []
+    for unit in options.units:
+        rows += run(dataset, unit, options.threads, options.rounds, options.budget, adapters)
+    json.dump({"dataset": facts, "rows": rows}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

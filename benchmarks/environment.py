@@ -1,0 +1,84 @@
+"""What the figures depend on besides the data and the code: machine, versions, date."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("numpy", "safetensors", "torch", "zipnn", "openzl", "zstandard", "blosc2", "pcodec", "lz4")
+# For the C library's allocator: memory that was freed is used again, and in huge pages, as ours is. Without this the
+# peers that allocate their results pay for fresh pages in each call.
+ALLOCATOR = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"
+}
+
+
+def describe(command: str) -> dict[str, Any]:
+    """Facts for the results; `command` is what was run."""
+    return {
+        "command": command,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _output("git", "describe", "--always", "--dirty"),
+        "cpu": _field("/proc/cpuinfo", "model name") or platform.processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "caches": _caches(),
+        "memory": _field("/proc/meminfo", "MemTotal"),
+        "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def load() -> float:
+    """The load average of the last minute; a benchmark wants it near 0 when it starts."""
+    return os.getloadavg()[0]
+
+
+def child(**variables: str) -> dict[str, str]:
+    """The environment for a process of this package, `variables` added; it finds what this one finds."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _caches() -> str:
+    found = []
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind = _read(index / "type")
+        if kind != "Instruction":
+            found.append(f"L{_read(index / 'level')} {_read(index / 'size')}")
+    return ", ".join(found)
+
+
+def _field(path: str, name: str) -> str:
+    for line in _read(path).splitlines():
+        if line.startswith(name):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -1,0 +1,84 @@
+"""Timing: interleaved rounds, medians with spread, and the core that a thread runs on."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Seconds = list[float | None]
+"""Of one operation, round by round; None for a round that left it out."""
+
+
+def interleave(
+    operations: Mapping[str, Callable[[], float]], warm_up: Mapping[str, float], rounds: int, budget: float
+) -> dict[str, Seconds]:
+    """Run every operation once in each round, so that a disturbance hits all of them: A B C, A B C, ...
+
+    Args:
+        operations: each runs once, may prepare as it likes, and returns the seconds that count.
+        warm_up: the seconds that each has taken before; they count only where nothing else does.
+        rounds: how many.
+        budget: an operation that has taken more than this many seconds, the warm-up's included, is left out from then on.
+
+    Returns:
+        The seconds of each operation, one number for each round.
+    """
+    seconds: dict[str, Seconds] = {name: [] for name in operations}
+    spent = dict(warm_up)
+    for _ in range(rounds):
+        for name, operation in operations.items():
+            if spent[name] > budget:
+                seconds[name].append(None)
+                continue
+            took = operation()
+            spent[name] += took
+            seconds[name].append(took)
+    for name, values in seconds.items():
+        if all(value is None for value in values):
+            values[0] = warm_up[name]
+    return seconds
+
+
+def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+    """(seconds, result) of a call."""
+    start = time.perf_counter()
+    result = function(*args)
+    return time.perf_counter() - start, result
+
+
+def speed(seconds: Seconds, nbytes: int) -> dict[str, float]:
+    """Median and quartiles in GB/s, and how often it was measured."""
+    return spread([nbytes / value / 1e9 for value in seconds if value is not None])
+
+
+def relative(seconds: Seconds, other: Seconds) -> dict[str, float] | None:
+    """How many times as fast as `other`, round by round; None where no round has both."""
+    ratios = [b / a for a, b in zip(seconds, other, strict=True) if a is not None and b is not None]
+    return spread(ratios) if ratios else None
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, quartiles (of a single value: itself) and number of values."""
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+    return {"low": quartiles[0], "median": quartiles[1], "high": quartiles[2], "runs": len(values)}
+
+
+@contextmanager
+def pinned(threads: int) -> Iterator[None]:
+    """Keep this thread on the last usable core if it is to be the only one; on all of them otherwise."""
+    if threads != 1 or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, {max(cores)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
