@@ -57,7 +57,7 @@ class Dataset:
         return hashlib.sha256(self.data).hexdigest()
 
     def bounds(self) -> tuple[float, float]:
-        """The order-0 bounds of the ratio: exponents at their entropy, over all tensors and tensor by tensor; the rest as is."""
+        """The order-0 bounds of the ratio over all tensors, and tensor by tensor: exponents at their entropy, the rest raw."""
         counts = np.array([exponent_histogram(self.dtype, tensor) for tensor in self.tensors()], np.float64)
         rest = counts.sum() * (dtype_bits(self.dtype) - _EXPONENTS[self.dtype][0])
         bits = 8.0 * len(self.data)
@@ -116,7 +116,7 @@ def _minilm(name: str, dtype: str, cast: Callable[[Any], Any]) -> Dataset:
 
 
 def _scaled(values: Any, dtype: Any) -> Any:
-    """As FP8 checkpoints are made: one scale for each tensor, its largest magnitude becomes the largest finite value."""
+    """As FP8 checkpoints are made: a scale for each tensor takes its largest magnitude to the largest finite value."""
     limit = np.float32(ml_dtypes.finfo(dtype).max)
     largest = np.abs(values).max()
     return (values * (limit / largest) if largest else values).astype(dtype)

@@ -24,7 +24,7 @@ def interleave(
         operations: each runs once, may prepare as it likes, and returns the seconds that count.
         warm_up: the seconds that each has taken before; they count only where nothing else does.
         rounds: how many.
-        budget: an operation that has taken more than this many seconds, the warm-up's included, is left out from then on.
+        budget: an operation that has taken more than this many seconds, warm-up included, is left out from then on.
 
     Returns:
         The seconds of each operation, one number for each round.

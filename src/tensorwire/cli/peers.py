@@ -1,7 +1,7 @@
 """One interface over this package and every peer that pip installs, for ``tensorwire bench`` and for benchmarks/.
 
-Peers are imported when a codec of theirs is made. A codec is made for one dtype and used from one thread at a time; what
-it returns is valid until its next call. Memory is page-aligned and reused where the peer's interface lets us.
+Peers are imported when a codec of theirs is made. A codec is made for one dtype and used from one thread at a time;
+what it returns is valid until its next call. Memory is page-aligned and reused where the peer's interface lets us.
 """
 
 from __future__ import annotations
@@ -152,10 +152,8 @@ class _OpenZL(Codec):
             if rest == "Compress":
                 return plane(compressor)
             return zl.nodes.ConvertNumToStructLE()(compressor, zl.nodes.TransposeSplit()(compressor, plane))
-        if self.dtype == "BF16":
-            planes = zl.graphs.Store()  # one plane, flat in all weights that we know
-        else:
-            planes = zl.nodes.TransposeSplit()(compressor, plane)
+        # Of BF16 it is one plane, flat in all weights that we know.
+        planes = zl.graphs.Store() if self.dtype == "BF16" else zl.nodes.TransposeSplit()(compressor, plane)
         node = getattr(zl.nodes, nodes[self.dtype])()
         return node(compressor, sign_frac=planes, exponent=getattr(zl.graphs, exponents)())
 

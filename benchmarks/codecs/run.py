@@ -1,0 +1,123 @@
+"""Measure everything and write the results: python -m benchmarks.codecs.run [--quick]; `make bench` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import commands, environment, report, targets
+
+BUSY = 0.5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        datasets: names and how many rounds.
+        units: as for the contest.
+        forced: CPU targets on which ours are measured too, and on which data sets.
+        budget: seconds for one codec in one direction.
+        files: the data set of the whole-file rows.
+        file_rounds: how many rounds these take.
+    """
+
+    datasets: dict[str, int]
+    units: tuple[str, ...]
+    forced: dict[str, tuple[str, ...]]
+    budget: float
+    files: str
+    file_rounds: int
+
+
+FULL = Plan(
+    datasets={
+        "minilm-bf16": 11,
+        "minilm-f16": 11,
+        "minilm-f32": 11,
+        "minilm-bf16-in-f32": 11,
+        "minilm-f8-e4m3": 11,
+        "minilm-f8-e5m2": 11,
+        "synthetic-bf16": 5,
+    },
+    units=("whole", "tensor"),
+    forced={"avx2": ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "synthetic-bf16")},
+    budget=5.0,
+    files="synthetic-bf16",
+    file_rounds=7,
+)
+QUICK = Plan(
+    datasets={"minilm-bf16": 3, "synthetic-bf16-small": 3},
+    units=("whole",),
+    forced={"avx2": ("minilm-bf16",)},
+    budget=0.5,
+    files="synthetic-bf16-small",
+    file_rounds=3,
+)
+
+
+def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
+    """The results: environment, data sets, rows, whole files."""
+    facts = environment.describe(command)
+    facts["load"] = environment.load()
+    if facts["load"] > BUSY:
+        _log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
+    results: dict[str, Any] = {"environment": facts, "datasets": [], "rows": []}
+    for name, rounds in plan.datasets.items():
+        _log(name)
+        found = _contest(name, plan, rounds, ["--threads", "1", "2", "--units", *plan.units])
+        results["datasets"].append(found["dataset"])
+        results["rows"] += found["rows"]
+    best = next(row["cpu"] for row in results["rows"] if row["codec"] == "tensorwire fast")
+    for target, names in plan.forced.items():
+        for name in names if target != best else ():
+            _log(f"{name} on {target}")
+            rows = _contest(name, plan, plan.datasets[name], ["--ours"], TENSORWIRE_CPU=target)["rows"]
+            # A CPU that lacks the target falls back: those rows say nothing new.
+            results["rows"] += [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
+    _log("whole files")
+    results["files"] = commands.run(directory, plan.files, plan.file_rounds)
+    return results
+
+
+def _contest(name: str, plan: Plan, rounds: int, options: list[str], **variables: str) -> dict[str, Any]:
+    """In a process of its own: a peer's crash, its memory and its threads end with it."""
+    line = [sys.executable, "-m", "benchmarks.codecs.contest", name]
+    line += ["--rounds", str(rounds), "--budget", str(plan.budget), *options]
+    env = environment.child(**environment.ALLOCATOR, **variables)
+    output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two small data sets, few rounds, in about a minute")
+    parser.add_argument(
+        "--output", type=Path, help="folder of the results; by default benchmarks/results, quick build/bench"
+    )
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where large files go")
+    options = parser.parse_args()
+    command = "python -m benchmarks --quick" if options.quick else "make bench"
+    results = run(QUICK if options.quick else FULL, options.directory, command)
+    output = options.output or environment.ROOT / ("build/bench" if options.quick else "benchmarks/results")
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    report.write_plot(results, output / "plot.svg")
+    report.write_page(results, output / "README.md", "plot.svg")
+    print(targets.render(targets.evaluate(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The figures that the codec is to reach, judged from measured rows: python -m benchmarks.targets RESULTS.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Row = dict[str, Any]
+COMPRESSES_AT_ALL = 1.01
+# Whole files, the best of what was known of the peers when the targets were set.
+KNOWN_RATIOS = {"minilm-bf16": 1.5088, "minilm-f16": 1.1786, "minilm-f32": 1.2205, "minilm-bf16-in-f32": 3.04}
+PROFILES = ("fast", "compact", "enec")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and what was measured.
+
+    Attributes:
+        target: what is to be reached.
+        subject: the data set, or the file.
+        measured: the figure; None if it was not measured.
+        bound: what the figure is compared with.
+        at_most: whether it is to be at most `bound`; at least otherwise.
+        note: whom it is compared with.
+    """
+
+    target: str
+    subject: str
+    measured: float | None
+    bound: float
+    at_most: bool = False
+    note: str = ""
+
+    @property
+    def margin(self) -> float:
+        """By which part of the bound the figure is better (positive) or worse than it; 0 if there is none."""
+        if self.measured is None:
+            return 0.0
+        return (self.bound - self.measured if self.at_most else self.measured - self.bound) / self.bound
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.measured is None else self.margin >= 0
+
+    @property
+    def outcome(self) -> str:
+        if self.met is None:
+            return "not measured"
+        return f"{'met' if self.met else '**missed**'} by {abs(self.margin):.1%}"
+
+
+def evaluate(results: dict[str, Any]) -> list[Verdict]:
+    """Every target on everything that it speaks of."""
+    verdicts: list[Verdict] = []
+    for facts in results["datasets"]:
+        verdicts += _Dataset(facts, results["rows"]).verdicts()
+    verdicts += _enec(results.get("enec"))
+    verdicts += _commands(results.get("files"))
+    return verdicts
+
+
+class _Dataset:
+    """The rows of one data set with the best CPU target."""
+
+    def __init__(self, facts: dict[str, Any], rows: Iterable[Row]) -> None:
+        self.facts = facts
+        self.name: str = facts["name"]
+        self.rows = [row for row in rows if row["dataset"] == self.name and not row.get("forced_cpu")]
+
+    def verdicts(self) -> Iterator[Verdict]:
+        yield from self._fast()
+        yield from self._compact()
+        yield self._verdict("enec decompress, of memcpy", self._ours("enec"), "decompress", "vs_memcpy", 0.6)
+        yield from self._two_threads()
+
+    def _fast(self) -> Iterator[Verdict]:
+        fast, unverified = self._ours("fast"), self._ours("fast", verify=False)
+        yield self._verdict("fast decompress, verified, of memcpy", fast, "decompress", "vs_memcpy", 0.6)
+        if self.facts["dtype"] == "BF16":
+            yield self._verdict("fast decompress, unverified, of memcpy", unverified, "decompress", "vs_memcpy", 0.75)
+            yield self._times_zipnn("fast decompress, times ZipNN", fast, "decompress", 4)
+        else:
+            measured = _median(fast, "decompress")
+            yield self._against_peers("fast decompress, GB/s", measured, "decompress")
+        yield self._verdict("fast compress, of memcpy", fast, "compress", "vs_memcpy", 0.25)
+        yield self._times_zipnn("fast compress, times ZipNN", fast, "compress", 4)
+        bound = self.facts["bound_by_tensor"]
+        ratio = self._ratio("tensorwire fast")
+        yield Verdict("fast ratio, of the order-0 bound", self.name, ratio and ratio / bound, 0.99)
+
+    def _compact(self) -> Iterator[Verdict]:
+        ratio = self._ratio("tensorwire compact")
+        yield self._against_peers("compact ratio, of the best peer in this run", ratio, None)
+        if self.name in KNOWN_RATIOS:
+            yield Verdict("compact ratio, known figure to beat", self.name, ratio, KNOWN_RATIOS[self.name])
+        yield self._times_zipnn("compact decompress, times ZipNN", self._ours("compact"), "decompress", 1.5)
+
+    def _two_threads(self) -> Iterator[Verdict]:
+        for profile in PROFILES:
+            row = self._ours(profile, threads=2)
+            target = f"{profile} compress, 2 threads, times 1"
+            yield self._verdict(target, row, "compress", "vs_one_thread", 1.7)
+        row = self._ours("compact", threads=2)
+        yield self._verdict("compact decompress, 2 threads, times 1", row, "decompress", "vs_one_thread", 1.7)
+        row = self._ours("fast", threads=2)
+        yield self._verdict("fast decompress, 2 threads, of memcpy on 2", row, "decompress", "vs_memcpy", 0.7)
+
+    def _ours(self, profile: str, *, threads: int = 1, verify: bool = True) -> Row | None:
+        wanted = {"codec": f"tensorwire {profile}", "unit": "whole", "threads": threads, "verify": verify}
+        return next((row for row in self.rows if wanted.items() <= row.items()), None)
+
+    def _peers(self, threads: int = 1) -> Iterator[Row]:
+        for row in self.rows:
+            if row["threads"] == threads and row["codec"] != "memcpy" and not row["codec"].startswith("tensorwire"):
+                yield row
+
+    def _ratio(self, codec: str) -> float | None:
+        """The better one of both units."""
+        return max((row["ratio"] for row in self.rows if row["codec"] == codec), default=None)
+
+    def _verdict(self, target: str, row: Row | None, direction: str, yardstick: str, bound: float) -> Verdict:
+        relative = row and row[direction][yardstick]
+        return Verdict(target, self.name, relative and relative["median"], bound)
+
+    def _times_zipnn(self, target: str, row: Row | None, direction: str, bound: float) -> Verdict:
+        """Round by round on the whole buffer; where ZipNN is faster tensor by tensor, that much less."""
+        verdict = self._verdict(target, row, direction, "vs_zipnn", bound)
+        speeds = {peer["unit"]: peer[direction]["median"] for peer in self._peers() if peer["codec"] == "zipnn"}
+        if verdict.measured is None or "whole" not in speeds:
+            return verdict
+        return Verdict(target, self.name, verdict.measured * speeds["whole"] / max(speeds.values()), bound)
+
+    def _against_peers(self, target: str, measured: float | None, direction: str | None) -> Verdict:
+        """Against the best peer, both units, with or without checksums: in ratio (direction None), or in speed, of
+        those that compress at all."""
+        figures = [
+            (row["ratio"] if direction is None else row[direction]["median"], row["codec"])
+            for row in self._peers()
+            if direction is None or row["ratio"] >= COMPRESSES_AT_ALL
+        ]
+        if not figures:
+            return Verdict(target, self.name, None, 1)
+        bound, codec = max(figures)
+        if direction is None:
+            return Verdict(target, self.name, measured and measured / bound, 1, note=f"{codec}: {bound:.4f}")
+        return Verdict(target, self.name, measured, bound, note=codec)
+
+
+def _enec(facts: dict[str, Any] | None) -> Iterator[Verdict]:
+    """`facts`: by data set, compressed bytes as they are, as exact counts give them, and with L fixed to 16."""
+    for name, sizes in (facts or {"all": {}}).items():
+        size = sizes.get("nbytes")
+        exact = size and size / sizes["exact_nbytes"]
+        yield Verdict("enec size, of what exact group counts and framing give", name, exact, 1, at_most=True)
+        fixed = size and size / sizes["fixed_nbytes"]
+        yield Verdict("enec size at its best L, of that at L = 16", name, fixed, 1, at_most=True)
+
+
+def _commands(facts: dict[str, Any] | None) -> Iterator[Verdict]:
+    rows = {row["name"]: row for row in (facts["commands"] + facts["loading"] if facts else [])}
+    subject = facts["dataset"] if facts else "file"
+    limits = {
+        "tensorwire compress": ("time, of cp", 8.0),
+        "tensorwire decompress": ("time, of cp", 4.0),
+        "tensorwire --version": ("seconds", 0.15),
+        "tensorwire.load_file": ("time, of safetensors.numpy", 1.0),
+        "tensorwire.load_file, torch": ("time, of safetensors.torch and clone", 1.0),
+    }
+    for name, (what, limit) in limits.items():
+        row = rows.get(name)
+        figure = row and (row["vs_baseline"] or row["seconds"])["median"]
+        yield Verdict(f"{name}, {what}", subject, figure, limit, at_most=True)
+
+
+def _median(row: Row | None, direction: str) -> float | None:
+    return None if row is None else float(row[direction]["median"])
+
+
+def render(verdicts: list[Verdict]) -> str:
+    """A Markdown table, what was missed first; and how many were met."""
+    order = {False: 0, True: 1, None: 2}
+    lines = ["| target | on | to reach | measured | outcome |", "|---|---|---|---|---|"]
+    for verdict in sorted(verdicts, key=lambda verdict: order[verdict.met]):
+        relation = "at most" if verdict.at_most else "at least"
+        note = f" ({verdict.note})" if verdict.note else ""
+        measured = "-" if verdict.measured is None else f"{verdict.measured:.4g}"
+        bound = f"{relation} {verdict.bound:.4g}{note}"
+        lines.append(f"| {verdict.target} | {verdict.subject} | {bound} | {measured} | {verdict.outcome} |")
+    measured_ones = [verdict for verdict in verdicts if verdict.met is not None]
+    met = sum(bool(verdict.met) for verdict in measured_ones)
+    lines += ["", f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
+
+
+if __name__ == "__main__":
+    main()
