@@ -18,7 +18,7 @@ from ..codec import new_buffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .peers import Adapter, Codec
+    from .peers import Adapter
 
 SAMPLE_NBYTES = 64 << 20
 _MIN_SHARE = 0.01
@@ -26,6 +26,7 @@ _MIN_SHARE = 0.01
 _MIN_RUNS = 3
 _MAX_RUNS = 20
 _MIN_SECONDS = 0.5
+_SLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,29 +96,30 @@ def measure(adapter: Adapter, sample: Sample) -> Measurement:
     try:
         codec = adapter.make(sample.dtype)
         out = new_buffer(len(sample.data))
-        packed = codec.compress(codec.prepare(sample.data))
-        if not _equal(codec.decompress(packed, out), sample.data):
+        packed, first_compress = _timed(codec.compress, codec.prepare(sample.data))
+        result, first_decompress = _timed(codec.decompress, packed, out)
+        if not _equal(result, sample.data):
             return Measurement(*what, error="wrong result")
-        compress_seconds = _median(lambda: _time_compress(codec, sample.data))
-        decompress_seconds = _median(lambda: _time(codec.decompress, packed, out))
+        nbytes = len(packed)
+        decompress_seconds = _median(first_decompress, lambda: _timed(codec.decompress, packed, out)[1])
+        compress_seconds = _median(first_compress, lambda: _timed(codec.compress, codec.prepare(sample.data))[1])
     except Exception as error:  # what a peer raises is its own business
         return Measurement(*what, error=f"{type(error).__name__}: {error}".splitlines()[0])
-    return Measurement(*what, len(packed), compress_seconds, decompress_seconds)
+    return Measurement(*what, nbytes, compress_seconds, decompress_seconds)
 
 
-def _time_compress(codec: Codec, data: memoryview) -> float:
-    return _time(codec.compress, codec.prepare(data))
-
-
-def _time(function: Callable[..., Any], *args: Any) -> float:
+def _timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
     start = time.perf_counter()
-    function(*args)
-    return time.perf_counter() - start
+    result = function(*args)
+    return result, time.perf_counter() - start
 
 
-def _median(timed: Callable[[], float]) -> float:
-    times = [timed() for _ in range(_MIN_RUNS)]
-    while len(times) < _MAX_RUNS and sum(times) < _MIN_SECONDS:
+def _median(first: float, timed: Callable[[], float]) -> float:
+    """Seconds of a run. The first one warms up, and counts only if it was so slow that more would try the patience."""
+    if first > _SLOW_SECONDS:
+        return first
+    times: list[float] = []
+    while len(times) < _MIN_RUNS or (len(times) < _MAX_RUNS and sum(times) < _MIN_SECONDS):
         times.append(timed())
     return statistics.median(times)
 

@@ -145,7 +145,10 @@ def size(nbytes: int) -> str:
 
 def speed(nbytes: int, seconds: float) -> str:
     """GB/s of uncompressed bytes."""
-    return f"{nbytes / seconds / 1e9:.2f} GB/s" if seconds > 0 else "- GB/s"
+    if seconds <= 0:
+        return "- GB/s"
+    value = nbytes / seconds / 1e9
+    return f"{value:.{2 if value >= 0.1 else 3}f} GB/s"
 
 
 def count(number: int, noun: str) -> str:
