@@ -16,7 +16,7 @@ import torch
 
 from ..codec import FrameReader
 from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
-from .triton_kernels import cascade_kernel, copy_kernel, enec_kernel
+from .triton_kernels import cascade_kernel, constant_kernel, enec_kernel, stored_kernel
 
 __all__ = ["decode_frame"]
 
@@ -88,13 +88,14 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     """Decode one frame on the device that holds it.
 
     The checksum of header and index is checked, those of the blocks are not: damaged blocks may decode to wrong values,
-    but nothing is read outside the frame or written outside the result. Call it from one thread at a time for each
-    frame; the work is in the device's current stream.
+    but nothing is read outside the frame or written outside the result. The kernels are launched on the current stream
+    and not waited for. Thread-safe.
 
     Args:
         frame: exactly one frame: a contiguous one-dimensional tensor of uint8, on the current device (on the CPU only
-            with TRITON_INTERPRET=1). Its dtype is BF16, F16, F32, F8_E4M3 or F8_E5M2; its blocks are stored, constant,
-            enec or cascade, with rests verbatim or trimmed alike in the whole block.
+            with TRITON_INTERPRET=1), at an address that is a multiple of 4. Its dtype is BF16, F16, F32, F8_E4M3 or
+            F8_E5M2; its blocks are stored, constant, enec or cascade, with rests verbatim or trimmed alike in the whole
+            block.
 
     Returns:
         A new tensor on the same device.
@@ -104,8 +105,11 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: the frame is not valid.
         ValueError: `frame` is not a tensor of that kind.
     """
-    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous():
-        raise ValueError(f"expected a contiguous tensor of uint8 with one dimension, got {frame.dtype}, {frame.dim()}")
+    if frame.dtype != torch.uint8 or frame.dim() != 1 or not frame.is_contiguous() or frame.data_ptr() % 4:
+        raise ValueError(
+            "expected a contiguous tensor of uint8 with one dimension, at a multiple of 4 bytes, "
+            f"got {frame.dtype}, shape {tuple(frame.shape)}, strides {frame.stride()}, address {frame.data_ptr():#x}"
+        )
     reader = _open(frame)
     info = reader.info
     if info.dtype not in _DTYPES:
@@ -166,7 +170,7 @@ def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
     if block.nbytes > stored_nbytes:
         raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
     if block.nbytes == stored_nbytes:
-        return _Launch(copy_kernel, (word_nbytes, word_nbytes)), [*head, block.position]
+        return _Launch(stored_kernel, ()), [*head, block.position]
 
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind in _OTHER_KINDS:
@@ -175,8 +179,8 @@ def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
         raise block.corrupt(f"expected a block of a kind from 1 to 6, got {kind}")
     if kind == _CONSTANT:
         block.place([], word_nbytes)
-        word = block.position + block.nbytes - 1 - word_nbytes
-        return _Launch(copy_kernel, (word_nbytes, 0)), [*head, word]
+        word = int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")
+        return _Launch(constant_kernel, ()), [*head, word]
     name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 8)
     params = block.tail[-1 - params_nbytes : -1]
     rest_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, dtype)

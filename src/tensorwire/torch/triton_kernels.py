@@ -5,7 +5,8 @@ but a block's last. The place of a word in a later stream is a running sum over 
 before it used; there is no other dependence from word to word, and no branch on data. Reads stay within the streams
 that the host has placed, whatever the blocks hold.
 
-The language is that of Triton 3.2. All but positions in the frame and in the tensor are 32-bit integers.
+The language is that of Triton 3.2. All but positions in the frame and in the tensor are 32-bit integers. The frame must
+lie at an address that is a multiple of 4.
 """
 
 # No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.
@@ -16,42 +17,45 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["cascade_kernel", "copy_kernel", "enec_kernel"]
+__all__ = ["cascade_kernel", "constant_kernel", "enec_kernel", "stored_kernel"]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
 
-# Planes and fields: `i` are indices of numbers, a tensor of any shape; where `mask` is not set nothing is read.
+# Planes and fields: `base` is where one starts. Planes of 16 bits occur in rests only, which begin with their block.
 
 
 @_jit
-def _number(
-    base: tl.tensor, count: tl.tensor, i: tl.tensor, mask: tl.tensor, p: tl.constexpr, whole: tl.constexpr
-) -> tl.tensor:
-    """Numbers i of the plane of `count` numbers of `p` bits at `base`.
-
-    whole: all of them lie in full runs, so byte and shift follow from i by constants.
-    """
+def _numbers(base: tl.tensor, start: tl.tensor, size: tl.constexpr, p: tl.constexpr) -> tl.tensor:
+    """Numbers start to start + size - 1 of a plane of `p` bits, all in full runs: whole bytes, shifts by constants."""
     if p == 16:
-        low = tl.load(base + 2 * i, mask=mask, other=0).to(tl.int32)
-        high = tl.load(base + 2 * i + 1, mask=mask, other=0).to(tl.int32)
-        number = low | (high << 8)
+        numbers = tl.load(base.to(tl.pointer_type(tl.uint16)) + start + tl.arange(0, size)).to(tl.int32)
     elif p == 8:
-        number = tl.load(base + i, mask=mask, other=0).to(tl.int32)
+        numbers = tl.load(base + start + tl.arange(0, size)).to(tl.int32)
     else:
-        within = i & 255
-        if whole:
-            row = within // (32 * p)
-            byte = within & (32 * p - 1)
-        else:
-            size = tl.minimum(((count - (i - within)) * p + 7) >> 3, 32 * p)  # of the run; the last may be short
-            row = within * 0
-            for k in tl.static_range(1, 8 // p):
-                row += (within >= k * size).to(tl.int32)
-            byte = within - row * size
-        octet = tl.load(base + (i >> 8) * (32 * p) + byte, mask=mask, other=0).to(tl.int32)
-        number = (octet >> (row * p)) & ((1 << p) - 1)
-    return number
+        octets = tl.load(base + start // 8 * p + tl.arange(0, size // 8 * p)).to(tl.int32)
+        runs = tl.reshape(octets, [size // 256, 1, 32 * p])
+        shifts = tl.arange(0, 8 // p)[None, :, None] * p
+        numbers = tl.reshape((runs >> shifts) & ((1 << p) - 1), [size])
+    return numbers
+
+
+@_jit
+def _numbers_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.tensor, p: tl.constexpr) -> tl.tensor:
+    """Numbers at any places of the plane of `count` numbers of `p` bits; those not in `mask` are 0 and not read."""
+    if p == 16:
+        numbers = tl.load(base.to(tl.pointer_type(tl.uint16)) + places, mask=mask, other=0).to(tl.int32)
+    elif p == 8:
+        numbers = tl.load(base + places, mask=mask, other=0).to(tl.int32)
+    else:
+        within = places & 255
+        run_nbytes = tl.minimum(((count - (places - within)) * p + 7) >> 3, 32 * p)  # the last run may be short
+        row = within * 0
+        for k in tl.static_range(1, 8 // p):
+            row += (within >= k * run_nbytes).to(tl.int32)
+        octets = tl.load(base + (places >> 8) * (32 * p) + within - row * run_nbytes, mask=mask, other=0)
+        numbers = (octets.to(tl.int32) >> (row * p)) & ((1 << p) - 1)
+    return numbers
 
 
 @_jit
@@ -65,16 +69,31 @@ def _field_nbytes(count: tl.tensor, w: tl.constexpr) -> tl.tensor:
 
 
 @_jit
-def _field(
-    base: tl.tensor, count: tl.tensor, i: tl.tensor, mask: tl.tensor, w: tl.constexpr, whole: tl.constexpr
-) -> tl.tensor:
-    """Fields i of the `count` fields of `w` bits at `base`, w up to 31; `whole` as for _number."""
-    field = i * 0
+def _fields_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.tensor, w: tl.constexpr) -> tl.tensor:
+    """As _numbers_at, for fields of `w` bits, w up to 31."""
+    fields = places * 0
     for k in tl.static_range(5):
-        if w & (16 >> k):  # a plane of 16 >> k bits; `w & -(32 >> k)` bits stand in the planes before it
+        if w & (16 >> k):  # a plane of 16 >> k bits, behind those of the lowest `w & -(32 >> k)` bits
             plane = base + _field_nbytes(count, w & -(32 >> k))
-            field |= _number(plane, count, i, mask, 16 >> k, whole) << (w & -(32 >> k))
-    return field
+            fields |= _numbers_at(plane, count, places, mask, 16 >> k) << (w & -(32 >> k))
+    return fields
+
+
+@_jit
+def _fields(
+    base: tl.tensor, count: tl.tensor, start: tl.tensor, size: tl.constexpr, w: tl.constexpr, whole: tl.constexpr
+) -> tl.tensor:
+    """Fields start to start + size - 1 of `count`, of `w` bits; `whole`: there are as many, and start is a run's."""
+    places = start + tl.arange(0, size)
+    if whole:
+        fields = places * 0
+        for k in tl.static_range(5):
+            if w & (16 >> k):
+                plane = base + _field_nbytes(count, w & -(32 >> k))
+                fields |= _numbers(plane, start, size, 16 >> k) << (w & -(32 >> k))
+    else:
+        fields = _fields_at(base, count, places, places < count, w)
+    return fields
 
 
 # Kernels: `frame` is all its bytes, `words` all the output. Each row of `table` is about a block: index of its first
@@ -82,25 +101,25 @@ def _field(
 
 
 @_jit
-def copy_kernel(
-    frame: tl.tensor,
-    table: tl.tensor,
-    words: tl.tensor,
-    word_nbytes: tl.constexpr,
-    step: tl.constexpr,
-    segment: tl.constexpr,
-) -> None:
-    """Stored and constant blocks: word i stands `step` bytes behind word i - 1."""
+def stored_kernel(frame: tl.tensor, table: tl.tensor, words: tl.tensor, segment: tl.constexpr) -> None:
+    """Row: first word, n, words."""
     row = table + tl.program_id(0) * 3
     n = tl.load(row + 1).to(tl.int32)
-    source = frame + tl.load(row + 2)
+    source = (frame + tl.load(row + 2)).to(tl.pointer_type(words.dtype.element_ty))
     for start in range(0, n, segment):
         i = start + tl.arange(0, segment)
-        live = i < n
-        word = i * 0
-        for k in tl.static_range(word_nbytes):
-            word |= tl.load(source + i * step + k, mask=live, other=0).to(tl.int32) << (8 * k)
-        tl.store(words + tl.load(row) + i, word, mask=live)
+        tl.store(words + tl.load(row) + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
+
+
+@_jit
+def constant_kernel(frame: tl.tensor, table: tl.tensor, words: tl.tensor, segment: tl.constexpr) -> None:
+    """Row: first word, n, the word's value."""
+    row = table + tl.program_id(0) * 3
+    n = tl.load(row + 1).to(tl.int32)
+    word = tl.load(row + 2).to(tl.int32)
+    for start in range(0, n, segment):
+        i = start + tl.arange(0, segment)
+        tl.store(words + tl.load(row) + i, i * 0 + word, mask=i < n)
 
 
 @_jit
@@ -108,22 +127,23 @@ def _store_words(
     frame: tl.tensor,
     row: tl.tensor,
     words: tl.tensor,
-    i: tl.tensor,
-    live: tl.tensor,
+    start: tl.tensor,
     x: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr,
     trail: tl.constexpr,
+    segment: tl.constexpr,
     whole: tl.constexpr,
 ) -> None:
-    """Join the exponents x of words i with their rests, of which `rest_bits` bits are stored above `trail` zeros."""
+    """Join the exponents x of a segment with the rests, of which `rest_bits` bits are stored above `trail` zeros."""
     n = tl.load(row + 1).to(tl.int32)
-    rest = _field(frame + tl.load(row + 2), n, i, live, rest_bits, whole) << trail
+    rest = _fields(frame + tl.load(row + 2), n, start, segment, rest_bits, whole) << trail
     sign = rest >> mantissa_bits
     mantissa = rest & ((1 << mantissa_bits) - 1)
     word = (sign << (exponent_bits + mantissa_bits)) | (x << mantissa_bits) | mantissa
-    tl.store(words + tl.load(row) + i, word, mask=live)
+    i = start + tl.arange(0, segment)
+    tl.store(words + tl.load(row) + i, word, mask=i < n)
 
 
 @_jit
@@ -145,27 +165,24 @@ def _enec_segment(
 ) -> tl.tensor:
     """Decode a segment; `used` groups before it have high parts. Returns that number for the next segment.
 
-    Words are a tile of groups by lanes: the only sum runs over groups, and the high parts of a group lie side by side.
+    The sum runs over groups, not words, and the high parts of a group lie side by side.
     """
     n = tl.load(row + 1).to(tl.int32)
     num_groups = (n + group - 1) // group
     num_high = tl.load(row + 6).to(tl.int32)
-    g = start // group + tl.arange(0, segment // group)
-    lane = tl.arange(0, group)
-    i = g[:, None] * group + lane[None, :]
-    live = i < n
 
-    low = _field(frame + tl.load(row + 3), n, i, live, m, whole)
-    has_high = _number(frame + tl.load(row + 4), num_groups, g, g < num_groups, 1, False)
+    low = _fields(frame + tl.load(row + 3), n, start, segment, m, whole)
+    g = start // group + tl.arange(0, segment // group)
+    has_high = _numbers_at(frame + tl.load(row + 4), num_groups, g, g < num_groups, 1)
     rank = used + tl.cumsum(has_high, 0) - has_high
-    place = rank[:, None] * group + lane[None, :]
-    in_high = live & (has_high[:, None] == 1) & (place < num_high)
-    high = _field(frame + tl.load(row + 5), num_high, place, in_high, nb - m, False)
+    places = rank[:, None] * group + tl.arange(0, group)[None, :]
+    in_high = (has_high[:, None] == 1) & (places < num_high)  # the last group may be short
+    high = tl.reshape(_fields_at(frame + tl.load(row + 5), num_high, places, in_high, nb - m), [segment])
 
     y = low | (high << m)
     s = y - ((y >> (nb - 1)) << nb)
     x = (tl.load(row + 7).to(tl.int32) - s) & ((1 << exponent_bits) - 1)
-    _store_words(frame, row, words, i, live, x, exponent_bits, mantissa_bits, rest_bits, trail, whole)
+    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
     return used + tl.sum(has_high, 0)
 
 
@@ -217,8 +234,8 @@ def _tier(
     The tiers before name [first, end); this one names `below` exponents under them and the others above.
     Returns x, the words that still wait, and the number of digits used.
     """
-    place = used + tl.cumsum(waiting.to(tl.int32), 0) - 1
-    digit = _field(base, count, place, waiting & (place < count), w, False)
+    places = used + tl.cumsum(waiting.to(tl.int32), 0) - 1
+    digit = _fields_at(base, count, places, waiting & (places < count), w)
     named = tl.where(digit < below, first - below + digit, end - below + digit)
     escaped = waiting & (digit == (1 << w) - 1)
     return tl.where(waiting, named, x), escaped, used + tl.sum(waiting.to(tl.int32), 0)
@@ -248,13 +265,11 @@ def _cascade_segment(
     Returns these counts for the next segment.
     """
     n = tl.load(row + 1).to(tl.int32)
-    i = start + tl.arange(0, segment)
-    live = i < n
-    digit = _field(frame + tl.load(row + 3), n, i, live, w1, whole)
+    digit = _fields(frame + tl.load(row + 3), n, start, segment, w1, whole)
     first = tl.load(row + 4).to(tl.int32)
     end = first + ((1 << w1) - 1)
     x = first + digit
-    waiting = live & (digit == (1 << w1) - 1)
+    waiting = (start + tl.arange(0, segment) < n) & (digit == (1 << w1) - 1)
     if w2:
         base = frame + tl.load(row + 5)
         count = tl.load(row + 6).to(tl.int32)
@@ -271,7 +286,7 @@ def _cascade_segment(
     base = frame + tl.load(row + 11)
     count = tl.load(row + 12).to(tl.int32)
     x, waiting, used_bytes = _tier(base, count, used_bytes, waiting, x, 0, 0, 0, 8)
-    _store_words(frame, row, words, i, live, x, exponent_bits, mantissa_bits, rest_bits, trail, whole)
+    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
     return used2, used3, used_bytes
 
 
