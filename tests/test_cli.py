@@ -241,9 +241,9 @@ def test_diff_counts_elements(tmp_path: Path, run: Run) -> None:
     ran = run("diff", *paths)
     assert (ran.code, ran.err) == (3, "")
     rows = {line.split()[0]: line.split()[1:] for line in ran.out.splitlines() if line.strip()}
-    assert rows["layer.weight"] == ["changed", "BF16", "300\N{MULTIPLICATION SIGN}200", "same", "60,000", "2", "5"]
-    assert rows["layer.bias"][0] == "retyped"
-    assert rows["two_exponents"][0] == "removed"
+    assert rows["layer.weight"] == ["changed", "BF16", "300\N{MULTIPLICATION SIGN}200", "2", "0.0%"]
+    assert rows["layer.bias"] == ["retyped", "F32", "to", "F16", "200", "200", "100.0%"]
+    assert rows["two_exponents"] == ["removed", "F32", "16384", "16,384", "100.0%"]
     assert rows["new"][0] == "added"
     report = run("diff", *paths, "--json")
     assert report.code == 3

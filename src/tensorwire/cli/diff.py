@@ -44,7 +44,7 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
 
 def _print(report: DiffReport) -> None:
     if report.tensors:
-        columns = ("tensor", "change", "A", "B", ">elements", ">differ", ">first")
+        columns = ("tensor", "change", "dtype", ">shape", ">differ", ">share")
         output.print_table(columns, [_row(tensor) for tensor in report.tensors])
         print()
     for name in report.files:
@@ -59,11 +59,15 @@ def _print(report: DiffReport) -> None:
 
 
 def _row(tensor: TensorDiff) -> tuple[str, ...]:
-    sides = [
-        "-" if dtype is None else f"{dtype} {output.shape_text(shape)}"
-        for dtype, shape in ((tensor.dtype_a, tensor.shape_a), (tensor.dtype_b, tensor.shape_b))
-    ]
-    if tensor.status == "changed":
-        sides[1] = "same"
-    first = "-" if tensor.first_different is None else f"{tensor.first_different:,}"
-    return tensor.name, tensor.status, *sides, f"{tensor.numel:,}", f"{tensor.num_different:,}", first
+    dtype = _of_both(tensor.dtype_a, tensor.dtype_b)
+    shape = _of_both(
+        *(None if shape is None else output.shape_text(shape) for shape in (tensor.shape_a, tensor.shape_b))
+    )
+    share = f"{tensor.num_different / tensor.numel:.1%}" if tensor.numel else "-"
+    return tensor.name, tensor.status, dtype, shape, f"{tensor.num_different:,}", share
+
+
+def _of_both(a: str | None, b: str | None) -> str:
+    """What A and B have in common, or one side has, or how they differ."""
+    sides = dict.fromkeys(side for side in (a, b) if side is not None)
+    return " to ".join(sides)

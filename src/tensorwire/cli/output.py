@@ -161,10 +161,8 @@ def decimals(value: float | None, places: int = 3) -> str:
     return "-" if value is None else f"{value:.{places}f}"
 
 
-def shape_text(shape: Sequence[int] | None) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     """30522x384, with a multiplication sign; "scalar" for no dimensions."""
-    if shape is None:
-        return "-"
     return _TIMES.join(map(str, shape)) or "scalar"
 
 
