@@ -40,7 +40,7 @@ def print_line(text: str) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total: Sequence[str] | None = None) -> None:
     """A table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
 
-    On a terminal that is too narrow the names of the first column are cut in the middle, in a pipe never.
+    On a terminal that is too narrow the names of the first column are abbreviated, in a pipe never.
     """
     from rich.console import Console
     from rich.measure import Measurement
@@ -52,10 +52,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total:
     excess = Measurement.get(console, console.options.update(width=_PIPE_WIDTH), table).maximum - console.width
     if excess > 0 and rows:
         width = max(_MIN_NAME_WIDTH, max(len(escape(row[0])) for row in rows) - excess)
-        table = _table(columns, [(_shorten(escape(row[0]), width), *row[1:]) for row in rows], total)
+        table = _table(columns, [(_abbreviate(escape(row[0]), width), *row[1:]) for row in rows], total)
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
+    if excess > 0:
+        print("names are abbreviated to fit this terminal; a pipe gets them whole")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str] | None) -> Table:
@@ -123,6 +125,16 @@ def progress(title: str, *, in_bytes: bool = True) -> Iterator[Progress | None]:
             bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
+
+
+def _abbreviate(name: str, width: int) -> str:
+    """The beginnings of all parts of a long name: "enc.lay.11.att.sel.que.wei"; no number of a layer is lost."""
+    parts = name.split(".")
+    for limit in range(max(map(len, parts)), 2, -1):
+        short = ".".join(part[:limit] for part in parts)
+        if len(short) <= width:
+            return short
+    return _shorten(name, width)
 
 
 def _shorten(name: str, width: int) -> str:
