@@ -86,7 +86,7 @@ clean: ## Remove .venv and build
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "tensorwire needs Python 3.10 or later"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip' || { echo "install the Debian package python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "install the Debian package python3-venv"; exit 1; }
 	@command -v $(CXX) >/dev/null || { echo "install the Debian package g++"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
