@@ -57,7 +57,7 @@ class Dataset:
         return hashlib.sha256(self.data).hexdigest()
 
     def bounds(self) -> tuple[float, float]:
-        """The order-0 bounds of the ratio over all tensors, and tensor by tensor: exponents at their entropy, the rest raw."""
+        """The order-0 bounds of the ratio, over all tensors and by tensor: exponents at their entropy, the rest raw."""
         counts = np.array([exponent_histogram(self.dtype, tensor) for tensor in self.tensors()], np.float64)
         rest = counts.sum() * (dtype_bits(self.dtype) - _EXPONENTS[self.dtype][0])
         bits = 8.0 * len(self.data)

@@ -17,8 +17,8 @@ def write_page(results: dict[str, Any], path: Path, plot: str) -> None:
     """Everything in `results` as Markdown; `plot` is the name of the picture beside it."""
     parts = [
         "# Results",
-        "How to read them: [docs/benchmarks.md](../../docs/benchmarks.md). Speeds are GB/s, 10^9 uncompressed bytes per "
-        "second: the median, ± half the distance of the quartiles.",
+        "How to read them: [docs/benchmarks.md](../../docs/benchmarks.md). Speeds are GB/s, 10^9 uncompressed bytes "
+        "per second: the median, ± half the distance of the quartiles.",
         _environment(results["environment"]),
         f"![ratio against decompression speed]({plot})",
         "## Targets",
@@ -63,9 +63,10 @@ def write_plot(results: dict[str, Any], path: Path) -> None:
 
 def _environment(facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
+    hardware = f"{facts['cpu']}, {facts['cores']} cores, {facts['caches']}, {facts['memory']}"
     return "\n".join(
         [
-            f"- Machine: {facts['cpu']}, {facts['cores']} cores, {facts['caches']}, {facts['memory']}; {facts['system']}",
+            f"- Machine: {hardware}; {facts['system']}",
             f"- Transparent huge pages: {facts['huge_pages']}; load average at the start {facts['load']:.2f}",
             f"- Python {facts['python']}, {versions}",
             f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commands, environment, report, targets
+from benchmarks import commands, data, enec, environment, report, targets
 
 BUSY = 0.5
 
@@ -25,6 +25,7 @@ class Plan:
         units: as for the contest.
         forced: CPU targets on which ours are measured too, and on which data sets.
         budget: seconds for one codec in one direction.
+        enec_blocks: how many blocks of each data set are searched.
         files: the data set of the whole-file rows.
         file_rounds: how many rounds these take.
     """
@@ -33,6 +34,7 @@ class Plan:
     units: tuple[str, ...]
     forced: dict[str, tuple[str, ...]]
     budget: float
+    enec_blocks: int
     files: str
     file_rounds: int
 
@@ -50,6 +52,7 @@ FULL = Plan(
     units=("whole", "tensor"),
     forced={"avx2": ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "synthetic-bf16")},
     budget=5.0,
+    enec_blocks=100,
     files="synthetic-bf16",
     file_rounds=7,
 )
@@ -58,13 +61,14 @@ QUICK = Plan(
     units=("whole",),
     forced={"avx2": ("minilm-bf16",)},
     budget=0.5,
+    enec_blocks=20,
     files="synthetic-bf16-small",
     file_rounds=3,
 )
 
 
 def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
-    """The results: environment, data sets, rows, whole files."""
+    """The results: environment, data sets, rows, sizes of enec, whole files."""
     facts = environment.describe(command)
     facts["load"] = environment.load()
     if facts["load"] > BUSY:
@@ -82,6 +86,8 @@ def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
             rows = _contest(name, plan, plan.datasets[name], ["--ours"], TENSORWIRE_CPU=target)["rows"]
             # A CPU that lacks the target falls back: those rows say nothing new.
             results["rows"] += [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
+    _log("enec against exact counts")
+    results["enec"] = {name: enec.sizes(data.load(name), plan.enec_blocks) for name in plan.datasets}
     _log("whole files")
     results["files"] = commands.run(directory, plan.files, plan.file_rounds)
     return results

@@ -1,0 +1,190 @@
+"""Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles [--update].
+
+One thread on one core. The time of a large tensor less that of a small one, so that what a call costs drops out; of
+each the best of many runs. Cycles are those of the core's clock, which is measured between the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from benchmarks import environment
+from benchmarks.timing import pinned, timed
+from tensorwire import _core
+from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tensorwire.codec import Profile
+
+SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
+"""Both, with their frames, fit a second-level cache of 2 MiB; whole blocks of every profile fit them."""
+CLOCK_ROUNDS = 1 << 20
+PAGE = environment.ROOT / "docs" / "performance.md"
+START, STOP = "<!-- python -m benchmarks.cycles --update writes from here -->", "<!-- to here -->"
+
+_WEIGHTS: dict[str, Callable[[Any], Any]] = {
+    "BF16": lambda x: x.astype(ml_dtypes.bfloat16),
+    "F16": lambda x: x.astype(np.float16),
+    "F32": lambda x: x,
+    "F8_E4M3": lambda x: (x * (448 / np.abs(x).max())).astype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": lambda x: (x * (57344 / np.abs(x).max())).astype(ml_dtypes.float8_e5m2),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One coder on one kind of data; `make` gives so many elements."""
+
+    coder: str
+    profile: Profile
+    dtype: str
+    make: Callable[[int], Any]
+
+
+def cases() -> Iterator[Case]:
+    """Every coder on every dtype that it is for, and what is not coded by exponent."""
+    coders: tuple[tuple[str, Profile], ...] = (("cascade", "fast"), ("enec", "enec"), ("entropy", "compact"))
+    for coder, profile in coders:
+        for dtype, cast in _WEIGHTS.items():
+            yield Case(coder, profile, dtype, lambda size, cast=cast: cast(_normal(size)))
+    yield Case("cascade, 16 bits trimmed", "fast", "F32", lambda size: _normal(size).view(np.uint32) & 0xFFFF0000)
+    yield Case("stored", "fast", "BF16", lambda size: np.random.default_rng(2).integers(0, 1 << 16, size, np.uint16))
+    yield Case("constant", "fast", "BF16", lambda size: np.full(size, 0x3F80, np.uint16))
+    yield Case("zero_groups, half of them zero", "fast", "BF16", _half_zero)
+
+
+def measure(case: Case, runs: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """One row of the table."""
+    large, small = _Trial(case, LARGE_NBYTES), _Trial(case, SMALL_NBYTES)
+    elements = (LARGE_NBYTES - SMALL_NBYTES) * 8 // dtype_bits(case.dtype)
+    best: dict[str, list[float]] = {"encode": [], "decode": [], "verify": []}
+    hz = []
+    for _ in range(4):
+        hz.append(clock())
+        for name, values in best.items():
+            seconds = large.best(name, runs) - small.best(name, runs)
+            values.append(seconds * hz[-1] / elements)
+    moved = (LARGE_NBYTES + large.frame_nbytes) * dtype_bits(case.dtype) / 8 / LARGE_NBYTES
+    return {
+        "coder": case.coder,
+        "dtype": case.dtype,
+        "kinds": large.kinds,
+        "bytes": moved,
+        **{name: min(values) for name, values in best.items()},
+    }
+
+
+class _Trial:
+    """One tensor, its frame, and the three things that are timed."""
+
+    def __init__(self, case: Case, nbytes: int) -> None:
+        self._data = new_buffer(nbytes)
+        values = case.make(nbytes * 8 // dtype_bits(case.dtype))
+        np.frombuffer(self._data, np.uint8)[:] = values.view(np.uint8)
+        self._case = case
+        self._shape = (len(values),)
+        self._frame = new_buffer(2 * nbytes)
+        self._out = new_buffer(nbytes)
+        header = self._encode()
+        self._reader = FrameReader(header)
+        self._blocks = self._frame[: self._reader.info.data_nbytes]
+        self.frame_nbytes = self._reader.info.frame_nbytes
+        self.kinds = ", ".join(sorted({info.kind for info in self._reader.block_infos(self._blocks)}))
+        self._decode(verify=True)
+        if self._out != self._data:
+            raise RuntimeError(f"{case.coder} on {case.dtype}: the result differs from the input")
+
+    def best(self, name: str, runs: int) -> float:
+        """Seconds of the best of so many runs."""
+        functions = {"encode": self._encode, "decode": lambda: self._decode(verify=False)}
+        function = functions.get(name, lambda: self._decode(verify=True))
+        return min(timed(function)[0] for _ in range(runs))
+
+    def _encode(self) -> bytes:
+        encoder = FrameEncoder(self._case.dtype, self._shape, profile=self._case.profile, threads=1)
+        encoder.encode(self._data, self._frame)
+        return encoder.finish()
+
+    def _decode(self, *, verify: bool) -> None:
+        self._reader.decode(self._blocks, self._out, threads=1, verify=verify)
+
+
+def render(rows: list[dict[str, Any]], hz: float) -> str:
+    """The table as Markdown, and what it was measured on."""
+    facts = environment.describe("python -m benchmarks.cycles --update")
+    lines = [
+        f"{facts['cpu']}, {facts['caches']}; CPU target {_core.cpu_target()}; the core's clock was {hz / 1e9:.2f} GHz. "
+        f"{facts['date']}, commit {facts['commit']}.",
+        "",
+        "| coder | dtype | blocks are | bytes moved | encode | decode | decode, checksums checked |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        figures = " | ".join(f"{row[name]:.2f}" for name in ("bytes", "encode", "decode", "verify"))
+        lines.append(f"| {row['coder']} | {row['dtype']} | {row['kinds']} | {figures} |")
+    return "\n".join(lines)
+
+
+def update(text: str, path: Path) -> None:
+    """Put the table between the marks of the page."""
+    page = path.read_text()
+    before, after = page[: page.index(START) + len(START)], page[page.index(STOP) :]
+    path.write_text(f"{before}\n{text}\n{after}")
+
+
+def load_clock(folder: Path) -> Callable[[], float]:
+    """Compile clock.c in `folder`; gives the clock of the core that runs it, in Hz.
+
+    Raises:
+        RuntimeError: there is no C compiler.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise RuntimeError("cycles need a C compiler: install the Debian package gcc, or set CC")
+    library = folder / "clock.so"
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, Path(__file__).parent / "clock.c"], check=True)
+    function = ctypes.CDLL(str(library)).clock_hz
+    function.restype = ctypes.c_double
+    function.argtypes = [ctypes.c_uint64]
+    return lambda: max(function(CLOCK_ROUNDS) for _ in range(3))
+
+
+def _normal(size: int) -> Any:
+    return np.random.default_rng(1).standard_normal(size, dtype=np.float32) * np.float32(0.02)
+
+
+def _half_zero(size: int) -> Any:
+    values = _normal(size).astype(ml_dtypes.bfloat16).view(np.uint16)
+    values.reshape(-1, 128)[np.random.default_rng(3).random(size // 128) < 0.5] = 0
+    return values
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--update", action="store_true", help="write the table into docs/performance.md")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, pinned(1):
+        clock = load_clock(Path(folder))
+        rows = [measure(case, options.runs, clock) for case in cases()]
+        text = render(rows, clock())
+    print(text)
+    if options.update:
+        update(text, PAGE)
+
+
+if __name__ == "__main__":
+    main()
