@@ -130,7 +130,7 @@ class _OpenZL(Codec):
         return self._decoder.decompress(packed)[0].content.as_nparray()
 
     def _new_context(self, plan: tuple[bool, str, str]) -> Any:
-        """`plan`: whether floats are split, and the graphs of sign and mantissa (or of everything) and of exponents."""
+        """`plan`: whether floats are split, the graph of sign and mantissa (or of all planes), and that of exponents."""
         zl = self._zl
         compressor = zl.Compressor()
         compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
@@ -178,7 +178,8 @@ class _OpenZLTrained(_OpenZL):
         inputs = [super(_OpenZLTrained, self).prepare(data[i : i + self._SAMPLE_NBYTES])
                   for i in range(0, len(data), step)]  # fmt: skip
         graphs = ("Fse", "Huffman", "Compress", "Zstd")
-        plans = [(split, rest, exponents) for split in (True, False) for rest in graphs for exponents in graphs[:2]]
+        plans = [(True, rest, exponents) for rest in graphs for exponents in ("Fse", "Huffman")]
+        plans += [(False, rest, "Fse") for rest in graphs]
         best = None
         for plan in plans:
             context = self._new_context(plan)
