@@ -9,10 +9,13 @@ namespace tw {
 
 extern const CascadeKernels kCascadeScalar, kCascadeAvx2, kCascadeAvx512, kCascadeNeon;
 
-const uint8_t kTierWidths[kNumTierShapes][kMaxTiers] = {{2, 2, 3}, {2, 2, 2}, {2, 1, 3}, {1, 1, 1},
-                                                        {1, 2, 3}, {3, 3, 0}, {2, 3, 0}, {1, 0, 0}};
+const uint8_t kTierWidths[kNumTierShapes][kMaxTiers] = {{2, 2, 3}, {2, 2, 2, 3}, {2, 1, 2, 2, 2}, {2, 1, 1, 2, 3},
+                                                        {1, 2, 3}, {1, 1, 1, 3}, {3, 3},          {1}};
 
 namespace {
+
+// What a tier costs in the choice between shapes: one bit for this many words.
+constexpr size_t kTierPrice = 512;
 
 unsigned num_tiers(unsigned variant) {
   unsigned tiers = 0;
@@ -104,7 +107,9 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_b
   for (unsigned variant = 0; variant < kNumTierShapes; ++variant) {
     CascadeParams candidate;
     const uint64_t bits = fit(sums, variant, min_exponent, max_exponent, 1 << exponent_bits, &candidate);
-    if (bits < best && candidate.counts[1] <= 65535) best = bits, *params = candidate;
+    // A tier more takes time to decode: it is to win something.
+    const uint64_t price = bits + num_tiers(variant) * (n / kTierPrice);
+    if (price < best && candidate.counts[1] <= 65535) best = price, *params = candidate;
   }
   return n != 0 && best != UINT64_MAX;
 }

@@ -8,7 +8,7 @@
 
 namespace tw {
 
-constexpr unsigned kMaxTiers = 3;
+constexpr unsigned kMaxTiers = 5;
 constexpr unsigned kNumTierShapes = 8;
 // Widths of the coded tiers by variant; 0 where a tier does not exist.
 extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
@@ -26,7 +26,7 @@ struct CascadeScratch {
   alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
-// The best shape and intervals for a histogram of n exponents (exact bits; ties to the lower variant). False if a count
+// The best shape and intervals for a histogram of n exponents (exact bits, a price on each tier; ties to the lower variant). False if a count
 // does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
 

@@ -39,7 +39,7 @@ size_t params_nbytes(const BlockSpec& spec, uint8_t kind) {
     case kEntropy:
       return 4;
     case kCascade:
-      return 8;
+      return 3 + 2 * kMaxTiers;
     case kZeroGroups:
       return 6;
     default:
@@ -235,12 +235,14 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
 }
 
 const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes) {
-  *params = {coded.tag.variant,
-             coded.params[0],
-             {0, static_cast<uint8_t>(coded.params[1] & 7), static_cast<uint8_t>(coded.params[1] >> 3 & 7)},
-             {static_cast<uint32_t>(coded.n), 0, 0, 0}};
-  for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 2 * k);
-  if (coded.params[1] >> 6 != 0) return "reserved bits of a cascade block";
+  const unsigned below = load<uint16_t>(coded.params + 1);
+  *params = CascadeParams{};
+  params->variant = coded.tag.variant;
+  params->lo = coded.params[0];
+  params->counts[0] = static_cast<uint32_t>(coded.n);
+  for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (3 * k - 3) & 7);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 1 + 2 * k);
+  if (below >> (3 * (kMaxTiers - 1)) != 0) return "reserved bits of a cascade block";
   for (unsigned k = 1; k < kMaxTiers; ++k) {
     const unsigned width = kTierWidths[params->variant][k];
     if (params->below[k] > (1u << width) - 1) return "a tier's interval is out of range";
