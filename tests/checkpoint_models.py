@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+SHARD = "model-00001-of-00002.safetensors"
+"""A shard of `write_model`."""
+
 Entry = tuple[str, str, tuple[int, ...], bytes]
 """Name, dtype, shape, content."""
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from checkpoint_models import container, layer, tree_hashes, weights, write_model
 
-from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
+from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, osio, save_file, verify
 from tensorwire.checkpoint import workplace as workplace_module
 
 if TYPE_CHECKING:
@@ -359,6 +359,23 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     compress_checkpoint(tmp_path / "model", small_disk / "x")
     assert verify(small_disk / "x").ok
     assert [entry.name for entry in small_disk.iterdir()] == ["x"]
+
+
+def test_an_error_of_writing_back_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reports a failed write-back once, perhaps to the sync in the background."""
+    monkeypatch.setattr(osio, "_FLUSH_NBYTES", 50_000)
+    real = os.fdatasync
+
+    def fail(fd: int) -> None:
+        monkeypatch.setattr(os, "fdatasync", real)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    (tmp_path / "a").write_bytes(container(layer(0, 1)))
+    with pytest.raises(OSError, match="error") as caught:
+        compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "b.partial" / "result"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
 def test_file_size_limit(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from ..errors import TruncatedDataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_FLUSH_NBYTES = 64 << 20
 
 
 @contextmanager
@@ -89,7 +92,9 @@ class InputFile:
 
 
 class OutputFile:
-    """A file that is written, or with path None one that only counts. Writes are thread-safe.
+    """A file that is written by one thread at a time, or with path None one that only counts.
+
+    What is written goes to the disk in the background, so that little is left for `sync` to wait for.
 
     Attributes:
         path: as given.
@@ -100,6 +105,9 @@ class OutputFile:
         self.path = path
         self.nbytes = 0
         self._fd = -1
+        self._flusher: threading.Thread | None = None
+        self._flush_error: OSError | None = None
+        self._num_unflushed = 0
         if path is not None:
             # Not through a link that somebody has put there.
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -114,6 +122,11 @@ class OutputFile:
             done = 0
             while done < len(view):
                 done += os.pwrite(self._fd, view[done:], offset + done)
+        self._num_unflushed += len(view)
+        if self._num_unflushed >= _FLUSH_NBYTES and not (self._flusher and self._flusher.is_alive()):
+            self._num_unflushed = 0
+            self._flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
+            self._flusher.start()
 
     def truncate(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -125,9 +138,23 @@ class OutputFile:
         """Wait until the data is on the disk."""
         if self.path is not None:
             with naming(self.path):
+                self._join()
+                if self._flush_error is not None:
+                    raise self._flush_error
                 os.fsync(self._fd)
 
+    def _flush(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:  # the system tells of it once: keep it for `sync`
+            self._flush_error = error
+
+    def _join(self) -> None:
+        if self._flusher is not None:
+            self._flusher.join()
+
     def close(self) -> None:
+        self._join()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
