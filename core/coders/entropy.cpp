@@ -144,6 +144,19 @@ void EntropyDecoder::decode(uint8_t* out, size_t count) {
   for (size_t i = 0; i < rest; ++i) out[i] = rans_decode_symbol(table_, &states_[i], &next_);
 }
 
+void EntropyDecoder::decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count) {
+  size_t done = 0;
+  if (a->kernels_->decode_two != nullptr) {
+    RansStream first = {a->table_, a->states_, a->next_, a->end_, a_out};
+    RansStream second = {b->table_, b->states_, b->next_, b->end_, b_out};
+    done = a->kernels_->decode_two(&first, &second, count / kRansStates) * kRansStates;
+    a->next_ = first.next;
+    b->next_ = second.next;
+  }
+  a->decode(a_out + done, count - done);
+  b->decode(b_out + done, count - done);
+}
+
 bool EntropyDecoder::finish() const {
   for (uint32_t x : states_) {
     if (x != kRansLow) return false;

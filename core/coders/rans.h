@@ -15,11 +15,23 @@ constexpr size_t kRansSlack = 64;        // what kernels may read past the words
 
 // The decoding table has an entry for each slot: frequency << 20 | (slot - start) << 8 | symbol.
 
+// A stream in the middle of being decoded.
+struct RansStream {
+  const uint32_t* table;
+  uint32_t* states;
+  const uint8_t* next;
+  const uint8_t* end;
+  uint8_t* out;
+};
+
 struct RansKernels {
   // num_groups times 32 symbols, one of each state. Returns the next unread word; once that is beyond `end`, zeros are
   // written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
   const uint8_t* (*decode)(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
                            const uint8_t* end, size_t num_groups, uint8_t* out);
+  // The same for two streams at once, which hides the latency of each behind the other; their next and out are moved
+  // on. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
+  size_t (*decode_two)(RansStream* a, RansStream* b, size_t num_groups);
 };
 
 const RansKernels& rans_kernels();

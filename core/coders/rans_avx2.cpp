@@ -78,10 +78,38 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
   return next;
 }
 
+size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
+  const GatherFrom from;
+  __m256i a_lanes[4], b_lanes[4];
+  for (size_t v = 0; v < 4; ++v) {
+    a_lanes[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a->states + 8 * v));
+    b_lanes[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b->states + 8 * v));
+  }
+  const uint8_t *a_next = a->next, *b_next = b->next;
+  size_t g = 0;
+  for (; g < num_groups && a_next <= a->end && b_next <= b->end; ++g) {
+    __m256i a_entries[4], b_entries[4];
+#pragma GCC unroll 4
+    for (size_t v = 0; v < 4; ++v) {
+      a_entries[v] = step(from, a->table, a_lanes[v], a_next);
+      b_entries[v] = step(from, b->table, b_lanes[v], b_next);
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(a->out + g * kRansStates), symbols(a_entries));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(b->out + g * kRansStates), symbols(b_entries));
+  }
+  for (size_t v = 0; v < 4; ++v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(a->states + 8 * v), a_lanes[v]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(b->states + 8 * v), b_lanes[v]);
+  }
+  a->next = a_next, b->next = b_next;
+  a->out += g * kRansStates, b->out += g * kRansStates;
+  return g;
+}
+
 }  // namespace
 
 extern const RansKernels kRansAvx2;
-const RansKernels kRansAvx2 = {decode};
+const RansKernels kRansAvx2 = {decode, decode_two};
 
 }  // namespace tw
 #endif

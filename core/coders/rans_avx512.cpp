@@ -24,6 +24,11 @@ inline __m512i step(const uint32_t* table, __m512i& x, const uint8_t*& next) {
   return entries;
 }
 
+inline void store_symbols(uint8_t* out, __m512i low, __m512i high) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(low));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm512_cvtepi32_epi8(high));
+}
+
 const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
                       const uint8_t* end, size_t num_groups, uint8_t* out) {
   __m512i low = _mm512_loadu_si512(states), high = _mm512_loadu_si512(states + 16);
@@ -34,18 +39,37 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
     }
     const __m512i low_entries = step(table, low, next);
     const __m512i high_entries = step(table, high, next);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_cvtepi32_epi8(low_entries));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm512_cvtepi32_epi8(high_entries));
+    store_symbols(out, low_entries, high_entries);
   }
   _mm512_storeu_si512(states, low);
   _mm512_storeu_si512(states + 16, high);
   return next;
 }
 
+size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
+  __m512i a_low = _mm512_loadu_si512(a->states), a_high = _mm512_loadu_si512(a->states + 16);
+  __m512i b_low = _mm512_loadu_si512(b->states), b_high = _mm512_loadu_si512(b->states + 16);
+  const uint8_t *a_next = a->next, *b_next = b->next;
+  size_t g = 0;
+  for (; g < num_groups && a_next <= a->end && b_next <= b->end; ++g) {
+    const __m512i a_first = step(a->table, a_low, a_next), b_first = step(b->table, b_low, b_next);
+    const __m512i a_second = step(a->table, a_high, a_next), b_second = step(b->table, b_high, b_next);
+    store_symbols(a->out + g * kRansStates, a_first, a_second);
+    store_symbols(b->out + g * kRansStates, b_first, b_second);
+  }
+  _mm512_storeu_si512(a->states, a_low);
+  _mm512_storeu_si512(a->states + 16, a_high);
+  _mm512_storeu_si512(b->states, b_low);
+  _mm512_storeu_si512(b->states + 16, b_high);
+  a->next = a_next, b->next = b_next;
+  a->out += g * kRansStates, b->out += g * kRansStates;
+  return g;
+}
+
 }  // namespace
 
 extern const RansKernels kRansAvx512;
-const RansKernels kRansAvx512 = {decode};
+const RansKernels kRansAvx512 = {decode, decode_two};
 
 }  // namespace tw
 #endif

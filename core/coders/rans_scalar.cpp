@@ -20,6 +20,6 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
 }  // namespace
 
 extern const RansKernels kRansScalar;
-const RansKernels kRansScalar = {decode};
+const RansKernels kRansScalar = {decode, nullptr};
 
 }  // namespace tw

@@ -34,12 +34,13 @@ struct RestScratch {
   EntropyScratch entropy;
 };
 
-// The smallest plan; `runs` are the ORs of the runs. Slices are tried only where `allow_bytes`, and verbatim is left
-// out where `need_gain` (kind plain has no use for it): then streams_nbytes may be SIZE_MAX.
-RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool need_gain, RestScratch* scratch);
+// The smallest plan; `runs` are the ORs of the runs. Slices are tried only where `allow_bytes`, verbatim only where
+// `allow_verbatim` (kind plain does not have it).
+RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool allow_verbatim,
+                    RestScratch* scratch);
 
-// Write streams of at most `capacity` bytes and params (plan.params_nbytes). Returns the bytes of the streams, 0 if
-// they do not fit; `*ok` tells the empty from the failed.
+// Write streams of at most `capacity` bytes, their size to `*written`, and params (plan.params_nbytes). False if the
+// streams do not fit; dst may have been written to then.
 bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,
                   size_t* written, uint8_t* params, RestScratch* scratch);
 
@@ -52,8 +53,8 @@ struct RestDecodeScratch {
 
 class RestDecoder {
  public:
-  // `src` are the streams of the block, kSlack readable beyond `available`; `params` end at params_end. Returns nullptr
-  // or what is wrong.
+  // `src` are the streams of the block, kSlack readable beyond `available`, and must outlive the decoding; `params` has
+  // params_nbytes(). Returns nullptr or what is wrong.
   const char* open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src, size_t available,
                    const uint8_t* params, RestDecodeScratch* scratch);
   static size_t params_nbytes(uint8_t mode, unsigned width);
@@ -70,6 +71,9 @@ class RestDecoder {
   unsigned nbytes_, width_, field_width_, shift_;
   bool per_run_, whole_;
   uint8_t lead_;
+  // Of each run, its bits trimmed below and where its field begins. Copied: bytes that change after the check, as those
+  // of a mapped file may, must not lead out of the block.
+  uint8_t trails_[kMaxRuns];
   uint32_t offsets_[kMaxRuns];
 };
 

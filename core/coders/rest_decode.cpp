@@ -39,16 +39,17 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
   }
   const size_t num_runs = ceil_div(n, kRun);
   if (num_runs > available) return kTooLong;
+  std::memcpy(trails_, src, num_runs);
   size_t offset = num_runs;
   for (size_t r = 0; r < num_runs; ++r) {
-    if (src[r] > field_width_) return "trimmed bits exceed the width of the rest";
+    if (trails_[r] > field_width_) return "trimmed bits exceed the width of the rest";
     offsets_[r] = static_cast<uint32_t>(offset);
-    offset += field_nbytes(n - r * kRun < kRun ? n - r * kRun : kRun, field_width_ - src[r]);
+    offset += field_nbytes(n - r * kRun < kRun ? n - r * kRun : kRun, field_width_ - trails_[r]);
   }
   streams_nbytes_ = offset;
   if (offset > available) return kTooLong;
   const size_t last = num_runs - 1;
-  return filler_is_zero(src + offsets_[last], n - last * kRun, field_width_ - src[last]) ? nullptr : kFiller;
+  return filler_is_zero(src + offsets_[last], n - last * kRun, field_width_ - trails_[last]) ? nullptr : kFiller;
 }
 
 const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const uint8_t* params) {
@@ -105,8 +106,8 @@ const uint8_t* RestDecoder::segment(size_t first, size_t count) {
   for (size_t i = 0; i < count; i += kRun) {
     const size_t run = (first + i) / kRun;
     const size_t in_run = count - i < kRun ? count - i : kRun;
-    kernels.unpack_numbers(nbytes_, field_width_ - field_[run], field_[run], field_ + offsets_[run], in_run, 0, in_run,
-                           scratch_->segment + i * nbytes_);
+    kernels.unpack_numbers(nbytes_, field_width_ - trails_[run], trails_[run], field_ + offsets_[run], in_run, 0,
+                           in_run, scratch_->segment + i * nbytes_);
   }
   return scratch_->segment;
 }

@@ -19,7 +19,7 @@ unsigned kept(unsigned width, unsigned lead, unsigned trail) { return width - le
 
 unsigned trail_of(uint64_t run_or, unsigned width, unsigned lead) { return trailing_zeros(run_or, width - lead); }
 
-void plan_trimmed(const Rests& rests, const uint64_t* runs, bool need_gain, RestPlan* best) {
+void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
   const size_t num_runs = ceil_div(rests.n, kRun);
   uint64_t all = 0;
   for (size_t r = 0; r < num_runs; ++r) all |= runs[r];
@@ -39,8 +39,7 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, bool need_gain, Rest
     plan.trail = kTrailPerRun;
     plan.streams_nbytes = per_run;
   }
-  const bool trims = lead != 0 || plan.trail != 0;
-  if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes || (need_gain && trims)) *best = plan;
+  if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes) *best = plan;
 }
 
 // Bits 8s to 8s + 7 of all rests.
@@ -70,19 +69,17 @@ void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
     }
     plan.streams_nbytes += nbytes;
   }
-  if (plan.streams_nbytes < SIZE_MAX &&
-      plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes + best->params_nbytes) {
-    *best = plan;
-  }
+  if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes + best->params_nbytes) *best = plan;
 }
 
 }  // namespace
 
-RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool need_gain, RestScratch* scratch) {
+RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool allow_verbatim,
+                    RestScratch* scratch) {
   RestPlan best{};
   best.mode = kVerbatim;
-  best.streams_nbytes = need_gain ? SIZE_MAX - kMaxWordNbytes : field_nbytes(rests.n, rests.width);
-  plan_trimmed(rests, runs, need_gain, &best);
+  best.streams_nbytes = allow_verbatim ? field_nbytes(rests.n, rests.width) : SIZE_MAX;
+  plan_trimmed(rests, runs, &best);
   if (allow_bytes) plan_bytes(rests, &best, scratch);
   return best;
 }

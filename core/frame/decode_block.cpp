@@ -157,7 +157,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
   const WordKernels& kernels = word_kernels();
   const Dtype& dtype = coded.dtype();
   const unsigned bits = dtype.exponent_bits + exponents.k;
-  const bool entropy = exponents.entropy != nullptr;
+  const bool entropy = coded.tag.kind == kEntropy;
   const size_t num_segments = ceil_div(coded.n, kSegment);
   for (size_t s = 0; s < num_segments; ++s) {
     prefetch(output, s, num_segments);
@@ -292,10 +292,18 @@ const char* open_entropy(const Coded& coded, Exponents* exponents, DecodeScratch
 const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
   Exponents exponents;
   const char* wrong = open_entropy(coded, &exponents, scratch);
-  if (wrong == nullptr) wrong = weave(coded, exponents, output, scratch);
+  if (wrong != nullptr) return wrong;
+  const EntropyDecoder* decoder = &scratch->entropy;
+  for (SymbolsAhead& ahead : scratch->ahead) {
+    if (ahead.block != coded.block) continue;
+    exponents.whole = ahead.symbols;
+    decoder = &ahead.entropy;
+    ahead.block = nullptr;
+  }
+  wrong = weave(coded, exponents, output, scratch);
   if (wrong != nullptr) return wrong;
   if (exponents.used != exponents.num_escapes) return "num_escapes is not the number of escapes";
-  return scratch->entropy.finish() ? nullptr : "an entropy stream does not end where it should";
+  return decoder->finish() ? nullptr : "an entropy stream does not end where it should";
 }
 
 const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
@@ -394,6 +402,29 @@ const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t len
 const char* decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
                          const BlockOutput& output, DecodeScratch* scratch) {
   return decode_any(spec, block, length, n, output, scratch, false);
+}
+
+void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const BlockBytes& b, DecodeScratch* scratch) {
+  const BlockBytes* const blocks[] = {&a, &b};
+  for (size_t i = 0; i < 2; ++i) {
+    const BlockBytes& block = *blocks[i];
+    if (block.length >= stored_nbytes(*spec.dtype, block.n)) return;
+    const Tag tag = Tag::from(block.bytes[block.length - 1]);
+    if (tag.kind != kEntropy || tag.rest == kBytes) return;  // rests in bytes would be decoded here, and again in turn
+    Coded coded{spec, block.bytes, block.n, {}, nullptr, 0, 0, {}};
+    size_t consumed = 0;
+    if (open_coded(block.length, scratch, &coded) != nullptr ||
+        !scratch->ahead[i].entropy.open(coded.kind_streams(), coded.left(), block.n, &consumed)) {
+      return;
+    }
+  }
+  SymbolsAhead &first = scratch->ahead[0], &second = scratch->ahead[1];
+  const size_t together = (a.n < b.n ? a.n : b.n) / kRansStates * kRansStates;
+  EntropyDecoder::decode_two(&first.entropy, first.symbols, &second.entropy, second.symbols, together);
+  first.entropy.decode(first.symbols + together, a.n - together);
+  second.entropy.decode(second.symbols + together, b.n - together);
+  first.block = a.bytes;
+  second.block = b.bytes;
 }
 
 const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,

@@ -1,4 +1,5 @@
-// One block to its words. Everything in the block is checked before it is used; no input reads or writes out of bounds.
+// One block to its words. Everything in the block is checked before it is used; no input reads or writes out of bounds,
+// not even one that changes meanwhile (a mapped file): what bounds depend on is read once.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +13,31 @@
 
 namespace tw {
 
+// Symbols of a block of kind entropy that were decoded before its turn.
+struct SymbolsAhead {
+  const uint8_t* block = nullptr;  // whose they are
+  EntropyDecoder entropy;          // at the end of the stream
+  alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
+};
+
 struct DecodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t words[kSegment * kMaxWordNbytes];
   CascadeScratch cascade;
   EnecScratch enec;
   EntropyDecoder entropy;
+  SymbolsAhead ahead[2];
   alignas(64) uint16_t escapes[kSegment + kSlack];
   RestDecodeScratch rest;
   // Zero groups: the words of the inner block and a flag per group.
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes];
   alignas(64) uint8_t flags[kMaxBlockWords + kSlack];
+};
+
+// The bytes of a block, with kSlack behind them, and its number of words.
+struct BlockBytes {
+  const uint8_t* bytes;
+  size_t length, n;
 };
 
 // Where the words go.
@@ -33,6 +48,10 @@ struct BlockOutput {
   const uint8_t* prefetch;
   size_t prefetch_nbytes;
 };
+
+// Decode the symbols of two blocks of kind entropy together, which is faster than one after the other: decode_block()
+// of each then finds them done. Does nothing where one of them is not of that kind, or not valid.
+void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const BlockBytes& b, DecodeScratch* scratch);
 
 // What is in a block, for those who look without decoding.
 struct BlockFacts {

@@ -198,10 +198,26 @@ int check_block(const Job& job, uint64_t block, tw_error* error) {
               "checksum of the block: expected %08x, got %08x", job.index.entry(block).checksum, checksum);
 }
 
-int decode_one(const Job& job, uint64_t block, uint64_t last_block, PieceScratch* scratch, tw_error* error) {
+// Start on two blocks at once if both are sound. Returns whether their checksums have been checked.
+bool begin_pair(const Job& job, uint64_t block, PieceScratch* scratch) {
+  const uint64_t start = job.index.start(block), middle = job.index.start(block + 1), end = job.index.start(block + 2);
+  if (middle + kSlack > job.data.offset + job.data.nbytes) return false;  // only one can stand in scratch
+  if ((job.flags & TW_VERIFY) != 0) {
+    tw_error unused;
+    if (check_block(job, block, &unused) != TW_OK || check_block(job, block + 1, &unused) != TW_OK) return false;
+  }
+  const BlockBytes first = {job.data.at(start), middle - start, num_block_words(job.frame, block)};
+  const BlockBytes second = {with_slack(job, middle, end, scratch), end - middle,
+                             num_block_words(job.frame, block + 1)};
+  decode_symbols_ahead(spec_of(job.frame), first, second, &scratch->block);
+  return true;
+}
+
+int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked, PieceScratch* scratch,
+               tw_error* error) {
   const tw_frame& frame = job.frame;
   const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
-  if ((job.flags & TW_VERIFY) != 0) {
+  if ((job.flags & TW_VERIFY) != 0 && !checked) {
     const int status = check_block(job, block, error);
     if (status != TW_OK) return status;
   }
@@ -226,7 +242,7 @@ int check_arguments(const tw_frame& frame, const void* header, const Data& data,
   const Index index(frame, header);
   if (data.covers(index.start(range.first), index.start(range.last))) return TW_OK;
   const auto position = [&](uint64_t at) { return static_cast<unsigned long long>(frame.header_nbytes + at); };
-  return fail(error, TW_TRUNCATED, range.first, position(data.offset + data.nbytes),
+  return fail(error, TW_TRUNCATED, TW_NO_BLOCK, position(data.offset + data.nbytes),
               "the blocks lie at bytes %llu to %llu of the frame, the data given at %llu to %llu",
               position(index.start(range.first)), position(index.start(range.last)), position(data.offset),
               position(data.offset + data.nbytes));
@@ -297,14 +313,18 @@ int tw_decode(const tw_frame* frame, const void* header, const void* data, uint6
   if (status != TW_OK) return status;
   const Index index(*frame, header);
   const Job job = {*frame, index, have, start, stop, static_cast<uint8_t*>(dst), flags};
-  const uint64_t per_piece = std::max<uint64_t>(1, kPieceNbytes / (uint64_t{frame->block_words} * frame->word_nbytes));
+  const bool pairs = frame->profile == kProfileCompact;  // whose entropy streams are decoded two at a time
+  const uint64_t fitting = kPieceNbytes / (uint64_t{frame->block_words} * frame->word_nbytes);
+  const uint64_t per_piece = pairs ? std::max<uint64_t>(2, ceil_to(fitting, 2)) : std::max<uint64_t>(1, fitting);
   FirstFailure failure;
   const bool ran = run_pieces<PieceScratch>(
       ceil_div(range.last - range.first, per_piece), threads, [&](PieceScratch& scratch, uint64_t piece) {
         const uint64_t first = range.first + piece * per_piece, last = std::min(first + per_piece, range.last);
+        bool checked = false;
         for (uint64_t block = first; block < last; ++block) {
+          if (pairs && (block - first) % 2 == 0) checked = block + 1 < last && begin_pair(job, block, &scratch);
           tw_error why;
-          const int result = decode_one(job, block, range.last, &scratch, &why);
+          const int result = decode_one(job, block, range.last, checked, &scratch, &why);
           if (result == TW_OK) continue;
           failure.note(result, why);
           return false;

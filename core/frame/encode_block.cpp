@@ -10,7 +10,7 @@ namespace tw {
 namespace {
 
 // Descriptor parameters of the kinds, in bytes; the tag comes on top.
-constexpr size_t kEnecParams = 4, kCascadeParams = 8, kEntropyParams = 4, kZeroGroupsParams = 6, kTagNbytes = 1;
+constexpr size_t kEnecParams = 4, kCascadeParams = 3 + 2 * kMaxTiers, kZeroGroupsParams = 6, kTagNbytes = 1;
 // Zero groups are tried when more than one word in kZeroShare is zero.
 constexpr size_t kZeroShare = 16;
 
@@ -51,14 +51,13 @@ size_t encode_constant(const Block& block) {
   return finish(block, 0, descriptor, width + kTagNbytes);
 }
 
-// Rest streams to the start of the block, their parameters to the start of the descriptor. False if there is no gain in
-// it.
 struct Written {
   size_t streams;
   uint8_t descriptor[32];
   size_t descriptor_nbytes;
 };
 
+// Rest streams to the start of the block, their parameters to the start of the descriptor. False if they do not fit.
 bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written) {
   written->descriptor_nbytes = plan.params_nbytes;
   return encode_rests(plan, rests, runs, block.dst, block.stored, &written->streams, written->descriptor,
@@ -75,8 +74,8 @@ size_t encode_plain(const Block& block) {
   const unsigned nbytes = block.dtype().word_nbytes;
   const Rests rests = {block.words, block.n, nbytes, 8 * nbytes};
   word_kernels().or_runs(nbytes, block.words, block.n, scratch.runs);
-  const RestPlan plan = plan_rests(rests, scratch.runs, block.spec.profile == kProfileCompact, true, &scratch.rest);
-  if (plan.mode == kVerbatim || plan.streams_nbytes + plan.params_nbytes + kTagNbytes >= block.stored) return 0;
+  const RestPlan plan = plan_rests(rests, scratch.runs, block.spec.profile == kProfileCompact, false, &scratch.rest);
+  if (plan.streams_nbytes + plan.params_nbytes + kTagNbytes >= block.stored) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   push(&written, Tag{kPlain, plan.mode, 0}.byte(), 1);
@@ -101,7 +100,7 @@ size_t encode_enec(const Block& block) {
                    &num_high, &scratch.enec)) {
     return 0;
   }
-  const RestPlan plan = plan_rests(rests, scratch.runs, false, false, &scratch.rest);
+  const RestPlan plan = plan_rests(rests, scratch.runs, false, true, &scratch.rest);
   if (plan.streams_nbytes + nbytes + plan.params_nbytes + kEnecParams + kTagNbytes > block.stored - kBlockAlign)
     return 0;
   Written written;
@@ -120,14 +119,16 @@ size_t encode_cascade(const Block& block, const Rests& rests) {
   if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return 0;
   const size_t nbytes = cascade_nbytes(params);
   const bool allow_bytes = block.spec.profile == kProfileCompact;
-  const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, false, &scratch.rest);
+  const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, true, &scratch.rest);
   if (plan.streams_nbytes + nbytes + plan.params_nbytes + kCascadeParams + kTagNbytes > block.stored - kBlockAlign)
     return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
   push(&written, params.lo, 1);
-  push(&written, static_cast<uint8_t>(params.below[1] | params.below[2] << 3), 1);
+  unsigned below = 0;
+  for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (3 * k - 3);
+  push(&written, below, 2);
   for (unsigned k = 1; k <= kMaxTiers; ++k) push(&written, params.counts[k], 2);
   push(&written, Tag{kCascade, plan.mode, params.variant}.byte(), 1);
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
@@ -177,7 +178,7 @@ size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scra
     scratch->narrow_runs[r] = run >> (rests.width - 1) << low | (run & ((uint64_t{1} << low) - 1));
   }
   const Rests narrowed = {rests.numbers, rests.n, rests.nbytes, rests.width - k};
-  const RestPlan plan = plan_rests(narrowed, scratch->narrow_runs, false, false, &scratch->rest);
+  const RestPlan plan = plan_rests(narrowed, scratch->narrow_runs, false, true, &scratch->rest);
   return plan.streams_nbytes + plan.params_nbytes;
 }
 
@@ -241,7 +242,7 @@ size_t encode_entropy(const Block& block) {
   kernels.narrow(dtype, scratch.rests, block.n, plan.k);
   rests.width -= plan.k;
   kernels.or_runs(rests.nbytes, scratch.rests, block.n, scratch.runs);
-  const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, false, &scratch.rest);
+  const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, true, &scratch.rest);
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
   push(&written, plan.base, 2);
@@ -267,8 +268,10 @@ size_t encode_words(const Block& block) {
     case kProfileFast:
       return encode_cascade(block, split_rests(block));
     default:
-      return encode_entropy(block);
+      break;
   }
+  const size_t length = encode_entropy(block);
+  return length != 0 ? length : encode_plain(block);  // where too many exponents lie too far apart
 }
 
 // Group size whose mask and remaining words are estimated smallest; flags become one byte per group.

@@ -45,8 +45,7 @@ uint64_t encode_piece(const Part& part, uint64_t piece, uint8_t* dst, EncodeScra
   for (uint64_t done = 0; done < nbytes; done += block_nbytes) {
     // A leaf is hashed while its words are on their way into the cache.
     if (done == hashed) {
-      const uint64_t more =
-          std::min(std::max<uint64_t>(TW_LEAF_NBYTES, leaves_per_block * TW_LEAF_NBYTES), nbytes - hashed);
+      const uint64_t more = std::min(leaves_per_block * TW_LEAF_NBYTES, nbytes - hashed);
       hash_leaves(part.src + start + hashed, more, part.leaves + (first_byte + hashed) / TW_LEAF_NBYTES * 16);
       hashed += more;
     }

@@ -21,13 +21,15 @@ const char* tw_cpu_target(void) { return target_name(cpu_target()); }
 
 void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint32_t threads) {
   struct None {};
-  run_pieces<None>(ceil_div(nbytes, TW_LEAF_NBYTES), threads, [&](None&, uint64_t leaf) {
+  const bool ran = run_pieces<None>(ceil_div(nbytes, TW_LEAF_NBYTES), threads, [&](None&, uint64_t leaf) {
     const uint64_t start = leaf * TW_LEAF_NBYTES;
     hash_leaves(static_cast<const uint8_t*>(src) + start,
                 nbytes - start < TW_LEAF_NBYTES ? nbytes - start : TW_LEAF_NBYTES,
                 static_cast<uint8_t*>(leaves) + 16 * leaf);
     return true;
   });
+  // Without memory for threads: this call has no way to fail.
+  if (!ran) hash_leaves(static_cast<const uint8_t*>(src), nbytes, static_cast<uint8_t*>(leaves));
 }
 
 void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash) {

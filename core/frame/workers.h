@@ -33,9 +33,9 @@ bool run_pieces(uint64_t num_pieces, uint32_t threads, Work&& work) {
   const uint64_t wanted = threads < num_pieces ? threads : num_pieces;
   try {
     for (uint64_t t = 1; t < wanted; ++t) {
-      std::unique_ptr<Scratch> scratch(new Scratch);
-      workers.emplace_back(loop, scratch.get());
-      scratches.push_back(std::move(scratch));
+      // Kept before its thread starts: whatever fails then, nobody takes it away.
+      scratches.push_back(std::unique_ptr<Scratch>(new Scratch));
+      workers.emplace_back(loop, scratches.back().get());
     }
   } catch (const std::bad_alloc&) {
   } catch (const std::system_error&) {

@@ -155,8 +155,23 @@ uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t 
   return tw::hash128(bytes.data(), bytes.size()).low;
 }
 
+// Values that no tier and no window of symbols holds together, and too many of each for a count of escapes.
+uint64_t far_apart() {
+  constexpr uint64_t kNumWords = 262144;
+  std::vector<uint16_t> words(kNumWords);
+  for (size_t i = 0; i < kNumWords; ++i) words[i] = i % 2 == 0 ? 0x0001 : 0xffff;
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_frame_init(&frame, "BF16", 0, &kNumWords, 1, TW_COMPACT, 18, &error) == TW_OK);
+  std::vector<uint8_t> bytes(tw_frame_bound(&frame));
+  CHECK(tw_compress(&frame, words.data(), 2 * kNumWords, bytes.data(), bytes.size(), 1, &error) == TW_OK);
+  CHECK(frame.data_nbytes < kNumWords / 2);
+  check_range(frame, bytes, exact(reinterpret_cast<const uint8_t*>(words.data()), 2 * kNumWords), 0, 2 * kNumWords);
+  return tw::hash128(bytes.data(), frame.frame_nbytes).low;
+}
+
 std::vector<uint64_t> all_frames() {
-  std::vector<uint64_t> hashes;
+  std::vector<uint64_t> hashes = {far_apart()};
   for (const Type& type : kTypes) {
     for (uint32_t profile = TW_ENEC; profile <= TW_COMPACT; ++profile) {
       for (unsigned content = 0; content < kNumContents; ++content) {

@@ -16,7 +16,8 @@ size_t field_nbytes(size_t n, unsigned width);
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
 
 // Kernels, one set per target. `p` is 1, 2 or 4; numbers stand in bytes. unpack writes up to kSlack bytes past n and
-// reads up to kSlack past the plane; pack reads up to kSlack past n, writes exactly the plane, and ignores high bits.
+// reads up to kSlack past the plane; pack reads exactly n, which may be all that the caller of the library gave us,
+// writes exactly the plane, and ignores high bits.
 struct PlaneKernels {
   void (*unpack)(unsigned p, const uint8_t* plane, size_t n, uint8_t* numbers);
   void (*pack)(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane);

@@ -39,7 +39,7 @@ struct WordKernels {
                        uint8_t* field);
   // Whether all symbols are below 2^bits, bits < 8, or the escape 255.
   bool (*fits)(const uint8_t* symbols, size_t n, unsigned bits);
-  // Copy around the caches; dst is a multiple of 64.
+  // Copy around the caches; dst is a multiple of 64. Other threads see it after this one's next locked instruction.
   void (*stream_copy)(uint8_t* dst, const uint8_t* src, size_t nbytes);
 };
 

@@ -1,0 +1,96 @@
+// Threads under a memory that runs out: whichever allocation fails, every piece is done once, and no thread's scratch
+// is taken away from it.
+#include "frame/workers.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                        \
+    }                                                                      \
+  } while (false)
+
+// How many allocations succeed from now on; negative: all.
+std::atomic<int> allocations_left{-1};
+
+void* allocate(size_t nbytes) {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::malloc(nbytes);
+}
+
+}  // namespace
+
+void* operator new(size_t nbytes) {
+  void* memory = allocate(nbytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void* operator new(size_t nbytes, const std::nothrow_t&) noexcept { return allocate(nbytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+
+namespace {
+
+constexpr uint64_t kNumPieces = 200;
+constexpr uint32_t kThreads = 6;
+
+std::atomic<bool> alive[1024];
+std::atomic<size_t> next_scratch{0};
+
+struct Scratch {
+  size_t number = next_scratch++;
+  Scratch() { alive[number] = true; }
+  ~Scratch() { alive[number] = false; }
+};
+
+// Returns how many allocations were made.
+int run_with(int allocations) {
+  std::atomic<int> done[kNumPieces] = {};
+  std::atomic<bool> dead{false};
+  next_scratch = 0;
+  allocations_left = allocations;
+  const bool ran = tw::run_pieces<Scratch>(kNumPieces, kThreads, [&](Scratch& scratch, uint64_t piece) {
+    const size_t number = scratch.number;
+    ++done[piece];
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (!alive[number]) dead = true;
+    return true;
+  });
+  const int left = allocations_left.exchange(-1);
+  CHECK(ran == (allocations > 0));
+  CHECK(!dead);
+  for (const std::atomic<int>& times : done) CHECK(times == (ran ? 1 : 0));
+  return allocations - left;
+}
+
+// The one function of the C ABI that starts threads and has no way to fail.
+void check_hash_leaves() {
+  const std::vector<uint8_t> content(3 * TW_LEAF_NBYTES + 5, 7);
+  uint8_t expected[4 * 16], leaves[4 * 16] = {};
+  tw_hash_leaves(content.data(), content.size(), expected, 2);
+  allocations_left = 0;
+  tw_hash_leaves(content.data(), content.size(), leaves, 2);
+  allocations_left = -1;
+  CHECK(std::memcmp(leaves, expected, sizeof leaves) == 0);
+}
+
+}  // namespace
+
+int main() {
+  const int all = run_with(1000);
+  CHECK(all > 2 * static_cast<int>(kThreads));
+  for (int allocations = 0; allocations <= all; ++allocations) run_with(allocations);
+  check_hash_leaves();
+  std::printf("ok\n");
+  return 0;
+}
