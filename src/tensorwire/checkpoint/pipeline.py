@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-WINDOW_NBYTES = 8 * STREAM_NBYTES
+WINDOW_NBYTES = 4 * STREAM_NBYTES
 """Size of a window: large enough for all cores to code in it, small enough to stay in their caches."""
 
 _NUM_WINDOWS = 6
