@@ -210,24 +210,30 @@ def _cascade() -> Iterator[Case]:
             rest=RESTS[rest_name],
             coding=(f"cascade/{variant}(", f"+{rest_name}"),
         )
-    for a2, a3 in itertools.product(range(4), range(8)):
-        name = f"cascade-a{a2}-a{a3}"
+    all_of_three: list[tuple[int, ...]] = list(itertools.product(range(4), range(8)))
+    all_of_five: list[tuple[int, ...]] = list(itertools.product(range(2), range(2), range(4), range(8)))
+    half_of_five = [below for below in all_of_five if sum(below) % 4 < 2]
+    for variant, below in (*((0, below) for below in all_of_three), *((3, below) for below in half_of_five)):
+        name = f"cascade-{variant}-a{'-'.join(map(str, below))}"
         yield case(
             name,
             floats("BF16", 700, name, exponents=generator(name).binomial(14, 0.5, 700) + 120),
             "BF16",
             profile="fast",
-            kind=Cascade(variant=0, lo=126, below=(a2, a3)),
+            kind=Cascade(variant=variant, lo=126, below=below),
             rest=Verbatim(),
-            coding=(f"cascade/0(lo=126,a={a2},{a3},", "+verbatim"),
-            golden=(a2 + a3) % 4 == 0,
+            coding=(f"cascade/{variant}(lo=126,a={','.join(map(str, below))},", "+verbatim"),
+            golden=sum(below) % 8 == 0,
         )
     # Tiers that begin with exponent 0 or end with the highest one, and every exponent of the range.
-    for dtype, end in itertools.product(("BF16", "F16", "F8_E4M3"), ("lowest", "highest")):
+    shapes = ((0, (3, 7)), (3, (1, 1, 3, 7)))  # variant; c of its tiers behind the first, where c is 3
+    for dtype, end, (variant, cs) in itertools.product(("BF16", "F16", "F8_E4M3"), ("lowest", "highest"), shapes):
         top = (1 << FLOATS[dtype][1]) - 1
-        lows = ((0, 0, 0), (3, 3, 0), (10, 3, 7))
-        for lo, a2, a3 in lows if end == "lowest" else [(top - 2 - lo, 3 - a2, 7 - a3) for lo, a2, a3 in lows]:
-            name = f"cascade-{end}-{dtype}-{lo}"
+        for tier in range(len(cs) + 1):  # the tiers up to this one begin with exponent 0, later ones lie above
+            lo, below = sum(cs[:tier]), cs[:tier] + (0,) * (len(cs) - tier)
+            if end == "highest":
+                lo, below = top - 2 - lo, tuple(c - a for c, a in zip(cs, below, strict=True))
+            name = f"cascade-{end}-{dtype}-{variant}-{lo}"
             rng = generator(name)
             exponents = np.where(rng.random(1100) < 0.1, rng.integers(0, top + 1, 1100), rng.integers(lo, lo + 3, 1100))
             exponents[:16] = np.clip(np.arange(16) + (0 if end == "lowest" else top - 15), 0, top)
@@ -236,9 +242,10 @@ def _cascade() -> Iterator[Case]:
                 floats(dtype, 1100, name, exponents=exponents),
                 dtype,
                 profile="fast",
-                kind=Cascade(variant=0, lo=lo, below=(a2, a3)),
+                kind=Cascade(variant=variant, lo=lo, below=below),
                 rest=Verbatim(),
-                coding=(f"cascade/0(lo={lo},a={a2},{a3},", "+verbatim"),
+                coding=(f"cascade/{variant}(lo={lo},a={','.join(map(str, below))},", "+verbatim"),
+                golden=variant == 3,
             )
     yield case(
         "cascade-no-escape",
@@ -246,7 +253,7 @@ def _cascade() -> Iterator[Case]:
         "F32",
         profile="fast",
         kind=Cascade(variant=1),
-        coding=("cascade/1(", "escapes=0,0,0)+trimmed"),
+        coding=("cascade/1(", "escapes=0,0,0,0,0)+trimmed"),
     )
 
 
@@ -387,8 +394,9 @@ def _most_that_two_bytes_count() -> Iterator[Case]:
     n = (1 << 18) - 1
     exponents = np.full(n, 100)
     exponents[-65535:] = 255  # whole groups of four, of which the last has three words
+    most_of_all_tiers = ",".join(["65535"] * 5)
     kinds: tuple[tuple[Kind, tuple[str, str]], ...] = (
-        (Cascade(variant=0, lo=100, below=(0, 0)), ("cascade/0(", "escapes=65535,65535,65535)+verbatim")),
+        (Cascade(variant=3, lo=100, below=(0, 0, 0, 0)), ("cascade/3(", f"escapes={most_of_all_tiers})+verbatim")),
         (Enec(group=4, b=100, m=1, nb=8), ("enec/4(b=100,m=1,nb=8)", "+verbatim")),
         (Entropy(base=0), ("entropy/0(", "escapes=65535)+verbatim")),
     )

@@ -25,6 +25,7 @@ from reference.tensorwire_reference import (
     ZeroGroups,
     encode,
 )
+from reference.tensorwire_reference.cascade import TIER_WIDTHS
 from reference.tensorwire_reference.encoder import encode_block, pack_block, pack_frame
 from reference.tensorwire_reference.hashes import content_hash
 from reference.tensorwire_reference.header import Header, dtype_of, seal_header
@@ -168,13 +169,13 @@ def _instead(streams: bytes, params: bytes, kind: int, rest: int = 0, variant: i
 
 
 def _tags() -> Iterator[Malformed]:
-    cascade: dict[str, Any] = {"kind": Cascade(variant=1, lo=124, below=(1, 2))}
+    cascade: dict[str, Any] = {"kind": Cascade(variant=1, lo=124, below=(1, 2, 0))}
     plain: dict[str, Any] = {"kind": Plain(), "rest": Trimmed()}
     words, same = bf16(), b"\x80\x3f" * 300
     yield make("stored-padding", _replace({-1: 1}), words)
     yield make("stored-too-long", lambda block: block + bytes(32), words)
-    yield make("padding-set", _replace({-10: 1}), words, **cascade)
-    yield make("padding-of-a-unit", _insert_unit(9), words, **cascade)
+    yield make("padding-set", _replace({-15: 1}), words, **cascade)
+    yield make("padding-of-a-unit", _insert_unit(14), words, **cascade)
     yield make("streams-too-short", lambda block: block[32:], words, **cascade)
     yield make("kind-0", _retag(3), words, **cascade)
     yield make("kind-7", _retag(4), words, **cascade)
@@ -213,17 +214,30 @@ def _enec() -> Iterator[Malformed]:
 
 
 def _cascade() -> Iterator[Malformed]:
-    cascade: dict[str, Any] = {"kind": Cascade(variant=1, lo=124, below=(1, 2))}
-    yield make("cascade-parameter-bits", _replace({-8: 1 | 2 << 3 | 64}), bf16(), **cascade)
-    yield make("cascade-a2-above-c", _replace({-8: 4 | 2 << 3}), bf16(), **cascade)
-    yield make("cascade-n2", lambda block: patch(block, {-7: block[-7] ^ 1}), bf16(), **cascade)
-    single: dict[str, Any] = {"kind": Cascade(variant=7, lo=127, below=(0, 0))}
-    words = (127 << 7 | np.arange(600) % 128).astype("<u2").tobytes()
-    for name, offset, value in (("a2", -8, 1), ("a3", -8, 1 << 3), ("n2", -7, 1), ("n3", -5, 1), ("n4", -3, 1)):
-        yield make(f"cascade-{name}-of-nothing", _replace({offset: value}), words, **single)
+    # All words are in tier 1; or one is an escape of all tiers.
+    no_escape = (np.full(300, 100) << 7).astype("<u2").tobytes()
+    one_escape = (np.where(np.arange(300) == 150, 200, 100) << 7).astype("<u2").tobytes()
+    for variant, widths in enumerate(TIER_WIDTHS):
+        kind = Cascade(variant=variant, lo=100, below=(0,) * (len(widths) - 1))
+        for bit in range(12, 16):
+            yield make(f"cascade-{variant}-bit-{bit}", _replace({-12: 1 << bit - 8}), one_escape, kind=kind)
+        for tier in range(2, 6):
+            c = (1 << widths[tier - 1]) - 1 if tier <= len(widths) else 0
+            if c < 7:
+                low, high = ((c + 1) << 3 * (tier - 2)).to_bytes(2, "little")
+                name = f"cascade-{variant}-a{tier}-above-{c}"
+                yield make(name, _replace({-13: low, -12: high}), no_escape, kind=kind)
+        for tier in range(len(widths) + 2, 7):
+            edit = _replace({2 * tier - 15: 1})
+            yield make(f"cascade-{variant}-n{tier}-of-nothing", edit, one_escape, kind=kind)
+    # Counts 14, 12, 10, 6, 4. One more takes no more room, or a byte of the padding.
+    exponents = np.repeat([103, 104, 105, 108, 200, 100], [2, 2, 4, 2, 4, 286])
+    words, kind = (exponents << 7).astype("<u2").tobytes(), Cascade(variant=3, lo=100, below=(0, 0, 0, 0))
+    for tier, count in enumerate((14, 12, 10, 6, 4), 2):
+        yield make(f"cascade-n{tier}", _replace({2 * tier - 15: count + 1}), words, kind=kind)
     # An escaped exponent 7 + 16 of F8_E4M3: the right word if the highest bit were dropped.
     streams = bytes(field_nbytes(500, 4)) + mask(500, 1) + bytes([7 + 16])
-    edit = _instead(streams, bytes([7, 0, 1, 0, 0, 0, 0, 0]), 3, 0, 7)
+    edit = _instead(streams, struct.pack("<B6H", 7, 0, 1, 0, 0, 0, 0), 3, 0, 7)
     yield make("cascade-exponent-too-large", edit, b"\x38" * 500, dtype="F8_E4M3")
 
 
@@ -232,15 +246,20 @@ def _cascade_intervals() -> Iterator[Malformed]:
     n = 500
     for dtype, exponent_bits, mantissa_bits in (("BF16", 8, 7), ("F16", 5, 10), ("F8_E4M3", 4, 3)):
         end = 1 << exponent_bits
-        for name, lo, a2, a3 in (
-            ("tier-1-above", end - 2, 3, 7),
-            ("tier-2-above", end - 3, 2, 7),
-            ("tier-3-above", end - 3, 3, 6),
-            ("tier-2-below", 2, 3, 0),
-            ("tier-3-below", 3, 3, 1),
+        for name, lo, a2, a3, a4, a5 in (
+            ("tier-1-above", end - 2, 1, 1, 3, 7),
+            ("tier-2-above", end - 3, 0, 1, 3, 7),
+            ("tier-3-above", end - 3, 1, 0, 3, 7),
+            ("tier-4-above", end - 3, 1, 1, 2, 7),
+            ("tier-5-above", end - 3, 1, 1, 3, 6),
+            ("tier-2-below", 0, 1, 0, 0, 0),
+            ("tier-3-below", 1, 1, 1, 0, 0),
+            ("tier-4-below", 4, 1, 1, 3, 0),
+            ("tier-5-below", 5, 1, 1, 3, 1),
         ):
             streams = bytes(field_nbytes(n, mantissa_bits + 1) + field_nbytes(n, 2))
-            edit = _instead(streams, bytes([lo, a2 | a3 << 3, *bytes(6)]), 3)
+            params = struct.pack("<BH10x", lo, a2 | a3 << 3 | a4 << 6 | a5 << 9)
+            edit = _instead(streams, params, 3, 0, 3)
             word = (lo << mantissa_bits).to_bytes(1 if exponent_bits == 4 else 2, "little")
             yield make(f"cascade-{name}-{dtype}", edit, n * word, dtype=dtype)
 
@@ -250,19 +269,20 @@ def _filler() -> Iterator[Malformed]:
     n = 301  # the short run has such bits whether numbers have 4, 2 or 1
     four, two, one = (bytes(field_nbytes(n, p)) for p in (4, 2, 1))
     bf16_word, f16_word = b"\x00\x32", b"\x00\x3c"  # exponents 100 and 15
-    # Five words are escapes of tier 1 and three of these of tier 2.
-    tiers = (bytes(n), _digits(n, 3, 3, 3, 3, 3), _digits(5, 3, 3, 3), b"\0", b"\0")
-    in_tiers = b"\x00\x35" * 3 + b"\x80\x33" * 2 + bf16_word * (n - 5)  # exponents 106, 103, 100
-    tier_params = bytes([100, 0, 5, 0, 3, 0, 0, 0])
+    # Seven words are escapes of tier 1, five of these of tier 2, then three, then two.
+    tiers = (bytes(n), _digits(n, *[3] * 7), mask(7, 5), mask(5, 3), _digits(3, 3, 3), b"\0", b"\0")
+    in_tiers = (np.repeat([108, 105, 104, 103, 100], [2, 1, 2, 2, n - 7]) << 7).astype("<u2").tobytes()
+    tier_params = struct.pack("<B6H", 100, 0, 7, 5, 3, 2, 0)
+    names_of_tiers = ("", "tier-1", "tier-2", "tier-3", "tier-4", "tier-5-low", "tier-5-high")
     # The last word, alone in its group of four, has y = 4: exponent 96.
     enec = (bytes(n), two, bytes(5) + b"\x80" + bytes(4), b"\1")
     in_enec = bf16_word * (n - 1) + b"\x00\x30"
     # A rest of two constant slices; all words are escapes, in fields of 5 bits.
     escapes = (bytes(2), write_symbols(np.full(n, 255, np.uint64)), b"\xff" * 150 + b"\x0f", one)
     entropy_params = struct.pack("<2B2H", 1, 1, 0, n)
-    one_tier = bytes([15, *bytes(7)])
+    one_tier = bytes([15, *bytes(12)])
     table: list[tuple[tuple[str, ...], tuple[bytes, ...], bytes, tuple[int, int, int], bytes, str]] = [
-        (("rest-4",), (four, one), bytes([7, *bytes(7)]), (3, 0, 7), b"\x38" * n, "F8_E4M3"),
+        (("rest-4",), (four, one), bytes([7, *bytes(12)]), (3, 0, 7), b"\x38" * n, "F8_E4M3"),
         (("", "rest-2", "rest-1"), (bytes(n), two, one, one), one_tier, (3, 0, 7), f16_word * n, "F16"),
         (("", "slice-2", "slice-1"), (bytes(n), two, one, one), bytes(2) + one_tier, (3, 2, 7), f16_word * n, "F16"),
         (("trimmed-2", "trimmed-1"), (two, one), bytes([13, 0]), (5, 1, 0), bytes(2 * n), "BF16"),
@@ -274,7 +294,7 @@ def _filler() -> Iterator[Malformed]:
             bytes(2 * n),
             "BF16",
         ),
-        (("", "tier-1", "tier-2", "tier-3-low", "tier-3-high"), tiers, tier_params, (3, 0, 0), in_tiers, "BF16"),
+        (names_of_tiers, tiers, tier_params, (3, 0, 3), in_tiers, "BF16"),
         (("", "", "escapes-4", "escapes-1"), escapes, entropy_params, (4, 2, 0), f16_word * n, "F16"),
         (("", "low", "mask", "high"), enec, bytes([100, 2 << 4 | 4, 1, 0]), (2, 0, 2), in_enec, "BF16"),
     ]

@@ -213,8 +213,26 @@ def test_cascade_by_hand() -> None:
         + pack_field(numbers(0, 3, 4, 6, 7), 3)
         + bytes([200])
     )
-    params = bytes([100, 1 | 4 << 3, 7, 0, 5, 0, 1, 0])
+    params = bytes([100, 1 | 4 << 3, 0, 7, 0, 5, 0, 1, 0, 0, 0, 0, 0])
     x, _ = cascade.decode(params, 0, Reader(tiers), 9, 8)
+    assert x.tolist() == expected
+
+
+def test_cascade_of_five_tiers_by_hand() -> None:
+    # Widths 2, 1, 1, 2, 3, lo = 100, a2 = 1, a3 = 0, a4 = 2, a5 = 5. Tier 1 names 100-102, tier 2 names 99, tier 3
+    # names 103, tier 4 names 97, 98, 104, tier 5 names 92-96, then 105, 106. The last word is a byte.
+    expected = [101, 99, 103, 97, 104, 92, 96, 105, 106, 7]
+    tiers = (
+        pack_field(numbers(1, 3, 3, 3, 3, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 1, 1, 1, 1, 1, 1, 1, 1), 1)
+        + pack_field(numbers(0, 1, 1, 1, 1, 1, 1, 1), 1)
+        + pack_field(numbers(0, 2, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 4, 5, 6, 7), 3)
+        + bytes([7])
+    )
+    # 1 | 0 << 3 | 2 << 6 | 5 << 9 = 0x0a81
+    params = bytes([100, 0x81, 0x0A, 9, 0, 8, 0, 7, 0, 5, 0, 1, 0])
+    x, _ = cascade.decode(params, 3, Reader(tiers), 10, 8)
     assert x.tolist() == expected
 
 

@@ -1,5 +1,6 @@
 """Section "Kind cascade": exponents in tiers of short digits, the last digit of each tier an escape to the next."""
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,28 +10,29 @@ import numpy as np
 from .errors import UnfitError, require
 from .planes import U64, Reader, pack_field
 
-PARAMS_NBYTES = 8
-TIER_WIDTHS = ((2, 2, 3), (2, 2, 2), (2, 1, 3), (1, 1, 1), (1, 2, 3), (3, 3), (2, 3), (1,))
+PARAMS_NBYTES = 13
+TIER_WIDTHS = ((2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,))
+_MOST_TIERS = 5
 
 
 @dataclass(frozen=True)
 class Cascade:
     """Parameters of the kind; those that are None are chosen for each block.
 
-    `below` is (a2, a3); entries of tiers that the variant lacks must be 0.
+    `below` is (a2, a3, ...), one number for each coded tier behind the first.
     """
 
     variant: int | None = None
     lo: int | None = None
-    below: tuple[int, int] | None = None
+    below: tuple[int, ...] | None = None
     code: ClassVar[int] = 3
 
 
-def _names(widths: tuple[int, ...], lo: int, below: tuple[int, int]) -> list[list[int]]:
+def _names(widths: tuple[int, ...], lo: int, below: tuple[int, ...]) -> list[list[int]]:
     """For each tier, the exponents that its digits 0, 1, ... name, in range or not."""
     start = end = lo
     names = []
-    for w, a in zip(widths, (0, *below), strict=False):
+    for w, a in zip(widths, (0, *below), strict=True):
         c = (1 << w) - 1
         names.append([*range(start - a, start), *range(end, end + c - a)])
         start, end = start - a, end + c - a
@@ -43,15 +45,15 @@ def _in_range(names: list[list[int]], exponent_bits: int) -> bool:
 
 def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
     """Read `n` exponents. Also returns the name of the coding."""
-    lo, below = params[0], (params[1] & 7, params[1] >> 3 & 7)
-    counts = [int.from_bytes(params[i : i + 2], "little") for i in (2, 4, 6)]
+    lo, packed, *counts = struct.unpack("<B6H", params)
+    below = tuple(packed >> shift & 7 for shift in (0, 3, 6, 9))
     widths = TIER_WIDTHS[variant]
-    require(params[1] < 64, "cascade: reserved bits are set")
+    require(packed < 1 << 12, "cascade: reserved bits are set")
     for tier, a in enumerate(below, 2):
         most = (1 << widths[tier - 1]) - 1 if tier <= len(widths) else 0
         require(a <= most, f"cascade: a{tier} is {a}, at most {most}")
     require(not any(counts[len(widths) :]), f"cascade: counts {counts} of tiers that variant {variant} lacks")
-    names_of_tiers = _names(widths, lo, below)
+    names_of_tiers = _names(widths, lo, below[: len(widths) - 1])
     require(_in_range(names_of_tiers, exponent_bits), f"cascade: tiers name more than 0..{(1 << exponent_bits) - 1}")
 
     x = np.empty(n, np.uint64)
@@ -64,7 +66,7 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
         require(len(waiting) == escapes, f"cascade: {len(waiting)} escapes, but a count of {escapes}")
     x[waiting] = reader.field(len(waiting), 8)
     require(bool((x < 1 << exponent_bits).all()), f"cascade: an exponent has more than {exponent_bits} bits")
-    return x, f"cascade/{variant}(lo={lo},a={below[0]},{below[1]},escapes={','.join(map(str, counts))})"
+    return x, f"cascade/{variant}(lo={lo},a={','.join(map(str, below))},escapes={','.join(map(str, counts))})"
 
 
 def encode(kind: Cascade, x: U64, exponent_bits: int) -> tuple[bytes, bytes, int]:
@@ -93,15 +95,15 @@ def _encode(x: U64, variant: int, kind: Cascade, exponent_bits: int) -> tuple[by
         left = left[digits == len(names)]
         counts.append(len(left))
     streams.append(pack_field(left, 8))
-    counts += [0] * (3 - len(counts))
+    counts += [0] * (_MOST_TIERS - len(counts))
     fits = max(counts) <= 0xFFFF
-    params = bytes([lo, below[0] | below[1] << 3]) + b"".join((c & 0xFFFF).to_bytes(2, "little") for c in counts)
-    return b"".join(streams), params, fits
+    packed = sum(a << 3 * i for i, a in enumerate(below))
+    return b"".join(streams), struct.pack("<B6H", lo, packed, *(c & 0xFFFF for c in counts)), fits
 
 
 def _choose(
-    x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, int] | None, end_of_range: int
-) -> tuple[int, tuple[int, int]]:
+    x: U64, widths: tuple[int, ...], lo: int | None, below: tuple[int, ...] | None, end_of_range: int
+) -> tuple[int, tuple[int, ...]]:
     """Greedy: the interval of each tier is the one in 0 .. end_of_range - 1 that holds the most words."""
     counts = np.bincount(x.astype(np.int64), minlength=end_of_range).tolist()
 
@@ -120,4 +122,4 @@ def _choose(
         a = best(candidates, lambda i, u=first, v=end, c=c: range(u - i, v + c - i))  # type: ignore[misc]
         first, end = first - a, end + c - a
         chosen.append(a)
-    return start, (*chosen, 0, 0)[:2]  # type: ignore[return-value]
+    return start, tuple(chosen)
