@@ -164,7 +164,7 @@ def test_a_wrong_result_stops_the_contest(tiny: data.Dataset) -> None:
 
     entry = contest.Entry(ADAPTERS[0], Wrong("BF16", 1, True), 1, None)
     with pytest.raises(RuntimeError, match="differs"):
-        contest.Contest([tiny.data]).check(entry)
+        contest.Contest([tiny.data], 1.0).check(entry)
 
 
 def test_interleave_rounds_and_budget() -> None:

@@ -44,10 +44,11 @@ class Entry:
 class Contest:
     """Round trips of a data set through codecs.
 
-    Tensors lie each at the start of a page, both where they come from and where they go; frames are kept.
+    Tensors lie each at the start of a page, both where they come from and where they go. A codec compresses, then
+    decompresses; its frames are dropped then, unless it has used up its budget and so will not compress again.
     """
 
-    def __init__(self, pieces: Sequence[memoryview]) -> None:
+    def __init__(self, pieces: Sequence[memoryview], budget: float) -> None:
         starts = [0]
         for piece in pieces:
             starts.append(-(-(starts[-1] + len(piece)) // PAGE_NBYTES) * PAGE_NBYTES)
@@ -58,7 +59,10 @@ class Contest:
         self._outs = [target[bound] for bound in bounds]
         for mine, piece in zip(self._pieces, pieces, strict=True):
             mine[:] = piece
+        self.compressed_nbytes: dict[str, int] = {}
         self._frames: dict[str, list[Any]] = {}
+        self._budget = budget
+        self._spent: dict[str, float] = {}
 
     def compress(self, entry: Entry) -> float:
         seconds, frames = 0.0, []
@@ -69,6 +73,8 @@ class Contest:
                 seconds += took
                 frames.append(frame if len(self._pieces) == 1 else _kept(frame))
         self._frames[entry.key] = frames
+        self.compressed_nbytes[entry.key] = sum(map(len, frames))
+        self._spent[entry.key] = self._spent.get(entry.key, 0.0) + seconds
         return seconds
 
     def decompress(self, entry: Entry) -> float:
@@ -76,6 +82,7 @@ class Contest:
         with pinned(entry.threads):
             for frame, out in zip(self._frames[entry.key], self._outs, strict=True):
                 seconds += timed(entry.codec.decompress, frame, out)[0]
+        self._release(entry)
         return seconds
 
     def check(self, entry: Entry) -> tuple[float, float]:
@@ -89,10 +96,12 @@ class Contest:
             decompress_seconds += took
             if not np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(piece, np.uint8)):
                 raise RuntimeError(f"{entry.key}: the result differs from the input")
+        self._release(entry)
         return compress_seconds, decompress_seconds
 
-    def compressed_nbytes(self, entry: Entry) -> int:
-        return sum(len(frame) for frame in self._frames[entry.key])
+    def _release(self, entry: Entry) -> None:
+        if self._spent[entry.key] <= self._budget:
+            del self._frames[entry.key]
 
 
 def entries(dataset: data.Dataset, threads: Sequence[int], adapters: Sequence[Adapter]) -> Iterator[Entry]:
@@ -121,7 +130,7 @@ def run(
         unit: "whole": all tensors as one buffer; "tensor": one after the other.
         rounds, budget: as for `interleave`, for compression and decompression each.
     """
-    contest = Contest([dataset.data] if unit == "whole" else list(dataset.tensors()))
+    contest = Contest([dataset.data] if unit == "whole" else list(dataset.tensors()), budget)
     field = list(entries(dataset, threads, adapters))
     operations, warm_up = {}, {}
     for entry in field:
@@ -129,7 +138,9 @@ def run(
         operations[f"{entry.key}/compress"] = partial(contest.compress, entry)
         operations[f"{entry.key}/decompress"] = partial(contest.decompress, entry)
     seconds = interleave(operations, warm_up, rounds, budget)
-    return [_row(dataset, unit, entry, contest.nbytes, contest.compressed_nbytes(entry), seconds) for entry in field]
+    return [
+        _row(dataset, unit, entry, contest.nbytes, contest.compressed_nbytes[entry.key], seconds) for entry in field
+    ]
 
 
 def _row(

@@ -21,19 +21,17 @@ class Plan:
     """What to measure.
 
     Attributes:
-        datasets: names and how many rounds.
+        datasets: names, how many rounds, and the budget: seconds for one codec in one direction.
         units: as for the contest.
         forced: CPU targets on which ours are measured too, and on which data sets.
-        budget: seconds for one codec in one direction.
         enec_blocks: how many blocks of each data set are searched.
         files: the data set of the whole-file rows.
         file_rounds: how many rounds these take.
     """
 
-    datasets: dict[str, int]
+    datasets: dict[str, tuple[int, float]]
     units: tuple[str, ...]
     forced: dict[str, tuple[str, ...]]
-    budget: float
     enec_blocks: int
     files: str
     file_rounds: int
@@ -41,26 +39,24 @@ class Plan:
 
 FULL = Plan(
     datasets={
-        "minilm-bf16": 11,
-        "minilm-f16": 11,
-        "minilm-f32": 11,
-        "minilm-bf16-in-f32": 11,
-        "minilm-f8-e4m3": 11,
-        "minilm-f8-e5m2": 11,
-        "synthetic-bf16": 5,
+        "minilm-bf16": (11, 3.0),
+        "minilm-f16": (11, 3.0),
+        "minilm-f32": (7, 3.0),
+        "minilm-bf16-in-f32": (7, 3.0),
+        "minilm-f8-e4m3": (7, 3.0),
+        "minilm-f8-e5m2": (7, 3.0),
+        "synthetic-bf16": (5, 10.0),
     },
     units=("whole", "tensor"),
     forced={"avx2": ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "synthetic-bf16")},
-    budget=5.0,
     enec_blocks=100,
     files="synthetic-bf16",
     file_rounds=7,
 )
 QUICK = Plan(
-    datasets={"minilm-bf16": 3, "synthetic-bf16-small": 3},
+    datasets={"minilm-bf16": (3, 0.5), "synthetic-bf16-small": (3, 0.5)},
     units=("whole",),
     forced={"avx2": ("minilm-bf16",)},
-    budget=0.5,
     enec_blocks=20,
     files="synthetic-bf16-small",
     file_rounds=3,
@@ -74,16 +70,16 @@ def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
     if facts["load"] > BUSY:
         _log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
     results: dict[str, Any] = {"environment": facts, "datasets": [], "rows": []}
-    for name, rounds in plan.datasets.items():
+    for name in plan.datasets:
         _log(name)
-        found = _contest(name, plan, rounds, ["--threads", "1", "2", "--units", *plan.units])
+        found = _contest(name, plan, ["--threads", "1", "2", "--units", *plan.units])
         results["datasets"].append(found["dataset"])
         results["rows"] += found["rows"]
     best = next(row["cpu"] for row in results["rows"] if row["codec"] == "tensorwire fast")
     for target, names in plan.forced.items():
         for name in names if target != best else ():
             _log(f"{name} on {target}")
-            rows = _contest(name, plan, plan.datasets[name], ["--ours"], TENSORWIRE_CPU=target)["rows"]
+            rows = _contest(name, plan, ["--ours"], TENSORWIRE_CPU=target)["rows"]
             # A CPU that lacks the target falls back: those rows say nothing new.
             results["rows"] += [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
     _log("enec against exact counts")
@@ -93,10 +89,11 @@ def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
     return results
 
 
-def _contest(name: str, plan: Plan, rounds: int, options: list[str], **variables: str) -> dict[str, Any]:
+def _contest(name: str, plan: Plan, options: list[str], **variables: str) -> dict[str, Any]:
     """In a process of its own: a peer's crash, its memory and its threads end with it."""
     line = [sys.executable, "-m", "benchmarks.codecs.contest", name]
-    line += ["--rounds", str(rounds), "--budget", str(plan.budget), *options]
+    rounds, budget = plan.datasets[name]
+    line += ["--rounds", str(rounds), "--budget", str(budget), *options]
     env = environment.child(**environment.ALLOCATOR, **variables)
     output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
     found: dict[str, Any] = json.loads(output)

@@ -130,7 +130,7 @@ class _OpenZL(Codec):
         return self._decoder.decompress(packed)[0].content.as_nparray()
 
     def _new_context(self, plan: tuple[bool, str, str]) -> Any:
-        """`plan`: whether floats are split, the graph of sign and mantissa (or of all planes), and that of exponents."""
+        """`plan`: whether floats are split, the graph of sign and mantissa (or of all planes), that of exponents."""
         zl = self._zl
         compressor = zl.Compressor()
         compressor.set_parameter(zl.CParam.FormatVersion, zl.MAX_FORMAT_VERSION)
