@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Action = Literal["compress", "decompress", "transcode"]
 
 _MIN_JOURNALED_NBYTES = 1 << 20
-"""A smaller file is sooner made again than noted in the journal."""
+"""A smaller copied file is sooner made again than noted in the journal."""
 
 
 class Conversion:
