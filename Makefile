@@ -78,7 +78,7 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	done
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
-	$(VENV)/bin/python -m benchmarks.codecs
+	$(VENV)/bin/python -m benchmarks
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
