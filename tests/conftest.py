@@ -5,9 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checkpoint_models import write_model
+
+from tensorwire.checkpoint import compress_checkpoint
 
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A checkpoint of two shards."""
+    write_model(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def packed(model: Path, tmp_path: Path) -> Path:
+    """The same, compressed."""
+    compress_checkpoint(model, tmp_path / "packed")
+    return tmp_path / "packed"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from checkpoint_models import SHARD, container, weights, write_model
+from checkpoint_models import SHARD, container, weights
 
 from tensorwire.checkpoint import (
     compress_checkpoint,
@@ -24,18 +24,6 @@ from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError,
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    write_model(tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.fixture
-def packed(model: Path, tmp_path: Path) -> Path:
-    compress_checkpoint(model, tmp_path / "packed")
-    return tmp_path / "packed"
 
 
 def edit_manifest(root: Path, change: Callable[[dict[str, Any]], object], *, sign: bool = True) -> None:

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    write_model(tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.fixture
-def packed(model: Path, tmp_path: Path) -> Path:
-    compress_checkpoint(model, tmp_path / "packed")
-    return tmp_path / "packed"
-
-
 def test_verify(model: Path, packed: Path) -> None:
     report = verify(packed)
     assert (report.ok, report.kind, report.exact) == (True, "compressed", True)

@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    write_model(tmp_path / "model")
-    return tmp_path / "model"
-
-
-@pytest.fixture
-def packed(model: Path, tmp_path: Path) -> Path:
-    compress_checkpoint(model, tmp_path / "packed")
-    return tmp_path / "packed"
-
-
 @pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
 def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None:
     before = tree_hashes(model)
