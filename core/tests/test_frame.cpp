@@ -14,16 +14,9 @@
 #include "common/cpu.h"
 #include "common/hash.h"
 #include "include/tensorwire.h"
+#include "tests/check.h"
 
 namespace {
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (false)
 
 class Random {
  public:

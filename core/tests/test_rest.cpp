@@ -6,16 +6,9 @@
 #include <vector>
 
 #include "coders/rest.h"
+#include "tests/check.h"
 
 namespace {
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (false)
 
 constexpr size_t kNumbers = 3 * tw::kRun;
 

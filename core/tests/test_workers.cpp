@@ -1,22 +1,15 @@
 // Threads under a memory that runs out: whichever allocation fails, every piece is done once, and no thread's scratch
 // is taken away from it.
-#include "frame/workers.h"
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
-namespace {
+#include "frame/workers.h"
+#include "tests/check.h"
 
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (false)
+namespace {
 
 // How many allocations succeed from now on; negative: all.
 std::atomic<int> allocations_left{-1};
