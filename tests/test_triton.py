@@ -129,7 +129,7 @@ def test_trimmed_rests(dtype: str, kind: Cascade | Enec) -> None:
 
 def block_tail(frame: bytes, block: int) -> bytes:
     _, stop = Surgery(frame).block_span(block)
-    return frame[stop - 11 : stop]
+    return frame[stop - 16 : stop]
 
 
 @pytest.mark.parametrize("profile", ["fast", "enec"])
@@ -213,7 +213,7 @@ def test_trailing_bytes() -> None:
 def test_streams_that_do_not_fill_the_block() -> None:
     surgery = Surgery(small_frame())
     _, stop = surgery.block_span(1)
-    surgery.bytes[stop - 2] += 1  # the high byte of n4
+    surgery.bytes[stop - 6] += 1  # the high byte of n4, the number of bytes
     with pytest.raises(CorruptDataError, match="by its descriptor") as caught:
         triton_decode.decode_frame(on_device(surgery.close()))
     assert caught.value.block == 1
@@ -227,7 +227,7 @@ def test_damage_stays_in_its_block(value: int) -> None:
     for kind in (Cascade(variant=0), Enec(group=4)):
         surgery = Surgery(encode(words, "BF16", (1500,), kind=kind, **options))
         start, stop = surgery.block_span(1)
-        surgery.bytes[start : stop - 9] = bytes([value]) * (stop - 9 - start)
+        surgery.bytes[start : stop - 14] = bytes([value]) * (stop - 14 - start)
         decoded = content(triton_decode.decode_frame(on_device(surgery.close())))
         assert decoded != words
         assert decoded[:1024] == words[:1024]
@@ -277,9 +277,9 @@ sources = [
     (constant_kernel, "*i32", (1024,)),
     (enec_kernel, "*i16", (8, 7, 8, 0, 16, 3, 6, 1024)),
     (enec_kernel, "*i32", (8, 23, 11, 13, 4, 1, 8, 1024)),
-    (cascade_kernel, "*i16", (8, 7, 8, 0, 2, 2, 3, 1024)),
-    (cascade_kernel, "*i32", (8, 23, 24, 0, 3, 3, 0, 1024)),
-    (cascade_kernel, "*u8", (4, 3, 4, 0, 1, 0, 0, 1024)),
+    (cascade_kernel, "*i16", (8, 7, 8, 0, 0x822212, 6, 1024)),
+    (cascade_kernel, "*i32", (8, 23, 24, 0, 0x833, 3, 1024)),
+    (cascade_kernel, "*u8", (4, 3, 4, 0, 0x81, 2, 1024)),
 ]
 for kernel, words, constants in sources:
     names = kernel.arg_names[3:]

@@ -10,6 +10,7 @@ imported, the kernels run on tensors in CPU memory.
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,10 @@ _SEGMENT = 1024  # words that a program decodes at a time: 8 for each thread of 
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor of the kinds below is longer
 _CONSTANT, _ENEC, _CASCADE = 1, 2, 3
 _OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zero_groups"}
-_TIER_WIDTHS = ((2, 2, 3), (2, 2, 2), (2, 1, 3), (1, 1, 1), (1, 2, 3), (3, 3), (2, 3), (1,))
+_TIER_WIDTHS = (
+    (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
+)  # fmt: skip
+_MOST_TIERS = 5
 _PER_RUN = 255
 
 
@@ -181,7 +185,7 @@ def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
         block.place([], word_nbytes)
         word = int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")
         return _Launch(constant_kernel, ()), [*head, word]
-    name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 8)
+    name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 13)
     params = block.tail[-1 - params_nbytes : -1]
     rest_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, dtype)
     shared = (dtype.exponent_bits, dtype.mantissa_bits, rest_bits, trail)
@@ -223,16 +227,29 @@ def _plan_cascade(
     block: _Block, params: bytes, variant: int, shared: tuple[int, ...], rest_nbytes: int, params_nbytes: int
 ) -> tuple[_Launch, list[int]]:
     widths = _TIER_WIDTHS[variant]
-    w1, w2, w3 = (*widths, 0, 0)[:3]
-    lo, a2, a3 = params[0], params[1] & 7, params[1] >> 3 & 7
-    counts = [int.from_bytes(params[k : k + 2], "little") for k in (2, 4, 6)]
-    num_bytes = counts[len(widths) - 1]
-    n2, n3 = (*counts[: len(widths) - 1], 0, 0)[:2]
-    n = block.num_words
-    sizes = [rest_nbytes, _field_size(n, w1), _field_size(n2, w2), _field_size(n3, w3), num_bytes]
-    rests, tier1, tier2, tier3, exponents = block.place(sizes, params_nbytes)
-    row = [block.first_word, n, rests, tier1, lo, tier2, n2, a2, tier3, n3, a3, exponents, num_bytes]
-    return _Launch(cascade_kernel, (*shared, w1, w2, w3)), row
+    lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
+    below = [packed >> 3 * k & 7 for k in range(_MOST_TIERS - 1)]
+    begin, end, tiers = lo, lo, []  # the tiers so far name [begin, end)
+    for w, a in zip(widths, (0, *below), strict=False):
+        c = (1 << w) - 1
+        if a > c:
+            raise block.corrupt(f"expected a tier with at most {c} exponents below the others, got {a}")
+        tiers.append((begin - a, a, end - begin))
+        begin, end = begin - a, end + c - a
+    if begin < 0 or end > 1 << shared[0]:
+        raise block.corrupt(f"expected tiers that name exponents of {shared[0]} bits, got {begin} to {end - 1}")
+    if packed >> 3 * len(below) or any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
+        raise block.corrupt(f"expected zeros where variant {variant} of cascade has no parameters")
+
+    n, widths, tiers = block.num_words, (*widths, 8), [*tiers, (0, 0, 0)]  # bytes name exponents 0 to 255
+    numbers = [n, *counts[: len(widths) - 1]]
+    sizes = [rest_nbytes, *(_field_size(count, w) for count, w in zip(numbers, widths, strict=True))]
+    rests, *positions = block.place(sizes, params_nbytes)
+    row = [block.first_word, n, rests]
+    for position, count, tier in zip(positions, numbers, tiers, strict=True):
+        row += [position, count, *tier]
+    packed_widths = sum(w << 4 * k for k, w in enumerate(widths))
+    return _Launch(cascade_kernel, (*shared, packed_widths, len(widths))), row
 
 
 def _field_size(count: int, w: int) -> int:

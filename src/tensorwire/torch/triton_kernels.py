@@ -218,27 +218,10 @@ def enec_kernel(
 
 
 @_jit
-def _tier(
-    base: tl.tensor,
-    count: tl.tensor,
-    used: tl.tensor,
-    waiting: tl.tensor,
-    x: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
-    below: tl.tensor,
-    w: tl.constexpr,
-) -> Any:
-    """Give the words that wait their exponents from a tier, whose `used` first digits went to earlier segments.
-
-    The tiers before name [first, end); this one names `below` exponents under them and the others above.
-    Returns x, the words that still wait, and the number of digits used.
-    """
-    places = used + tl.cumsum(waiting.to(tl.int32), 0) - 1
-    digit = _fields_at(base, count, places, waiting & (places < count), w)
-    named = tl.where(digit < below, first - below + digit, end - below + digit)
-    escaped = waiting & (digit == (1 << w) - 1)
-    return tl.where(waiting, named, x), escaped, used + tl.sum(waiting.to(tl.int32), 0)
+def _digits_to_exponents(tier: tl.tensor, digit: tl.tensor) -> tl.tensor:
+    """By the tier's part of the row: the `below` first digits name what ends where the tiers before begin."""
+    jump = tl.where(digit < tl.load(tier + 3).to(tl.int32), 0, tl.load(tier + 4).to(tl.int32))
+    return tl.load(tier + 2).to(tl.int32) + digit + jump
 
 
 @_jit
@@ -247,47 +230,33 @@ def _cascade_segment(
     row: tl.tensor,
     words: tl.tensor,
     start: tl.tensor,
-    used2: tl.tensor,
-    used3: tl.tensor,
-    used_bytes: tl.tensor,
+    used: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr,
     trail: tl.constexpr,
-    w1: tl.constexpr,
-    w2: tl.constexpr,
-    w3: tl.constexpr,
+    widths: tl.constexpr,
+    num_tiers: tl.constexpr,
     segment: tl.constexpr,
     whole: tl.constexpr,
-) -> Any:
-    """Decode a segment; used2, used3 and used_bytes numbers of the later streams belong to the segments before it.
-
-    Returns these counts for the next segment.
-    """
+) -> tl.tensor:
+    """Decode a segment; those before it used `used[k]` digits of tier k + 1. Returns these for the next segment."""
     n = tl.load(row + 1).to(tl.int32)
-    digit = _fields(frame + tl.load(row + 3), n, start, segment, w1, whole)
-    first = tl.load(row + 4).to(tl.int32)
-    end = first + ((1 << w1) - 1)
-    x = first + digit
-    waiting = (start + tl.arange(0, segment) < n) & (digit == (1 << w1) - 1)
-    if w2:
-        base = frame + tl.load(row + 5)
-        count = tl.load(row + 6).to(tl.int32)
-        below = tl.load(row + 7).to(tl.int32)
-        x, waiting, used2 = _tier(base, count, used2, waiting, x, first, end, below, w2)
-        first -= below
-        end += ((1 << w2) - 1) - below
-    if w3:
-        base = frame + tl.load(row + 8)
-        count = tl.load(row + 9).to(tl.int32)
-        below = tl.load(row + 10).to(tl.int32)
-        x, waiting, used3 = _tier(base, count, used3, waiting, x, first, end, below, w3)
-    # The bytes are a tier that names 0 to 255.
-    base = frame + tl.load(row + 11)
-    count = tl.load(row + 12).to(tl.int32)
-    x, waiting, used_bytes = _tier(base, count, used_bytes, waiting, x, 0, 0, 0, 8)
+    digit = _fields(frame + tl.load(row + 3), n, start, segment, widths & 15, whole)
+    x = _digits_to_exponents(row + 3, digit)
+    waiting = (start + tl.arange(0, segment) < n) & (digit == (1 << (widths & 15)) - 1)
+    for k in tl.static_range(1, num_tiers):
+        tier = row + 3 + 5 * k
+        this = tl.arange(0, 8) == k
+        places = tl.sum(tl.where(this, used, 0), 0) + tl.cumsum(waiting.to(tl.int32), 0) - 1
+        used += tl.where(this, tl.sum(waiting.to(tl.int32), 0), 0)
+        count = tl.load(tier + 1).to(tl.int32)
+        in_tier = waiting & (places < count)
+        digit = _fields_at(frame + tl.load(tier), count, places, in_tier, (widths >> 4 * k) & 15)
+        x = tl.where(waiting, _digits_to_exponents(tier, digit), x)
+        waiting = waiting & (digit == (1 << ((widths >> 4 * k) & 15)) - 1)
     _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
-    return used2, used3, used_bytes
+    return used
 
 
 @_jit
@@ -299,28 +268,26 @@ def cascade_kernel(
     mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr,
     trail: tl.constexpr,
-    w1: tl.constexpr,
-    w2: tl.constexpr,
-    w3: tl.constexpr,
+    widths: tl.constexpr,
+    num_tiers: tl.constexpr,
     segment: tl.constexpr,
 ) -> None:
-    """Row: first word, n, rest, tier 1, lo, tier 2, n2, a2, tier 3, n3, a3, bytes, number of bytes.
+    """Row: first word, n, rest, then for each tier: digits, their number, first exponent, below, jump.
 
-    w2 and w3 are 0 where the variant has no such tier.
+    Digit d of a tier is the exponent `first + d`, plus `jump` from d = `below` on: past what the tiers before name.
+    `widths` has four bits for each of `num_tiers` tiers, of which the bytes are the last: 0x8322 for 2, 2, 3 and bytes.
     """
-    row = table + tl.program_id(0) * 13
+    row = table + tl.program_id(0) * (3 + 5 * num_tiers)
     n = tl.load(row + 1).to(tl.int32)
     full = n // segment * segment
-    used2 = n * 0
-    used3 = n * 0
-    used_bytes = n * 0
+    used = tl.arange(0, 8) * 0
     for start in range(0, full, segment):
-        used2, used3, used_bytes = _cascade_segment(
-            frame, row, words, start, used2, used3, used_bytes,
-            exponent_bits, mantissa_bits, rest_bits, trail, w1, w2, w3, segment, True,
+        used = _cascade_segment(
+            frame, row, words, start, used,
+            exponent_bits, mantissa_bits, rest_bits, trail, widths, num_tiers, segment, True,
         )  # fmt: skip
     for start in range(full, n, segment):
-        used2, used3, used_bytes = _cascade_segment(
-            frame, row, words, start, used2, used3, used_bytes,
-            exponent_bits, mantissa_bits, rest_bits, trail, w1, w2, w3, segment, False,
+        used = _cascade_segment(
+            frame, row, words, start, used,
+            exponent_bits, mantissa_bits, rest_bits, trail, widths, num_tiers, segment, False,
         )  # fmt: skip
