@@ -338,9 +338,11 @@ def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
         (["compress", ".", "--threads", "0"], "x>=1"),
         (["compress"], "SRC"),
         (["verify", "no/such/path"], "no/such/path"),
-        (["transcode", ".", "x"], "--profile"),
         (["inspect", ".", "--plot", "x.bmp"], ".png"),
+        (["transcode", ".", "x"], "Choose from: fast, compact, enec"),
         (["completion", "tcsh"], "bash"),
+        (["completion"], "Choose from: bash, zsh, fish"),
+        (["compress", ".", "no/such/directory/x"], "no directory 'no/such/directory': make it first"),
     ],
 )
 def test_usage_errors(run: Run, arguments: list[str], advice: str) -> None:

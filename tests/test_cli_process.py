@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 
 COMMAND = [sys.executable, "-m", "tensorwire"]
 
-# The command line in its own process, whose first report of progress is a signal that has come from outside.
+# The command line in its own process, to which a signal comes with the first report of progress on any file but
+# 1.safetensors.
 INTERRUPTED = """
 import contextlib, os, signal, sys, time
 from tensorwire.cli import main, output
@@ -24,8 +25,9 @@ from tensorwire.cli import main, output
 @contextlib.contextmanager
 def progress(title):
     def update(done, total, path):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(10)
+        if path != "1.safetensors":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
     yield update
 
 output.progress = progress
@@ -67,6 +69,23 @@ def test_pipes_stay_clean(file: Path) -> None:
         assert "\x1b" not in ran.stdout, arguments
         assert "…" not in ran.stdout, arguments
         assert all(line == line.rstrip() for line in ran.stdout.splitlines()), arguments
+
+
+def test_progress_takes_one_line() -> None:
+    program = """
+from tensorwire.cli import output
+with output.progress("compress") as update:
+    update(5 * 10**8, 10**9, "n" * 60)
+"""
+    primary, secondary = pty.openpty()
+    try:
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "70"}
+        subprocess.run([sys.executable, "-c", program], stderr=secondary, env=environment, check=True)
+        shown = os.read(primary, 1 << 16).decode()
+    finally:
+        os.close(primary)
+        os.close(secondary)
+    assert "0.5/1.0 GB" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
 
 
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
@@ -124,8 +143,7 @@ def test_output_that_cannot_be_written(file: Path) -> None:
     with Path("/dev/full").open("w") as full:
         ran = run("inspect", file, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("tensorwire: No space left on device")
-    assert ran.stderr.count("\n") == 1
+    assert ran.stderr == "tensorwire: standard output: No space left on device\n"
 
 
 def test_closed_output(file: Path) -> None:
@@ -153,14 +171,29 @@ def test_interrupt(file: Path, command: str) -> None:
     arguments = [command, str(source), str(target)]
     ran = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], check=False, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout) == (130, "")
-    assert ran.stderr.splitlines() == [
-        f"{target}.partial holds what is done: the same command goes on with it.",
-        "tensorwire: interrupted",
-    ]
+    assert ran.stderr == "tensorwire: interrupted\n", "nothing is finished, so nothing is promised"
+    assert not Path(f"{target}.partial").exists()
     assert not target.exists()
     assert run(*arguments).returncode == 0
     assert target.exists()
     assert not Path(f"{target}.partial").exists()
+
+
+def test_interrupt_behind_a_finished_file(tmp_path: Path) -> None:
+    model, target = tmp_path / "model", tmp_path / "target"
+    model.mkdir()
+    weights = np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)  # 4 MiB: worth a journal entry
+    for name in ("1.safetensors", "2.safetensors"):
+        save_file({"layer.weight": weights}, model / name)
+    arguments = ["compress", str(model), str(target)]
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED, *arguments], check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert ran.stderr.splitlines() == [
+        f"{target}.partial holds what is done: the same command goes on with it.",
+        "tensorwire: interrupted",
+    ]
+    again = run(*arguments, "--json")
+    assert [entry["resumed"] for entry in json.loads(again.stdout)["files"]] == [True, False]
 
 
 def test_interrupt_of_what_only_reads(file: Path) -> None:

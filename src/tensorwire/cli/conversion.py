@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
 from . import output
 
 if TYPE_CHECKING:
@@ -21,14 +23,18 @@ def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *,
     """Run `operation` and print its report. `options` are passed on."""
     if not (options["force"] or options["dry_run"]) and os.path.lexists(dst):
         raise FileExistsError(errno.EEXIST, "it exists; name another DST, or pass --force to replace it", str(dst))
+    if not dst.parent.is_dir():
+        advice = "make it first, or name another DST"
+        raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
     title = operation.__name__.removesuffix("_checkpoint")
     try:
         with output.progress(title) as progress:
             report = operation(src, dst, progress=progress, **options)
     except KeyboardInterrupt:
-        if not options["dry_run"]:
-            partial = output.escape(f"{dst}.partial")
-            print(f"{partial} holds what is done: the same command goes on with it.", file=sys.stderr)
+        partial = dst.with_name(f"{dst.name}.partial")
+        if not options["dry_run"] and partial.is_dir():
+            name = output.escape(str(partial))
+            print(f"{name} holds what is done: the same command goes on with it.", file=sys.stderr)
         raise
     if as_json:
         output.print_json(report)

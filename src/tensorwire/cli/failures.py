@@ -42,7 +42,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return INTERRUPTED, "interrupted"
     if isinstance(error, click.ClickException):
-        return error.exit_code, error.format_message()
+        return error.exit_code, error.format_message().replace("\n\t", " ")  # click lists choices on lines of their own
     if isinstance(error, TensorwireError):
         return BAD_DATA, str(error)
     if isinstance(error, OSError):
@@ -56,6 +56,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 def _explain_os(error: OSError) -> str:
     text = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        return f"standard output: {text}"  # what writes files names them
     if error.filename is not None:
         text = f"{str(error.filename)!r}: {text}"
     advice = _ADVICE.get(error.errno or 0)

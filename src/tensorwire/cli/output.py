@@ -107,9 +107,11 @@ def progress(title: str, *, in_bytes: bool = True) -> Iterator[Progress | None]:
         TransferSpeedColumn,
     )
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
     console: Console = Console(file=sys.stderr, highlight=False)
-    numbers = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) if in_bytes else (MofNCompleteColumn(),)
+    kinds = (DownloadColumn, TransferSpeedColumn, TimeRemainingColumn) if in_bytes else (MofNCompleteColumn,)
+    numbers = [kind(table_column=Column(no_wrap=True)) for kind in kinds]
     with Bars(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
