@@ -20,7 +20,6 @@ from tensorwire.errors import CorruptDataError, ErrorContext, LimitExceededError
         ("UnsupportedVersionError", (errors.FormatError,)),
         ("LimitExceededError", (errors.FormatError,)),
         ("UnsupportedTensorError", (TensorwireError, TypeError)),
-        ("RankMismatchError", (TensorwireError, RuntimeError)),
     ],
 )
 def test_hierarchy(name: str, bases: tuple[type, ...]) -> None:

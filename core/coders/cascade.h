@@ -26,8 +26,8 @@ struct CascadeScratch {
   alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
-// The best shape and intervals for a histogram of n exponents (exact bits, a price on each tier; ties to the lower variant). False if a count
-// does not fit its field.
+// The best shape and intervals for a histogram of n exponents (exact bits, a price on each tier; ties to the lower
+// variant). False if a count does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
 
 // Whether all exponents that the tiers name are below 2^exponent_bits.

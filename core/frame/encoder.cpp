@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <thread>
 
 #include "frame/content_hash.h"

@@ -17,7 +17,6 @@ __all__ = [
     "ErrorContext",
     "FormatError",
     "LimitExceededError",
-    "RankMismatchError",
     "TensorwireError",
     "TruncatedDataError",
     "UnsupportedTensorError",
@@ -103,10 +102,6 @@ class LimitExceededError(FormatError):
 
 class UnsupportedTensorError(TensorwireError, TypeError):
     """A tensor or array that cannot be compressed, or a dtype that the framework asked for does not have."""
-
-
-class RankMismatchError(TensorwireError, RuntimeError):
-    """Ranks of a process group do not agree on what they exchange."""
 
 
 class ErrorContext:
