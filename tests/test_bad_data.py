@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tensorwire
-from tensorwire import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from tensorwire import (
+    CorruptDataError,
+    FormatError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedTensorError,
+    UnsupportedVersionError,
+    _core,
+    codec,
+)
 from tensorwire.codec import FrameReader
 from tests import registry
 from tests.frame_surgery import FIELDS, Surgery
@@ -303,6 +312,18 @@ def test_overflowing_shapes(ndim: int) -> None:
     assert decompress(empty.close()) == b""
 
 
+@pytest.mark.parametrize("sizes", [(2**64 - 1, 0), (0, 2**63), (2**62, 0, 2**62)])
+def test_empty_tensors_that_no_framework_can_shape(sizes: tuple[int, ...]) -> None:
+    surgery = Surgery(compress(Input("", "F32", (0,) * len(sizes), b"")))
+    surgery.set_shape(*sizes)
+    frame = surgery.close()
+    for framework in ("numpy", "torch"):
+        with pytest.raises(UnsupportedTensorError, match=f"{framework} has no arrays of shape"):
+            tensorwire.decompress(frame, framework=framework)
+    assert tensorwire.frame_info(frame).shape == sizes
+    assert decompress(frame) == b""
+
+
 INDEX = [
     ("first-not-0", lambda s: s.set_entry(0, 1, s.entry(0)[1])),
     ("equal", lambda s: s.set_entry(2, *s.entry(1))),
@@ -391,6 +412,36 @@ def test_header_size_is_known_from_the_fixed_part() -> None:
     surgery.set("num_blocks", 2**50)
     with pytest.raises(LimitExceededError):
         FrameReader.header_size(bytes(surgery.bytes[:128]))
+
+
+@pytest.mark.parametrize("call", ["header_size", "exponent_histogram"])
+def test_a_buffer_is_held_while_the_core_reads_it(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that resizes it in the meantime is refused; memory that was freed is never read."""
+    buffer = bytearray(blocks_frame())
+    core, calls = getattr(_core, call), []
+
+    def resize_and_call(*arguments: object) -> object:
+        calls.append(call)
+        with pytest.raises(BufferError):
+            buffer.clear()
+        return core(*arguments)
+
+    monkeypatch.setattr(_core, call, resize_and_call)
+    assert tensorwire.frame_info(buffer).num_blocks == 5
+    assert sum(codec.exponent_histogram("BF16", buffer)) == len(buffer) // 2
+    assert calls == [call]
+    buffer.clear()
+
+
+def test_data_that_ends_early_is_no_block_s_fault() -> None:
+    frame = blocks_frame()
+    reader = FrameReader(frame)
+    info = reader.info
+    data = frame[info.header_nbytes : info.header_nbytes + info.data_nbytes - 1]
+    with pytest.raises(TruncatedDataError) as caught:
+        reader.decode(data, bytearray(info.uncompressed_nbytes))
+    assert caught.value.block is None
+    assert caught.value.byte == info.header_nbytes + len(data)
 
 
 def test_rehashed_frame_is_the_frame() -> None:

@@ -163,22 +163,25 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
     """An array of `framework` ("numpy", "torch" or "buffer") over writable `data`, without a copy.
 
     Raises:
-        UnsupportedTensorError: the framework, or the release of it at hand, has no such dtype.
+        UnsupportedTensorError: the framework, or the release of it at hand, has no such dtype or shape.
         ImportError: the framework is not installed.
         ValueError: unknown framework.
     """
     check_framework(dtype, framework)
+    if framework == "buffer":
+        return data
+    # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
+    if prod(size or 1 for size in shape) * dtype_bits(dtype) // 8 > sys.maxsize:
+        raise UnsupportedTensorError(f"{framework} has no arrays of shape {shape}", advice=_OTHER_WAYS)
     if framework == "numpy":
         import numpy
 
         return numpy.ndarray(shape, _numpy_dtype(dtype), buffer=data)
-    if framework == "torch":
-        import torch
+    import torch
 
-        if not data:  # torch.frombuffer refuses empty buffers
-            return torch.empty(shape, dtype=_torch_dtype(dtype))
-        return torch.frombuffer(data, dtype=_torch_dtype(dtype)).reshape(shape)
-    return data
+    if not data:  # torch.frombuffer refuses empty buffers
+        return torch.empty(shape, dtype=_torch_dtype(dtype))
+    return torch.frombuffer(data, dtype=_torch_dtype(dtype)).reshape(shape)
 
 
 def _numpy_dtype(dtype: str) -> Any:

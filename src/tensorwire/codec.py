@@ -178,7 +178,8 @@ def frame_info(frame: Buffer) -> FrameInfo:
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
     """
-    return FrameReader(byte_view(frame).data).info
+    whole = byte_view(frame)
+    return FrameReader(whole.data).info
 
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
@@ -194,7 +195,8 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
     Raises:
         ValueError: the dtype has no exponent (is not BF16, F16, F32, F8_E4M3 or F8_E5M2), or an element is cut off.
     """
-    return _core.exponent_histogram(dtype, byte_view(data).data, counts or [0] * 256)
+    source = byte_view(data)
+    return _core.exponent_histogram(dtype, source.data, counts or [0] * 256)
 
 
 def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
