@@ -75,17 +75,17 @@ def test_progress_takes_one_line() -> None:
     program = """
 from tensorwire.cli import output
 with output.progress("compress") as update:
-    update(5 * 10**8, 10**9, "n" * 60)
+    update(545_200_000, 545_200_000, "n" * 60)
 """
     primary, secondary = pty.openpty()
     try:
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "70"}
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60"}
         subprocess.run([sys.executable, "-c", program], stderr=secondary, env=environment, check=True)
         shown = os.read(primary, 1 << 16).decode()
     finally:
         os.close(primary)
         os.close(secondary)
-    assert "0.5/1.0 GB" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "545.2/545.2 MB" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
 
 
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
