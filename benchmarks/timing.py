@@ -24,13 +24,14 @@ def interleave(
         operations: each runs once, may prepare as it likes, and returns the seconds that count.
         warm_up: the seconds that each has taken before; they count only where nothing else does.
         rounds: how many.
-        budget: an operation that has taken more than this many seconds, warm-up included, is left out from then on.
+        budget: an operation that has taken more than this many seconds, in the rounds or in the warm-up alone, is left
+            out from then on.
 
     Returns:
         The seconds of each operation, one number for each round.
     """
     seconds: dict[str, Seconds] = {name: [] for name in operations}
-    spent = dict(warm_up)
+    spent = {name: over(took, budget) for name, took in warm_up.items()}
     for _ in range(rounds):
         for name, operation in operations.items():
             if spent[name] > budget:
@@ -43,6 +44,11 @@ def interleave(
         if all(value is None for value in values):
             values[0] = warm_up[name]
     return seconds
+
+
+def over(seconds: float, budget: float) -> float:
+    """What a warm-up takes from the budget: nothing, or all of it."""
+    return seconds if seconds > budget else 0.0
 
 
 def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:

@@ -178,10 +178,10 @@ def test_interleave_rounds_and_budget() -> None:
         return run
 
     operations = {"a": operation("a", 1.0), "b": operation("b", 3.0), "c": operation("c", 1.0)}
-    seconds = interleave(operations, {"a": 1.0, "b": 3.0, "c": 9.0}, 3, 5.0)
-    assert calls == ["a", "b", "a", "a"]
-    assert seconds == {"a": [1.0, 1.0, 1.0], "b": [3.0, None, None], "c": [9.0, None, None]}
-    assert speed(seconds["b"], 6 * 10**9) == {"low": 2.0, "median": 2.0, "high": 2.0, "runs": 1}
+    seconds = interleave(operations, {"a": 1.0, "b": 4.0, "c": 9.0}, 3, 5.0)
+    assert calls == ["a", "b", "a", "b", "a"]
+    assert seconds == {"a": [1.0, 1.0, 1.0], "b": [3.0, 3.0, None], "c": [9.0, None, None]}
+    assert speed(seconds["b"], 6 * 10**9) == {"low": 2.0, "median": 2.0, "high": 2.0, "runs": 2}
 
 
 def test_relative_is_taken_round_by_round() -> None:

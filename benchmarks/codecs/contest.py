@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import data
-from benchmarks.timing import interleave, pinned, relative, speed, timed
+from benchmarks.timing import interleave, over, pinned, relative, speed, timed
 from tensorwire import _core
 from tensorwire.cli.peers import ADAPTERS
 from tensorwire.codec import new_buffer
@@ -74,7 +74,10 @@ class Contest:
                 frames.append(frame if len(self._pieces) == 1 else _kept(frame))
         self._frames[entry.key] = frames
         self.compressed_nbytes[entry.key] = sum(map(len, frames))
-        self._spent[entry.key] = self._spent.get(entry.key, 0.0) + seconds
+        if entry.key in self._spent:
+            self._spent[entry.key] += seconds
+        else:
+            self._spent[entry.key] = over(seconds, self._budget)
         return seconds
 
     def decompress(self, entry: Entry) -> float:
