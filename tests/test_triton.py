@@ -228,6 +228,21 @@ def test_streams_that_do_not_fill_the_block() -> None:
     assert caught.value.block == 1
 
 
+@pytest.mark.parametrize(
+    ("back", "bits"),
+    [(14, 0xFF), (13, 0b100), (13, 0x40), (12, 0x10), (2, 1)],
+    ids=["lo", "a2", "a4", "reserved", "n6"],
+)
+def test_parameters_of_cascade(back: int, bits: int) -> None:
+    """Variant 0 has tiers of 2, 2 and 3 bits: no a4, no n6, and a2 is at most 3."""
+    surgery = Surgery(small_frame())
+    _, stop = surgery.block_span(1)
+    surgery.bytes[stop - back] |= bits
+    with pytest.raises(CorruptDataError, match=r"tier|zeros") as caught:
+        triton_decode.decode_frame(on_device(surgery.close()))
+    assert caught.value.block == 1
+
+
 @pytest.mark.parametrize("value", [0, 255])
 def test_damage_stays_in_its_block(value: int) -> None:
     """Streams that contradict their counts: other blocks decode as ever."""

@@ -143,7 +143,8 @@ def _store_words(
     mantissa = rest & ((1 << mantissa_bits) - 1)
     word = (sign << (exponent_bits + mantissa_bits)) | (x << mantissa_bits) | mantissa
     i = start + tl.arange(0, segment)
-    tl.store(words + tl.load(row) + i, word, mask=i < n)
+    # In the interpreter of Triton 3.2 what depends on a cumsum has 64 bits until it is cast to another type.
+    tl.store(words + tl.load(row) + i, word.to(tl.uint32), mask=i < n)
 
 
 @_jit
@@ -225,38 +226,57 @@ def _digits_to_exponents(tier: tl.tensor, digit: tl.tensor) -> tl.tensor:
 
 
 @_jit
+def _later_tier(
+    frame: tl.tensor, tier: tl.tensor, used: tl.tensor, waiting: tl.tensor, x: tl.tensor, w: tl.constexpr
+) -> Any:
+    """Give the words that wait their exponents from a tier, whose `used` first digits went to earlier segments.
+
+    Returns the words that still wait, x and the number of digits used: all as they were if w is 0, for no tier.
+    """
+    if w:
+        count = tl.load(tier + 1).to(tl.int32)
+        places = used + tl.cumsum(waiting.to(tl.int32), 0) - 1
+        used += tl.sum(waiting.to(tl.int32), 0)
+        digit = _fields_at(frame + tl.load(tier), count, places, waiting & (places < count), w)
+        x = tl.where(waiting, _digits_to_exponents(tier, digit), x)
+        waiting = waiting & (digit == (1 << w) - 1)
+    return waiting, x, used
+
+
+@_jit
 def _cascade_segment(
     frame: tl.tensor,
     row: tl.tensor,
     words: tl.tensor,
     start: tl.tensor,
-    used: tl.tensor,
+    used2: tl.tensor,
+    used3: tl.tensor,
+    used4: tl.tensor,
+    used5: tl.tensor,
+    used6: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr,
     trail: tl.constexpr,
     widths: tl.constexpr,
-    num_tiers: tl.constexpr,
     segment: tl.constexpr,
     whole: tl.constexpr,
-) -> tl.tensor:
-    """Decode a segment; those before it used `used[k]` digits of tier k + 1. Returns these for the next segment."""
+) -> Any:
+    """Decode a segment; those before it used used2 digits of tier 2, and so on. Returns these for the next segment.
+
+    One scalar for each tier, not a tensor in a loop: Triton-Ascend 3.2.0 lowers no address from a carried tensor.
+    """
     n = tl.load(row + 1).to(tl.int32)
     digit = _fields(frame + tl.load(row + 3), n, start, segment, widths & 15, whole)
     x = _digits_to_exponents(row + 3, digit)
     waiting = (start + tl.arange(0, segment) < n) & (digit == (1 << (widths & 15)) - 1)
-    for k in tl.static_range(1, num_tiers):
-        tier = row + 3 + 5 * k
-        this = tl.arange(0, 8) == k
-        places = tl.sum(tl.where(this, used, 0), 0) + tl.cumsum(waiting.to(tl.int32), 0) - 1
-        used += tl.where(this, tl.sum(waiting.to(tl.int32), 0), 0)
-        count = tl.load(tier + 1).to(tl.int32)
-        in_tier = waiting & (places < count)
-        digit = _fields_at(frame + tl.load(tier), count, places, in_tier, (widths >> 4 * k) & 15)
-        x = tl.where(waiting, _digits_to_exponents(tier, digit), x)
-        waiting = waiting & (digit == (1 << ((widths >> 4 * k) & 15)) - 1)
+    waiting, x, used2 = _later_tier(frame, row + 8, used2, waiting, x, widths >> 4 & 15)
+    waiting, x, used3 = _later_tier(frame, row + 13, used3, waiting, x, widths >> 8 & 15)
+    waiting, x, used4 = _later_tier(frame, row + 18, used4, waiting, x, widths >> 12 & 15)
+    waiting, x, used5 = _later_tier(frame, row + 23, used5, waiting, x, widths >> 16 & 15)
+    waiting, x, used6 = _later_tier(frame, row + 28, used6, waiting, x, widths >> 20 & 15)
     _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
-    return used
+    return used2, used3, used4, used5, used6
 
 
 @_jit
@@ -280,14 +300,18 @@ def cascade_kernel(
     row = table + tl.program_id(0) * (3 + 5 * num_tiers)
     n = tl.load(row + 1).to(tl.int32)
     full = n // segment * segment
-    used = tl.arange(0, 8) * 0
+    used2 = n * 0
+    used3 = n * 0
+    used4 = n * 0
+    used5 = n * 0
+    used6 = n * 0
     for start in range(0, full, segment):
-        used = _cascade_segment(
-            frame, row, words, start, used,
-            exponent_bits, mantissa_bits, rest_bits, trail, widths, num_tiers, segment, True,
+        used2, used3, used4, used5, used6 = _cascade_segment(
+            frame, row, words, start, used2, used3, used4, used5, used6,
+            exponent_bits, mantissa_bits, rest_bits, trail, widths, segment, True,
         )  # fmt: skip
     for start in range(full, n, segment):
-        used = _cascade_segment(
-            frame, row, words, start, used,
-            exponent_bits, mantissa_bits, rest_bits, trail, widths, num_tiers, segment, False,
+        used2, used3, used4, used5, used6 = _cascade_segment(
+            frame, row, words, start, used2, used3, used4, used5, used6,
+            exponent_bits, mantissa_bits, rest_bits, trail, widths, segment, False,
         )  # fmt: skip
