@@ -104,7 +104,7 @@ void enec_encode(const uint8_t* x, size_t n, const EnecParams& params, uint8_t* 
   const size_t groups = num_groups(n, params.log2_group);
   size_t num_high = pick(params.log2_group, y, n, params.m, scratch->flags, scratch->high);
   if (groups != 0 && scratch->flags[groups - 1] != 0) num_high -= missing_words(n, params.log2_group);
-  planes.pack(1, scratch->flags, groups, dst);
+  planes.pack_field(1, scratch->flags, groups, dst);
   dst += field_nbytes(groups, 1);
 
   for (size_t i = 0; i < num_high; ++i) scratch->high[i] = static_cast<uint8_t>(scratch->high[i] >> params.m);
@@ -116,7 +116,7 @@ bool enec_decode(const uint8_t* streams, size_t n, unsigned exponent_bits, const
   const PlaneKernels& planes = plane_kernels();
   const size_t groups = num_groups(n, params.log2_group);
   const uint8_t* mask = streams + field_nbytes(n, params.m);
-  planes.unpack(1, mask, groups, scratch->flags);
+  planes.unpack_field(1, mask, groups, scratch->flags);
   const size_t flagged = quads_of_groups(scratch->flags, groups, params.log2_group, scratch->quads);
   const bool last = groups != 0 && scratch->flags[groups - 1] != 0;
   if ((flagged << params.log2_group) - (last ? missing_words(n, params.log2_group) : 0) != num_high) return false;

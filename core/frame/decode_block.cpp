@@ -352,7 +352,7 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
   ZeroGroups zeros;
   const char* wrong = open_zero_groups(coded, &zeros);
   if (wrong != nullptr) return wrong;
-  plane_kernels().unpack(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
+  plane_kernels().unpack_field(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
   size_t kept = 0;
   for (size_t g = 0; g < zeros.num_groups; ++g) kept += scratch->flags[g];
   kept *= zeros.group;

@@ -113,10 +113,9 @@ size_t encode_enec(const Block& block) {
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-size_t encode_cascade(const Block& block, const Rests& rests) {
+// With tiers chosen for the exponents in scratch.
+size_t write_cascade(const Block& block, const Rests& rests, const CascadeParams& params) {
   EncodeScratch& scratch = *block.scratch;
-  CascadeParams params;
-  if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return 0;
   const size_t nbytes = cascade_nbytes(params);
   const bool allow_bytes = block.spec.profile == kProfileCompact;
   const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, true, &scratch.rest);
@@ -132,6 +131,13 @@ size_t encode_cascade(const Block& block, const Rests& rests) {
   for (unsigned k = 1; k <= kMaxTiers; ++k) push(&written, params.counts[k], 2);
   push(&written, Tag{kCascade, plan.mode, params.variant}.byte(), 1);
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+}
+
+size_t encode_cascade(const Block& block) {
+  const Rests rests = split_rests(block);
+  CascadeParams params;
+  const bool chosen = cascade_choose(block.scratch->histogram, block.n, block.dtype().exponent_bits, &params);
+  return chosen ? write_cascade(block, rests, params) : 0;
 }
 
 // How kind entropy takes x of E + k bits: symbols for those of the 255 from `base` that earn a place in the table; the
@@ -232,7 +238,7 @@ size_t encode_entropy(const Block& block) {
   CascadeParams cascade;
   if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&
       cascade_nbytes(cascade) + narrowed_rests_nbytes(rests, 0, &scratch) <= plan.nbytes) {
-    return encode_cascade(block, rests);
+    return write_cascade(block, rests, cascade);
   }
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
@@ -266,7 +272,7 @@ size_t encode_words(const Block& block) {
     case kProfileEnec:
       return encode_enec(block);
     case kProfileFast:
-      return encode_cascade(block, split_rests(block));
+      return encode_cascade(block);
     default:
       break;
   }
@@ -331,7 +337,7 @@ size_t encode_zero_groups(const Block& block, size_t length) {
   const size_t limit = length == 0 ? block.stored : length;
   if (ceil_to(streams + kZeroGroupsParams + kTagNbytes, kBlockAlign) >= limit) return length;
   std::memcpy(block.dst, scratch.inner, inner_nbytes);
-  plane_kernels().pack(1, scratch.flags, groups, block.dst + inner_nbytes);
+  plane_kernels().pack_field(1, scratch.flags, groups, block.dst + inner_nbytes);
   Written written{};
   push(&written, kept, 4);
   push(&written, inner_nbytes / kBlockAlign, 2);

@@ -15,13 +15,10 @@ size_t field_nbytes(size_t n, unsigned width);
 // Whether the bits of a field's last runs that belong to no number are zero.
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
 
-// Kernels, one set per target. `p` is 1, 2 or 4; numbers stand in bytes. unpack writes up to kSlack bytes past n and
-// reads up to kSlack past the plane; pack reads exactly n, which may be all that the caller of the library gave us,
-// writes exactly the plane, and ignores high bits.
+// Kernels, one set per target, for fields of 1 to 8 bits (a plane of 1, 2 or 4 bits is one); numbers stand in bytes.
+// unpack writes up to kSlack bytes past n and reads up to kSlack past the field; pack reads exactly n, which may be all
+// that the caller of the library gave us, writes exactly the field, and ignores high bits.
 struct PlaneKernels {
-  void (*unpack)(unsigned p, const uint8_t* plane, size_t n, uint8_t* numbers);
-  void (*pack)(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane);
-  // Fields of 1 to 8 bits, as bytes; the same slack.
   void (*unpack_field)(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers);
   // Numbers [first, first + count) alone; first is a multiple of kRun, and count too unless the part ends the field.
   void (*unpack_field_part)(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,

@@ -72,17 +72,6 @@ void unpack_plane(const uint8_t* src, size_t n, uint8_t* out) {
   if (n != 0) unpack_last_run<P, SHIFT>(src, n, out);
 }
 
-void unpack(unsigned p, const uint8_t* plane, size_t n, uint8_t* numbers) {
-  switch (p) {
-    case 1:
-      return unpack_plane<1, 0>(plane, n, numbers);
-    case 2:
-      return unpack_plane<2, 0>(plane, n, numbers);
-    default:
-      return unpack_plane<4, 0>(plane, n, numbers);
-  }
-}
-
 template <unsigned P, unsigned SHIFT, unsigned K>
 inline typename Slice<P>::V packed_slices(const uint8_t* numbers) {
   using V = typename Slice<P>::V;
@@ -117,17 +106,6 @@ template <unsigned P, unsigned SHIFT>
 void pack_plane(const uint8_t* numbers, size_t n, uint8_t* out) {
   for (; n >= kRun; n -= kRun, numbers += kRun, out += kRun * P / 8) pack_run<P, SHIFT>(numbers, out);
   if (n != 0) pack_last_run<P, SHIFT>(numbers, n, out);
-}
-
-void pack(unsigned p, const uint8_t* numbers, size_t n, uint8_t* plane) {
-  switch (p) {
-    case 1:
-      return pack_plane<1, 0>(numbers, n, plane);
-    case 2:
-      return pack_plane<2, 0>(numbers, n, plane);
-    default:
-      return pack_plane<4, 0>(numbers, n, plane);
-  }
 }
 
 inline size_t plane_nbytes(unsigned p, size_t n) { return n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8; }
