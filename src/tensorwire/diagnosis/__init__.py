@@ -1,0 +1,1 @@
+"""Naming the slow or hung rank of a training job."""

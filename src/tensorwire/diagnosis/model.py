@@ -1,0 +1,149 @@
+"""What the agents see and what the analyzer finds: plain data, no behaviour.
+
+Times are seconds. No two nodes' clocks are compared: what happened on a node is given as an age, counted back from the
+moment of its observation. Nothing here needs torch or NumPy; everything is JSON once :func:`dataclasses.asdict` took it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Life = Literal["running", "stopped", "exited", "lost"]
+"""A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """A collective, send or receive of one rank on one communicator, as far as it is known."""
+
+    sequence: int  # per communicator, from 1
+    name: str = ""  # "all_reduce", "broadcast", "send", ...: torch.distributed's; "" where only counts are known
+    dtype: str = ""
+    numel: int = -1  # of this rank's input; -1 unknown
+    root: int = -1  # rooted operations: the root's rank within the group; send and recv: the peer's global rank
+    signature: int = 0  # 64-bit hash of what has to agree between ranks; 0 unknown
+
+
+@dataclass(slots=True)
+class Timing:
+    """T of one rank, summed over the rounds that all ranks were armed for.
+
+    T is completion minus the later of enqueue and the previous operation's completion on that communicator.
+    """
+
+    first_sequence: int
+    num_rounds: int
+    sum_seconds: float
+    min_seconds: float
+    max_seconds: float
+    num_bytes: int  # moved by the operations, as this rank's inputs count them
+    rooted_or_pairwise: int  # rounds for which P means nothing: rooted, send/recv, barriers
+
+
+@dataclass(slots=True)
+class Communicator:
+    """One rank's view of one process group."""
+
+    id: str  # the same on all its ranks, and on no other communicator of the job
+    name: str  # torch's description of the group, "default_pg"
+    size: int  # ranks in the group
+    enqueued: int  # operations so far
+    completed: int
+    open_seconds: float | None  # age of the oldest operation that is not complete
+    idle_seconds: float | None  # since the last completion
+    operation: Operation | None  # the oldest open one, else the last
+    timing: Timing | None = None
+    sent_bytes: int = -1  # progress of the transport, where it tells (NCCL's proxies); -1 unknown
+    received_bytes: int = -1
+    baseline_rate: float | None = None  # operations per second in this rank's good times; None while unknown
+
+
+@dataclass(slots=True)
+class Process:
+    """What the operating system says of a rank's process. Counters grow from the start of the process."""
+
+    life: Life
+    state: str = "?"  # of /proc/PID/stat: R, S, D, T, Z
+    cpu_seconds: float = 0.0
+    wait_seconds: float = 0.0  # runnable, but not running (schedstat)
+    num_throttled: int = 0  # of its cgroup
+    throttled_seconds: float = 0.0
+    farewell: str = ""  # "exit 1", "ValueError: ...", where the process could still say so
+    gone_seconds: float | None = None  # since its last sign of life, once it has exited or is lost
+
+
+@dataclass(slots=True)
+class Rank:
+    rank: int
+    world_size: int
+    node: str
+    pid: int
+    generation: int  # restart count of the elastic launcher
+    process: Process
+    communicators: list[Communicator]
+    tick_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
+    armed: bool = False  # every operation is timed
+    phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
+    overflow: bool = False  # more communicators than the frame has room for
+
+
+@dataclass(slots=True)
+class Edge:
+    """One TCP connection from one rank's end. Counters grow from its start."""
+
+    rank: int
+    peer: int  # -1: not one of the job's ranks
+    acked_bytes: int
+    received_bytes: int
+    busy_seconds: float  # with data in flight or waiting to be sent
+    receive_queue: int  # bytes that the process has not read
+    send_queue: int  # bytes that the peer has not acknowledged
+    backoff: int  # doublings of the retransmission timer at present
+    retransmits: int
+    rtt_seconds: float
+
+
+@dataclass(slots=True)
+class Observation:
+    """All that is known of a job at one time, on the analyzer's own clock."""
+
+    time: float
+    run_id: str
+    world_size: int
+    ranks: dict[int, Rank]
+    edges: list[Edge] = field(default_factory=list)
+    silent_nodes: list[str] = field(default_factory=list)  # agents not heard of for several intervals
+
+
+Code = Literal["TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3", "TW-LOST", "TW-UNKNOWN"]
+Level = Literal["finding", "notice"]
+
+
+@dataclass(slots=True)
+class Finding:
+    """A verdict. `notice` is what a person may want to know although nothing is wrong (a declared checkpoint)."""
+
+    code: Code
+    level: Level
+    time: float
+    suspects: list[int]  # global ranks, the most suspect first; at most a handful
+    sides: list[list[int]]  # where the culprit is not known: the groups that disagree
+    communicator: str
+    summary: str  # one sentence that names ranks, operation and group
+    evidence: list[str]  # each a measured fact
+    confidence: float  # 0 to 1
+    victims: int = 0  # ranks that wait
+    stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """When something counts as trouble. docs/diagnosis.md gives the reasons for the defaults."""
+
+    hang_seconds: float = 300.0
+    slow_seconds: float = 60.0  # how long slowness has to last, and the window of the rolling baseline's samples
+    theta: float = 3.0  # slow: T or the time per operation exceeds the baseline by this factor
+    alpha: float = 0.7  # P from here on: S1
+    beta: float = 0.3  # P up to here: S2
+    lost_seconds: float = 10.0  # a rank without a sign of life
