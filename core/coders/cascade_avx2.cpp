@@ -7,31 +7,33 @@
 namespace tw {
 namespace {
 
-// 16 bytes: those of `next` spread over the set bits of `mask`, 0 elsewhere.
-inline __m128i spread16(unsigned mask, const uint8_t* next) {
-  const unsigned low = mask & 255, high = mask >> 8;
-  const __m128i control_low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(&kByteSelect.expand[low]));
-  const __m128i control_high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(&kByteSelect.expand[high]));
-  const __m128i source_low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(next));
-  const __m128i source_high = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(next + _mm_popcnt_u32(low)));
-  return _mm_unpacklo_epi64(_mm_shuffle_epi8(source_low, control_low), _mm_shuffle_epi8(source_high, control_high));
+// For each byte of a 16-byte half, how many up to it are set, less one: the rank of a set one.
+inline __m256i ranks(__m256i set) {
+  __m256i sums = _mm256_add_epi8(set, _mm256_slli_si256(set, 1));
+  sums = _mm256_add_epi8(sums, _mm256_slli_si256(sums, 2));
+  sums = _mm256_add_epi8(sums, _mm256_slli_si256(sums, 4));
+  sums = _mm256_add_epi8(sums, _mm256_slli_si256(sums, 8));
+  return _mm256_xor_si256(sums, _mm256_set1_epi8(-1));  // a set byte counts as -1, so this is -sums - 1
 }
 
 size_t expand(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out) {
   const __m256i lookup = _mm256_broadcastsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(names)));
   const __m256i escapes = _mm256_set1_epi8(static_cast<char>(escape));
   const uint8_t* source = next;
+  unsigned mask = 0;
   for (size_t i = 0; i < n; i += 32) {
     const __m256i digits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(out + i));
     const __m256i escaped = _mm256_cmpeq_epi8(digits, escapes);
-    unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(escaped));
-    if (n - i < 32) mask &= (1u << (n - i)) - 1;
-    const __m256i named = _mm256_andnot_si256(escaped, _mm256_shuffle_epi8(lookup, digits));
-    const __m128i low = spread16(mask & 0xffff, source);
-    const __m128i high = spread16(mask >> 16, source + _mm_popcnt_u32(mask & 0xffff));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_or_si256(named, _mm256_set_m128i(high, low)));
+    mask = static_cast<unsigned>(_mm256_movemask_epi8(escaped));
+    const uint8_t* high = source + _mm_popcnt_u32(mask & 0xffff);
+    const __m256i exponents =
+        _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(source));
+    const __m256i spread = _mm256_shuffle_epi8(exponents, ranks(escaped));
+    const __m256i named = _mm256_shuffle_epi8(lookup, digits);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_blendv_epi8(named, spread, escaped));
     source += _mm_popcnt_u32(mask);
   }
+  if (n % 32 != 0) source -= _mm_popcnt_u32(mask >> n % 32);  // what follows the n-th is no digit
   return static_cast<size_t>(source - next);
 }
 

@@ -121,6 +121,18 @@ inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const
   }
 }
 
+// BF16 without extra bits, byte by byte: half of a word's bits each, so no byte is widened.
+template <>
+inline void assemble_all<Bf16, 0>(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict rests,
+                                  size_t n, uint8_t* __restrict words) {
+  const uint8_t low_base = static_cast<uint8_t>(base);
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t x = static_cast<uint8_t>(symbols[i] + low_base);
+    words[2 * i] = static_cast<uint8_t>((rests[i] & 0x7f) | x << 7);
+    words[2 * i + 1] = static_cast<uint8_t>((rests[i] & 0x80) | x >> 1);
+  }
+}
+
 void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests, size_t n,
               uint8_t* words) {
   with_float(dtype, [&](auto format) {
