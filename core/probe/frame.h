@@ -1,0 +1,217 @@
+// The frame of a rank: one page of shared memory that says what the rank is doing and outlives it.
+//
+// A frame has one writing process, named in its header, and any number of readers. Inside that process any thread may
+// write: the functions below keep what they write in private memory under a mutex and publish it under the sequence
+// lock of a slot. A forked child holds the same Probe, and every function does nothing there. Numbers are those of the
+// machine; no reader is on another one. Times are nanoseconds of CLOCK_MONOTONIC.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tw::probe {
+
+constexpr uint64_t kFrameMagic = 0x31454d4152465754;    // "TWFRAME1"
+constexpr uint64_t kControlMagic = 0x314c544e43505754;  // "TWPCNTL1"
+constexpr uint32_t kLayout = 1;
+constexpr size_t kPageNbytes = 4096;
+constexpr size_t kNumSlots = 32;
+constexpr uint8_t kNoName = 255;
+constexpr uint16_t kNoRoot = 65535;
+
+// Frame flags.
+constexpr uint32_t kArmed = 1;     // operations are timed
+constexpr uint32_t kOverflow = 2;  // more communicators than slots
+constexpr uint32_t kExiting = 4;   // the farewell is written
+constexpr uint32_t kSocket = 8;    // a worker server listens on the frame's name with .sock for .frame
+
+// Slot flags.
+constexpr uint8_t kOpen = 1;   // the operation described has not completed
+constexpr uint8_t kKnown = 2;  // its signature is known, not only its number
+constexpr uint8_t kTimed = 4;  // the timing is of a whole window
+constexpr uint8_t kActive =
+    8;  // enter and completion are observed as they happen, not by a thread that looks now and then
+
+// The names are those of torch.distributed: operation_name().
+enum Operation : uint8_t {
+  kUnknown,
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kAllGatherIntoTensor,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kReduceScatterTensor,
+  kAllToAll,
+  kAllToAllSingle,
+  kBarrier,
+  kMonitoredBarrier,
+  kSend,
+  kRecv,
+  kAllReduceCoalesced,
+  kAllGatherCoalesced,
+  kAllGatherIntoTensorCoalesced,
+  kReduceScatterTensorCoalesced,
+  kNumOperations,
+};
+
+// What one process group does. Its counts are those of collectives: send and recv leave `enqueued`, `completed` and
+// `sequence` as they are.
+struct Slot {
+  uint32_t lock;  // odd while it is written; a writer that died within leaves it odd
+  uint8_t operation;
+  uint8_t dtype;  // index into dtype_name(); 0 unknown
+  uint8_t flags;
+  uint8_t name;           // where the group's name begins in Header::names; kNoName
+  uint64_t id;            // the same on all ranks of the group; 0: the slot is free
+  uint64_t enqueued;      // collectives so far
+  uint64_t signature;     // of what has to agree between ranks; 0 unknown
+  int64_t numel;          // of this rank's input; -1 unknown
+  uint64_t enter_ns;      // of the operation described: the oldest open one, else the last; 0 unknown
+  uint64_t completed_ns;  // the last completion; 0 none seen
+  uint64_t sent_nbytes;   // progress of the transport; all ones where it does not tell
+  uint64_t received_nbytes;
+  uint64_t sum_ns;  // of T over a window of rounds, see Window
+  uint64_t num_nbytes;
+  // The low halves of numbers at most 2^32 - 1 below `enqueued`.
+  uint32_t completed;
+  uint32_t sequence;  // of the operation described
+  uint32_t first_sequence;
+  uint32_t min_us;
+  uint32_t max_us;
+  uint16_t num_rounds;
+  uint16_t rooted_or_pairwise;
+  uint16_t size;        // ranks of the group; 65535: that many or more
+  uint16_t root;        // rank within the group, for send and recv the peer's global rank; kNoRoot
+  float baseline_rate;  // completed operations per second in good times; 0 unknown
+};
+static_assert(sizeof(Slot) == 120);
+
+struct Header {
+  uint64_t magic;
+  uint32_t layout;
+  uint32_t lock;  // of phase, farewell, names
+  uint8_t boot_id[16];
+  uint64_t run;         // hash of the run id
+  uint64_t start_time;  // of the process, in clock ticks since boot, as /proc/PID/stat gives it
+  uint32_t pid;
+  int32_t rank;
+  uint32_t world_size;
+  int32_t local_rank;
+  uint32_t restart_count;
+  uint32_t flags;
+  uint64_t tick_ns;  // when the probe's thread last looked
+  uint64_t ticks;
+  uint64_t farewell_ns;
+  uint32_t control;  // number of the last request of the control page that was acted on
+  uint32_t reserved;
+  char farewell[64];  // texts are UTF-8, cut to their room, and end with a zero byte
+  char phase[24];
+  char names[64];  // of groups, one after another
+};
+static_assert(sizeof(Header) == 256);
+
+struct Frame {
+  Header header;
+  Slot slots[kNumSlots];
+};
+static_assert(sizeof(Frame) == kPageNbytes);
+
+// The control page: the file `control` beside the frames, written by the node's agent, read by every probe. An agent
+// asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
+// communicator, a number that no rank has reached yet, so that all ranks time the same rounds.
+struct ControlEntry {
+  uint64_t id;
+  uint64_t first_sequence;
+};
+
+constexpr uint32_t kForever = 1;  // window follows window; without it one is all
+constexpr size_t kNumControlEntries = 253;
+
+struct Control {
+  uint64_t magic;
+  uint32_t layout;
+  uint32_t lock;
+  uint32_t number;  // of the request, from 1
+  uint32_t flags;
+  uint32_t num_rounds;  // 1 to 65535; 0 disarms
+  uint32_t num_entries;
+  uint8_t reserved[16];
+  ControlEntry entries[kNumControlEntries];
+};
+static_assert(sizeof(Control) == kPageNbytes);
+
+struct Identity {
+  const char* run_id;
+  int32_t rank;
+  uint32_t world_size;
+  int32_t local_rank;
+  uint32_t restart_count;
+};
+
+struct OperationInfo {
+  uint64_t sequence;
+  uint64_t signature;
+  int64_t numel;
+  uint64_t nbytes;  // of this rank's input
+  uint8_t operation;
+  uint8_t dtype;
+  uint16_t root;
+  uint32_t pairwise;  // P means nothing for it: rooted, send, recv, barrier
+};
+
+struct Probe;
+
+}  // namespace tw::probe
+
+#define TW_PROBE_API extern "C" __attribute__((visibility("default")))
+
+// Functions that return int give 0 or an errno. `probe` may be null everywhere: nothing happens.
+
+// Creates the frame, which must not exist. It stays when the process ends; close only unmaps it.
+TW_PROBE_API int tw_probe_create(const char* path, const tw::probe::Identity* identity, tw::probe::Probe** probe);
+TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
+// The open probe of this process that was created first, or null: how a second user of the library finds the frame.
+TW_PROBE_API tw::probe::Probe* tw_probe_current(void);
+
+TW_PROBE_API uint64_t tw_probe_now(void);
+TW_PROBE_API void tw_probe_tick(tw::probe::Probe* probe);
+TW_PROBE_API void tw_probe_set_flag(tw::probe::Probe* probe, uint32_t flag, int on);
+TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
+// The first farewell stays.
+TW_PROBE_API void tw_probe_farewell(tw::probe::Probe* probe, const char* text);
+
+// The slot of a group, a new one on first sight; -1 where there is no more room, which raises kOverflow.
+TW_PROBE_API int tw_probe_slot(tw::probe::Probe* probe, uint64_t id, const char* name, uint64_t size);
+
+// Passive: counts seen from outside the operations. Ignored for a slot that enter and complete keep up to date.
+TW_PROBE_API void tw_probe_counts(tw::probe::Probe* probe, int slot, uint64_t enqueued, uint64_t completed);
+TW_PROBE_API void tw_probe_describe(tw::probe::Probe* probe, int slot, const tw::probe::OperationInfo* operation,
+                                    uint64_t enter_ns);
+TW_PROBE_API void tw_probe_baseline(tw::probe::Probe* probe, int slot, float rate);
+// The transport's running totals.
+TW_PROBE_API void tw_probe_progress(tw::probe::Probe* probe, int slot, uint64_t sent_nbytes, uint64_t received_nbytes);
+
+// Active. Enter gives a token (0: nothing was recorded) that complete takes; several operations may be open at once.
+// A completion with time 0 is one of which only the fact is known.
+TW_PROBE_API uint64_t tw_probe_enter(tw::probe::Probe* probe, int slot, const tw::probe::OperationInfo* operation);
+TW_PROBE_API void tw_probe_complete(tw::probe::Probe* probe, int slot, uint64_t token, uint64_t time_ns);
+// Windows for a group from now on; a window that the group is too late for is left out. num_rounds 0 ends them.
+TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds,
+                                  int forever);
+// Back to passive: open operations are forgotten, counts count again. `control` is the request that was acted on.
+TW_PROBE_API void tw_probe_armed(tw::probe::Probe* probe, int on, uint32_t control);
+
+// Readers. A slot or header that was being written all the time keeps an odd lock in the copy; do not believe it.
+TW_PROBE_API int tw_probe_read_frame(const char* path, tw::probe::Frame* frame);
+TW_PROBE_API int tw_probe_read_control(const char* path, tw::probe::Control* control);
+// Writes a request with the next number, creating the page if need be; returns the number in `number`.
+TW_PROBE_API int tw_probe_write_control(const char* path, const tw::probe::ControlEntry* entries, uint32_t num_entries,
+                                        uint32_t num_rounds, uint32_t flags, uint32_t* number);
+
+// FNV-1a with 64 bits: of run ids, communicators and signatures.
+TW_PROBE_API uint64_t tw_probe_hash(const void* data, size_t nbytes);
+// Null past the last one.
+TW_PROBE_API const char* tw_probe_operation_name(uint32_t code);
+TW_PROBE_API const char* tw_probe_dtype_name(uint32_t code);
