@@ -106,7 +106,11 @@ class Edge:
 
 @dataclass(slots=True)
 class Observation:
-    """All that is known of a job at one time, on the analyzer's own clock."""
+    """All that is known of a job at one time, on the analyzer's own clock, which never goes back.
+
+    The parts are snapshots: what changes is replaced, not written to, since the analyzer keeps some for a while. A rank
+    whose agent is silent keeps its last entry, ages included, so that nothing grows old for want of news.
+    """
 
     time: float
     run_id: str
@@ -114,6 +118,7 @@ class Observation:
     ranks: dict[int, Rank]
     edges: list[Edge] = field(default_factory=list)
     silent_nodes: list[str] = field(default_factory=list)  # agents not heard of for several intervals
+    changed: set[int] | None = None  # ranks whose entry came or went since the last observation; None: look at all
 
 
 Code = Literal["TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3", "TW-LOST", "TW-UNKNOWN"]
