@@ -118,7 +118,9 @@ class Observation:
     ranks: dict[int, Rank]
     edges: list[Edge] = field(default_factory=list)
     silent_nodes: list[str] = field(default_factory=list)  # agents not heard of for several intervals
-    changed: set[int] | None = None  # ranks whose entry came or went since the last observation; None: look at all
+    # Ranks whose entry came, went or was replaced since the last observation; None: look at all. An age that grew is a
+    # change: a rank that waits is among them as long as its agent reports, though it sends nothing new.
+    changed: set[int] | None = None
 
 
 Code = Literal["TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3", "TW-LOST", "TW-UNKNOWN"]
