@@ -1,0 +1,68 @@
+"""What each code of a finding means and what to do about it, in short; docs/diagnosis.md has the long form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model import Code
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One code: its name, what has happened, what to do."""
+
+    title: str
+    what: str
+    action: str
+
+
+MEANINGS: dict[Code, Meaning] = {
+    "TW-H1": Meaning(
+        "not-entered hang",
+        "A rank never entered an operation that the other ranks of its group wait in.",
+        "Read the suspect's stack: it shows where the rank is instead. Look for a branch that only some ranks take, "
+        "a data loader that ran dry, a lock, a debugger, a stopped process.",
+    ),
+    "TW-H2": Meaning(
+        "inconsistent hang",
+        "Ranks entered different operations, shapes, dtypes, roots or orders where all have to agree.",
+        "Compare the calls that the evidence names, first on the suspects: a condition that depends on the rank, "
+        "parameters in another order, two groups used in opposite orders.",
+    ),
+    "TW-H3": Meaning(
+        "hang inside an operation",
+        "All ranks entered the same operation, and the transfer inside it stopped.",
+        "Look at the suspect's node: link, switch port, device, process state. If the hardware is in doubt, take the "
+        "node out and restart from the last checkpoint.",
+    ),
+    "TW-S1": Meaning(
+        "slow computation",
+        "A rank arrives late at every operation, and the others wait for it.",
+        "Profile the suspect between operations: data loading, garbage collection, uneven work, clocks lowered by "
+        "heat, a CPU quota, a neighbour on its node.",
+    ),
+    "TW-S2": Meaning(
+        "slow communication",
+        "All ranks arrive together, and the transfer itself takes too long.",
+        "Look at the links that the evidence names: negotiated speed, errors, retransmissions, other traffic.",
+    ),
+    "TW-S3": Meaning(
+        "slow computation and communication",
+        "Ranks arrive late and the transfer is slow as well.",
+        "Both of the above, first on the suspect's node: one cause, such as a CPU that is overloaded, often does both.",
+    ),
+    "TW-LOST": Meaning(
+        "lost process",
+        "A rank's process ended while others still need it.",
+        "Read the suspect's own log: it was the first to go, and what its peers print is the consequence. Without any "
+        "last words, ask the kernel log and the scheduler who killed it (memory, preemption).",
+    ),
+    "TW-UNKNOWN": Meaning(
+        "unknown trouble",
+        "The job does not get on, and the evidence does not single out a cause.",
+        "Read what is missing in the evidence and supply it: the probe on every rank, an agent on every node, "
+        "active timing.",
+    ),
+}

@@ -1,0 +1,157 @@
+"""What a job did over time, in memory that does not grow with the length of the job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from .standing import STATES, places
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model import Finding, Observation
+    from .standing import Place
+
+MAX_SAMPLES = 240
+UNSEEN = 255
+"""The state of a rank that no agent has seen."""
+
+
+class Family(NamedTuple):
+    """Communicators of one kind: all groups of 8 that are called "tp"."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Rounds per second, each communicator counted by its slowest rank."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(slots=True)
+class Sample:
+    """The time between two observations, or several such times in one.
+
+    Attributes:
+        start, end: on the analyzer's clock.
+        states: one byte per rank: an index into STATES, or UNSEEN.
+        rates: of each family that the observations tell of.
+    """
+
+    start: float
+    end: float
+    states: bytes
+    rates: dict[Family, Rate]
+
+
+@dataclass(slots=True)
+class Episode:
+    """A finding as it was last told, and when it was told first and last."""
+
+    finding: Finding
+    first: float
+    last: float
+
+
+class History:
+    """Takes the observations and findings of a job in the order of time. Not safe for concurrent use.
+
+    At most MAX_SAMPLES samples are kept: when there are more, neighbours are merged, and of two states the more
+    serious one stays.
+
+    Attributes:
+        last, previous: the newest observation and the one before it.
+        places: where each rank stands in the newest one.
+        timed: the newest one that holds timings.
+        episodes: findings by identity (code, level, communicator, suspects), in the order of their beginnings.
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.last: Observation | None = None
+        self.previous: Observation | None = None
+        self.places: list[Place] = []
+        self.timed: Observation | None = None
+        self.episodes: dict[tuple[object, ...], Episode] = {}
+        self._completed: dict[str, int] = {}
+        self._open_span = 0.0
+
+    def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
+        """Take one observation and the findings at that time. Returns those that were not there before."""
+        self.previous, self.last = self.last, observation
+        self.places = places(observation, self.previous)
+        if any(group.timing for rank in observation.ranks.values() for group in rank.communicators):
+            self.timed = observation
+        start = self.previous.time if self.previous else observation.time
+        self._append(Sample(start, observation.time, self._states(observation), self._rates(observation, start)))
+        started = []
+        for finding in findings:
+            identity = (finding.code, finding.level, finding.communicator, *finding.suspects)
+            episode = self.episodes.get(identity)
+            if episode is None:
+                self.episodes[identity] = Episode(finding, finding.time, observation.time)
+                started.append(finding)
+            else:
+                episode.finding, episode.last = finding, observation.time
+        return started
+
+    def _append(self, sample: Sample) -> None:
+        # The newest sample grows until it spans as much time as the others; the first look spans none at all.
+        if self.samples and self.samples[-1].end - self.samples[-1].start <= self._open_span:
+            self.samples[-1] = _merge(self.samples[-1], sample)
+            return
+        self.samples.append(sample)
+        if len(self.samples) > MAX_SAMPLES:
+            pairs = [self.samples[i : i + 2] for i in range(0, len(self.samples), 2)]
+            self.samples = [_merge(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+            self._open_span = (sample.end - self.samples[0].start) / MAX_SAMPLES
+
+    def _states(self, observation: Observation) -> bytes:
+        states = bytearray([UNSEEN]) * observation.world_size
+        for place in self.places:
+            if 0 <= place.rank < len(states):
+                states[place.rank] = STATES.index(place.state)
+        return bytes(states)
+
+    def _rates(self, observation: Observation, start: float) -> dict[Family, Rate]:
+        completed: dict[str, int] = {}
+        families: dict[str, Family] = {}
+        for rank in observation.ranks.values():
+            for group in rank.communicators:
+                completed[group.id] = min(completed.get(group.id, group.completed), group.completed)
+                families[group.id] = Family(group.name, group.size)
+        elapsed = observation.time - start
+        rates: dict[Family, list[float]] = defaultdict(list)
+        for key, count in completed.items():
+            before = self._completed.get(key)
+            if before is not None and count >= before and elapsed > 0:
+                rates[families[key]].append((count - before) / elapsed)
+        self._completed = completed
+        return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
+
+
+def _merge(a: Sample, b: Sample) -> Sample:
+    states = bytes(_graver(*pair) for pair in zip(a.states, b.states, strict=False))
+    states += (a.states if len(a.states) > len(b.states) else b.states)[len(states) :]
+    rates = dict(a.rates)
+    for family, rate in b.rates.items():
+        other = rates.get(family)
+        rates[family] = rate if other is None else _mean(other, a.end - a.start, rate, b.end - b.start)
+    return Sample(a.start, b.end, states, rates)
+
+
+def _graver(a: int, b: int) -> int:
+    return min(a, b) if UNSEEN in (a, b) else max(a, b)
+
+
+def _mean(a: Rate, a_seconds: float, b: Rate, b_seconds: float) -> Rate:
+    share = a_seconds / (a_seconds + b_seconds) if a_seconds + b_seconds else 0.5
+    return Rate(min(a.low, b.low), share * a.middle + (1 - share) * b.middle, max(a.high, b.high))

@@ -1,0 +1,188 @@
+"""Where the ranks of a job stand: the same view for a terminal, for JSON and for the page. It judges nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model import Communicator, Observation, Rank
+
+State = Literal["idle", "moves", "ended", "waits", "absent", "stopped", "lost"]
+"""Of a rank: is in no operation; completes operations; its process has said good-bye; waits in an operation; is
+missing in one that others wait in; its process is stopped, or is gone without a word."""
+
+STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
+"""The states, the most serious last."""
+
+WAIT_SECONDS = 1.0
+"""An operation that has been open for less is not worth a word: the counts of a rank are up to 50 ms old, and large
+transfers take a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one rank stands.
+
+    Attributes:
+        state: what it does.
+        operation, sequence, communicator: what it waits in or is absent from, else "", 0 and "".
+        seconds: how long it has waited, others have waited for it, or its process is gone; 0 where nobody waits.
+        behind: operations by which it is behind the first rank of the same group, the most over its groups.
+        seconds_per_round: mean T over the rounds that all ranks were armed for, None where they were not.
+    """
+
+    rank: int
+    state: State
+    operation: str
+    sequence: int
+    communicator: str
+    phase: str
+    seconds: float
+    behind: int
+    seconds_per_round: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Ranks that stand at the same place; `seconds` is the longest of them, `ranks` is compressed: "0-2, 4"."""
+
+    state: State
+    operation: str
+    sequence: int
+    communicator: str
+    phase: str
+    num_ranks: int
+    ranks: str
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """In words, without the ranks."""
+        return place_text(self)
+
+
+def places(observation: Observation, previous: Observation | None = None) -> list[Place]:
+    """One place per rank, by rank. `previous` tells the ranks that complete operations from those that are idle."""
+    front: dict[str, int] = {}
+    waits: dict[str, tuple[float, str]] = {}  # of communicators where a rank waits: how long, in what
+    for rank in observation.ranks.values():
+        for group in rank.communicators:
+            front[group.id] = max(front.get(group.id, 0), group.enqueued)
+            if _waits(rank, group) and (group.open_seconds or 0.0) > waits.get(group.id, (0.0, ""))[0]:
+                waits[group.id] = (group.open_seconds or 0.0, group.operation.name if group.operation else "")
+    return [
+        _place(rank, previous.ranks.get(rank.rank) if previous else None, front, waits)
+        for _, rank in sorted(observation.ranks.items())
+    ]
+
+
+def standings(places: Iterable[Place]) -> list[Standing]:
+    """Equal places together; the most serious first, then the fewest ranks."""
+    together: dict[tuple[State, str, int, str, str], list[Place]] = {}
+    for place in places:
+        key = (place.state, place.operation, place.sequence, place.communicator, place.phase)
+        together.setdefault(key, []).append(place)
+    found = [
+        Standing(*key, len(group), rank_ranges(place.rank for place in group), max(place.seconds for place in group))
+        for key, group in together.items()
+    ]
+    return sorted(found, key=lambda group: (-STATES.index(group.state), group.num_ranks, group.ranks))
+
+
+def slowest(places: Iterable[Place], *, limit: int = 5) -> list[Place]:
+    """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in armed rounds.
+
+    The smallest T is the latest rank: it waits least inside the operation.
+    """
+    found = list(places)
+    known = sorted(place.seconds_per_round for place in found if place.seconds_per_round is not None)
+    middle = known[len(known) // 2] if known else 0.0
+
+    def late(place: Place) -> float:
+        return 0.0 if place.seconds_per_round is None else middle - place.seconds_per_round
+
+    candidates = [place for place in found if place.state == "absent" or place.behind or late(place) > 0.0]
+    candidates.sort(key=lambda place: (-STATES.index(place.state), -place.behind, -late(place), place.rank))
+    return candidates[:limit]
+
+
+def place_text(place: Place | Standing) -> str:
+    """A place in words: "waits in all_reduce #12 of default_pg"."""
+    operation = f"{place.operation or 'operation'} #{place.sequence} of {place.communicator}"
+    words = {
+        "moves": "completes operations",
+        "idle": "in no operation",
+        "waits": f"waits in {operation}",
+        "absent": f"not in {operation}",
+        "stopped": "process is stopped",
+        "ended": "process has ended",
+        "lost": "process is lost",
+    }[place.state]
+    return f"{words} ({place.phase})" if place.phase else words
+
+
+def lives(observation: Observation) -> dict[str, int]:
+    """How many processes run, are stopped, exited or lost; and how many ranks were never seen."""
+    counts = Counter(str(rank.process.life) for rank in observation.ranks.values())
+    counts["unseen"] = max(0, observation.world_size - len(observation.ranks))
+    return {life: counts[life] for life in ("running", "stopped", "exited", "lost", "unseen")}
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """Ranks in short: [0, 1, 2, 4] is "0-2, 4"."""
+    ends: list[list[int]] = []
+    for rank in sorted(ranks):
+        if ends and rank == ends[-1][1] + 1:
+            ends[-1][1] = rank
+        else:
+            ends.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def seconds_text(seconds: float) -> str:
+    """0.4 s, 12 s, 5 min 3 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _waits(rank: Rank, group: Communicator) -> bool:
+    return rank.process.life in ("running", "stopped") and (group.open_seconds or 0.0) >= WAIT_SECONDS
+
+
+def _place(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> Place:
+    behind = max((front[group.id] - group.enqueued for group in rank.communicators), default=0)
+    timings = [group.timing for group in rank.communicators if group.timing and group.timing.num_rounds]
+    rounds = sum(timing.num_rounds for timing in timings)
+    mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
+
+    def place(state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, communicator: str = "") -> Place:
+        return Place(rank.rank, state, name, sequence, communicator, rank.phase, seconds, behind, mean)
+
+    life = rank.process.life
+    if life in ("exited", "lost"):
+        return place("lost" if life == "lost" else "ended", rank.process.gone_seconds or 0.0)
+    open_groups = [group for group in rank.communicators if _waits(rank, group)]
+    if life == "stopped":
+        return place("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
+    if open_groups:
+        group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
+        operation = group.operation
+        sequence = operation.sequence if operation else group.completed + 1
+        return place("waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name)
+    missing = [group for group in rank.communicators if group.id in waits and group.enqueued < front[group.id]]
+    if missing:
+        group = max(missing, key=lambda group: waits[group.id][0])
+        seconds, name = waits[group.id]
+        return place("absent", seconds, name, group.enqueued + 1, group.name)
+    now = sum(group.completed for group in rank.communicators)
+    earlier = sum(group.completed for group in before.communicators) if before else now
+    return place("moves" if now != earlier else "idle")
