@@ -102,6 +102,8 @@ class Edge:
     backoff: int  # doublings of the retransmission timer at present
     retransmits: int
     rtt_seconds: float
+    local: str = ""  # address:port of either end; together they name the connection
+    remote: str = ""
 
 
 @dataclass(slots=True)
