@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "common/bits.h"
 #include "transforms/histogram.h"
 
 namespace tw {
@@ -46,19 +47,28 @@ void count_values(const uint8_t* bytes, size_t n, uint8_t base, uint32_t counts[
   }
 }
 
-// The bytes outside of [base, base + kWindow), one by one; mostly a run of 256 has none.
+// 0xff for each byte outside of [base, base + kWindow).
+inline Bytes others(const uint8_t* bytes, uint8_t base) {
+  return reinterpret_cast<Bytes>(*reinterpret_cast<const Bytes*>(bytes) - base >= kWindow);
+}
+
+// The bytes outside of the window, one by one; mostly a run of 256 has none.
 void count_others(const uint8_t* bytes, size_t n, uint8_t base, uint32_t histogram[256]) {
   for (size_t start = 0; start < n; start += 256) {
     const size_t end = n - start < 256 ? n : start + 256;
     Bytes any = {};
+    for (size_t i = start; i < end; i += sizeof(Bytes)) any |= others(bytes + i, base);
+    uint64_t eights[4];
+    std::memcpy(eights, &any, sizeof eights);
+    if ((eights[0] | eights[1] | eights[2] | eights[3]) == 0) continue;
     for (size_t i = start; i < end; i += sizeof(Bytes)) {
-      any |= reinterpret_cast<Bytes>(*reinterpret_cast<const Bytes*>(bytes + i) - base >= kWindow);
-    }
-    uint64_t words[4];
-    std::memcpy(words, &any, sizeof words);
-    if ((words[0] | words[1] | words[2] | words[3]) == 0) continue;
-    for (size_t i = start; i < end; ++i) {
-      if (static_cast<uint8_t>(bytes[i] - base) >= kWindow) ++histogram[bytes[i]];
+      const Bytes found = others(bytes + i, base);
+      std::memcpy(eights, &found, sizeof eights);
+      for (size_t j = 0; j < 4; ++j) {
+        for (uint64_t left = eights[j] & 0x0101010101010101u; left != 0; left &= left - 1) {
+          ++histogram[bytes[i + 8 * j + trailing_zeros(left, 0) / 8]];
+        }
+      }
     }
   }
 }

@@ -80,6 +80,17 @@ inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __rest
   }
 }
 
+// BF16 byte by byte, as below.
+template <>
+inline void split_run<Bf16>(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
+                            uint8_t* __restrict rests) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t low = words[2 * i], high = words[2 * i + 1];
+    exponents[i] = static_cast<uint8_t>(high << 1 | low >> 7);
+    rests[i] = static_cast<uint8_t>((high & 0x80) | (low & 0x7f));
+  }
+}
+
 template <class T>
 inline uint64_t or_run(const uint8_t* numbers, size_t n) {
   T all = 0;
