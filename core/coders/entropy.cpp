@@ -39,13 +39,13 @@ uint32_t multiply_high(uint64_t a, uint32_t b) {
 
 }  // namespace
 
-extern const RansKernels kRansScalar, kRansAvx2, kRansAvx512, kRansNeon;
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
 
 const RansKernels& rans_kernels() {
   switch (cpu_target()) {
 #if defined(__x86_64__)
     case Target::kAvx2:
-      return kRansAvx2;
+      return cpu_gathers_fast() ? kRansAvx2 : kRansAvx2Loads;
     case Target::kAvx512:
       return kRansAvx512;
 #elif defined(__aarch64__)

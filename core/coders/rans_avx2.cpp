@@ -8,108 +8,160 @@
 namespace tw {
 namespace {
 
-// For each set of lanes the word that each of its members takes: the first member the first one, and so on.
-struct WordOrder {
-  uint64_t lanes[256];
+constexpr size_t kVectors = kRansStates / 8;
+
+// The table entries of 8 slots in one instruction.
+class Gather {
+ public:
+  Gather() { __asm__("" : "+x"(zero_), "+x"(all_)); }
+  __m256i operator()(const uint32_t* table, __m256i slots) const {
+    return _mm256_mask_i32gather_epi32(zero_, reinterpret_cast<const int*>(table), slots, all_, 4);
+  }
+
+ private:
+  // Constants that compilers must not see through. They know a gather of all lanes to ignore what its target held, and
+  // let it start from any register; the processor, which waits for that one, loses a third of the speed.
+  __m256i zero_ = _mm256_setzero_si256(), all_ = _mm256_set1_epi32(-1);
 };
 
-constexpr WordOrder make_word_order() {
-  WordOrder order{};
+// The same by 8 loads. Slots get to the loads through registers: were they stored, every load from the table that ends
+// in the 12 address bits of such a store would wait for it.
+struct Loads {
+  __m256i operator()(const uint32_t* table, __m256i slots) const {
+    const __m128i low = four(table, _mm256_castsi256_si128(slots));
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), four(table, _mm256_extracti128_si256(slots, 1)), 1);
+  }
+
+ private:
+  static __m128i four(const uint32_t* table, __m128i slots) {
+    const uint64_t low = static_cast<uint64_t>(_mm_cvtsi128_si64(slots));
+    const uint64_t high = static_cast<uint64_t>(_mm_extract_epi64(slots, 1));
+    __m128i entries = _mm_cvtsi32_si128(static_cast<int>(table[static_cast<uint32_t>(low)]));
+    entries = _mm_insert_epi32(entries, static_cast<int>(table[low >> 32]), 1);
+    entries = _mm_insert_epi32(entries, static_cast<int>(table[static_cast<uint32_t>(high)]), 2);
+    return _mm_insert_epi32(entries, static_cast<int>(table[high >> 32]), 3);
+  }
+};
+
+// For each set of lanes the shuffle that gives the first 16-bit word to its first member, the second one to its second
+// and so on; all other bits become zero.
+struct alignas(64) WordShuffles {
+  uint8_t bytes[256][32];
+};
+
+constexpr WordShuffles make_word_shuffles() {
+  WordShuffles shuffles{};
   for (unsigned mask = 0; mask < 256; ++mask) {
-    uint64_t word = 0;
+    uint8_t byte = 0;
     for (unsigned lane = 0; lane < 8; ++lane) {
-      if (mask >> lane & 1) order.lanes[mask] |= word++ << (8 * lane);
+      const bool member = mask >> lane & 1;
+      uint8_t* const shuffle = shuffles.bytes[mask] + 4 * lane;
+      for (unsigned i = 0; i < 4; ++i) shuffle[i] = member && i < 2 ? byte++ : 0x80;
     }
   }
-  return order;
+  return shuffles;
 }
-alignas(64) constexpr WordOrder kWordOrder = make_word_order();
+constexpr WordShuffles kWordShuffles = make_word_shuffles();
 
-// Constants that compilers must not see through. They know a gather of all lanes to ignore what its target held, and
-// let it start from any register; the processor, which waits for that one, loses a third of the speed.
-struct GatherFrom {
-  __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi32(-1);
-  GatherFrom() { __asm__("" : "+x"(zero), "+x"(all)); }
+// 32 symbols of one stream, one of each lane. Every stage is done for all lanes before the next one begins, so that
+// none of its instructions waits for the one before it: that is what fills the processor's queues.
+template <class Lookup>
+class Lanes {
+ public:
+  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next)
+      : table_(table), next_(reinterpret_cast<const uint16_t*>(next)) {
+    for (size_t v = 0; v < kVectors; ++v) x_[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(states + 8 * v));
+  }
+  void store(uint32_t states[kRansStates]) const {
+    for (size_t v = 0; v < kVectors; ++v) _mm256_storeu_si256(reinterpret_cast<__m256i*>(states + 8 * v), x_[v]);
+  }
+  const uint8_t* next() const { return reinterpret_cast<const uint8_t*>(next_); }
+
+  void look_up(const Lookup& lookup) {
+    for (size_t v = 0; v < kVectors; ++v) entries_[v] = lookup(table_, _mm256_and_si256(x_[v], slot_mask()));
+  }
+
+  void advance() {
+    unsigned masks[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      const __m256i offsets = _mm256_and_si256(_mm256_srli_epi32(entries_[v], 8), slot_mask());
+      const __m256i products =
+          _mm256_mullo_epi32(_mm256_srli_epi32(entries_[v], 20), _mm256_srli_epi32(x_[v], kRansBits));
+      const __m256i x = _mm256_add_epi32(products, offsets);
+      const __m256i refill = _mm256_cmpeq_epi32(_mm256_srli_epi32(x, 16), _mm256_setzero_si256());
+      masks[v] = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(refill)));
+      x_[v] = _mm256_blendv_epi8(x, _mm256_slli_epi32(x, 16), refill);
+    }
+    for (size_t v = 0; v < kVectors; ++v) {
+      const __m256i words = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next_)));
+      const __m256i shuffle = _mm256_load_si256(reinterpret_cast<const __m256i*>(kWordShuffles.bytes[masks[v]]));
+      x_[v] = _mm256_or_si256(x_[v], _mm256_shuffle_epi8(words, shuffle));
+      next_ += static_cast<unsigned>(_mm_popcnt_u32(masks[v]));
+    }
+  }
+
+  // The lowest bytes of the 32 entries, in order.
+  void store_symbols(uint8_t* out) const {
+    const __m256i low8 = _mm256_set1_epi32(255);
+    const auto two = [&](size_t v) {
+      return _mm256_packus_epi32(_mm256_and_si256(entries_[v], low8), _mm256_and_si256(entries_[v + 1], low8));
+    };
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out),
+                        _mm256_permutevar8x32_epi32(_mm256_packus_epi16(two(0), two(2)), order));
+  }
+
+ private:
+  static __m256i slot_mask() { return _mm256_set1_epi32(kRansTotal - 1); }
+
+  const uint32_t* table_;
+  const uint16_t* next_;
+  __m256i x_[kVectors], entries_[kVectors];
 };
 
-// One symbol of each lane of x; returns their table entries.
-inline __m256i step(const GatherFrom& from, const uint32_t* table, __m256i& x, const uint8_t*& next) {
-  const __m256i slot_mask = _mm256_set1_epi32(kRansTotal - 1);
-  const __m256i entries = _mm256_mask_i32gather_epi32(from.zero, reinterpret_cast<const int*>(table),
-                                                      _mm256_and_si256(x, slot_mask), from.all, 4);
-  const __m256i offsets = _mm256_and_si256(_mm256_srli_epi32(entries, 8), slot_mask);
-  x = _mm256_mullo_epi32(_mm256_srli_epi32(entries, 20), _mm256_srli_epi32(x, kRansBits));
-  x = _mm256_add_epi32(x, offsets);
-  const __m256i refill = _mm256_cmpeq_epi32(_mm256_srli_epi32(x, 16), _mm256_setzero_si256());
-  const unsigned mask = static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(refill)));
-  const __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next)));
-  const __m256i order =
-      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(&kWordOrder.lanes[mask])));
-  next += 2 * _mm_popcnt_u32(mask);
-  const __m256i refilled = _mm256_or_si256(_mm256_slli_epi32(x, 16), _mm256_permutevar8x32_epi32(words, order));
-  x = _mm256_blendv_epi8(x, refilled, refill);
-  return entries;
-}
-
-// The lowest bytes of the 32 lanes, in order.
-inline __m256i symbols(const __m256i entries[4]) {
-  const __m256i low8 = _mm256_set1_epi32(255);
-  const __m256i a = _mm256_packus_epi32(_mm256_and_si256(entries[0], low8), _mm256_and_si256(entries[1], low8));
-  const __m256i b = _mm256_packus_epi32(_mm256_and_si256(entries[2], low8), _mm256_and_si256(entries[3], low8));
-  return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-}
-
+template <class Lookup>
 const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
                       const uint8_t* end, size_t num_groups, uint8_t* out) {
-  const GatherFrom from;
-  __m256i lanes[4];
-  for (size_t v = 0; v < 4; ++v) lanes[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(states + 8 * v));
+  const Lookup lookup;
+  Lanes<Lookup> lanes(table, states, next);
   for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
-    if (next > end) {
+    if (lanes.next() > end) {
       std::memset(out, 0, (num_groups - g) * kRansStates);
       break;
     }
-    __m256i entries[4];
-#pragma GCC unroll 4
-    for (size_t v = 0; v < 4; ++v) entries[v] = step(from, table, lanes[v], next);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), symbols(entries));
+    lanes.look_up(lookup);
+    lanes.advance();
+    lanes.store_symbols(out);
   }
-  for (size_t v = 0; v < 4; ++v) _mm256_storeu_si256(reinterpret_cast<__m256i*>(states + 8 * v), lanes[v]);
-  return next;
+  lanes.store(states);
+  return lanes.next();
 }
 
+template <class Lookup>
 size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
-  const GatherFrom from;
-  __m256i a_lanes[4], b_lanes[4];
-  for (size_t v = 0; v < 4; ++v) {
-    a_lanes[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a->states + 8 * v));
-    b_lanes[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b->states + 8 * v));
-  }
-  const uint8_t *a_next = a->next, *b_next = b->next;
+  const Lookup lookup;
+  Lanes<Lookup> a_lanes(a->table, a->states, a->next), b_lanes(b->table, b->states, b->next);
   size_t g = 0;
-  for (; g < num_groups && a_next <= a->end && b_next <= b->end; ++g) {
-    __m256i a_entries[4], b_entries[4];
-#pragma GCC unroll 4
-    for (size_t v = 0; v < 4; ++v) {
-      a_entries[v] = step(from, a->table, a_lanes[v], a_next);
-      b_entries[v] = step(from, b->table, b_lanes[v], b_next);
-    }
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(a->out + g * kRansStates), symbols(a_entries));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(b->out + g * kRansStates), symbols(b_entries));
+  for (; g < num_groups && a_lanes.next() <= a->end && b_lanes.next() <= b->end; ++g) {
+    a_lanes.look_up(lookup);
+    b_lanes.look_up(lookup);
+    a_lanes.advance();
+    a_lanes.store_symbols(a->out + g * kRansStates);
+    b_lanes.advance();
+    b_lanes.store_symbols(b->out + g * kRansStates);
   }
-  for (size_t v = 0; v < 4; ++v) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(a->states + 8 * v), a_lanes[v]);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(b->states + 8 * v), b_lanes[v]);
-  }
-  a->next = a_next, b->next = b_next;
+  a_lanes.store(a->states);
+  b_lanes.store(b->states);
+  a->next = a_lanes.next(), b->next = b_lanes.next();
   a->out += g * kRansStates, b->out += g * kRansStates;
   return g;
 }
 
 }  // namespace
 
-extern const RansKernels kRansAvx2;
-const RansKernels kRansAvx2 = {decode, decode_two};
+extern const RansKernels kRansAvx2, kRansAvx2Loads;
+const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>};
+const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>};
 
 }  // namespace tw
 #endif

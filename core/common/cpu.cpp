@@ -49,6 +49,14 @@ Target cpu_target() {
   return target;
 }
 
+bool cpu_gathers_fast() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 const char* target_name(Target target) {
   switch (target) {
     case Target::kAvx2:

@@ -12,4 +12,7 @@ Target cpu_target();
 
 const char* target_name(Target target);
 
+// Whether loading 8 numbers by one instruction is faster than by 8: on Intel's processors, not on AMD's.
+bool cpu_gathers_fast();
+
 }  // namespace tw

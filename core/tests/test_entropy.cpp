@@ -13,7 +13,7 @@
 #include "common/cpu.h"
 
 namespace tw {
-extern const RansKernels kRansScalar, kRansAvx2, kRansAvx512, kRansNeon;
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
 
 namespace {
 
@@ -172,7 +172,7 @@ Decoded decode(const Stream& stream, size_t n, size_t part, const RansKernels& k
 std::vector<const RansKernels*> targets() {
   std::vector<const RansKernels*> all = {&kRansScalar};
 #if defined(__x86_64__)
-  if (cpu_target() >= Target::kAvx2) all.push_back(&kRansAvx2);
+  if (cpu_target() >= Target::kAvx2) all.insert(all.end(), {&kRansAvx2, &kRansAvx2Loads});
   if (cpu_target() >= Target::kAvx512) all.push_back(&kRansAvx512);
 #elif defined(__aarch64__)
   all.push_back(&kRansNeon);
@@ -210,7 +210,37 @@ void test_round_trip(const Bytes& symbols) {
   }
 }
 
+// Two streams at once, one of which may end, or run out of words, before the other.
+void test_two(const Bytes& a, const Bytes& b) {
+  static const std::unique_ptr<EntropyDecoder[]> decoders(new EntropyDecoder[2]);
+  const Bytes a_stream = encode(a).stream, b_stream = encode(b).stream;
+  const size_t together = std::min(a.size(), b.size()) / kRansStates * kRansStates;
+  for (const size_t missing : {size_t{0}, size_t{100}}) {  // words of the second stream
+    Bytes cut = b_stream;
+    uint32_t num_words;
+    std::memcpy(&num_words, cut.data(), 4);
+    num_words -= static_cast<uint32_t>(std::min<size_t>(missing, num_words));
+    std::memcpy(cut.data(), &num_words, 4);
+    const Stream first(a_stream.data(), a_stream.size()), second(cut.data(), cut.size());
+    const Decoded expected = decode(second, b.size(), 4096, kRansScalar);
+    for (const RansKernels* kernels : targets()) {
+      Bytes a_out(a.size()), b_out(b.size());
+      size_t consumed;
+      assert(decoders[0].open(first.bytes.data(), first.nbytes, a.size(), &consumed, *kernels));
+      assert(decoders[1].open(second.bytes.data(), second.nbytes, b.size(), &consumed, *kernels));
+      EntropyDecoder::decode_two(&decoders[0], a_out.data(), &decoders[1], b_out.data(), together);
+      decoders[0].decode(a_out.data() + together, a.size() - together);
+      decoders[1].decode(b_out.data() + together, b.size() - together);
+      assert(decoders[0].finish() && a_out == a);
+      assert(decoders[1].finish() == expected.finished && b_out == expected.symbols);
+    }
+  }
+}
+
 void test_round_trips() {
+  test_two(exponents(20000), exponents(20000));
+  test_two(exponents(4095), geometric(5000, 250));
+  test_two(uniform(5000, 256), exponents(1000));
   for (size_t n : {1, 2, 3, 31, 32, 33, 63, 64, 65, 100, 256, 1000, 4095, 4096, 4097, 8191, 20000, 65535, 65536}) {
     test_round_trip(uniform(n, 256));
     test_round_trip(uniform(n, 100));
