@@ -19,7 +19,8 @@ from tensorwire.cli import main, output
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "completion")
+COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "watch", "diagnose", "report",
+            "completion")  # fmt: skip
 
 
 @dataclass

@@ -68,7 +68,7 @@ def told(observations: Sequence[model.Observation], finding: model.Finding | Non
 
 
 def render(history: report.History) -> str:
-    return report.render(history, model.Thresholds(), source="a test")
+    return report.render(history, model.Thresholds())
 
 
 def evil_job() -> report.History:
@@ -199,7 +199,7 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     title = Page(shown).text_of("title")[0]
     assert title.startswith("TW-H1: run "), "no script has changed it"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 50_000, "a blank page of this size takes less than a tenth"
+    assert picture.stat().st_size > 50_000, "a blank page of this size takes less than a fifth"
 
 
 def test_history_is_bounded_and_forgets_no_trouble() -> None:

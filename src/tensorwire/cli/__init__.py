@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "completion")
+_COMMANDS = (
+    *("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench"),
+    *("watch", "diagnose", "report"),
+    "completion",
+)
 _CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
@@ -50,18 +54,20 @@ class _Commands(click.Group):
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def _commands(ctx: click.Context) -> None:
-    """Lossless compression of model checkpoints, bit for bit.
+    """Lossless compression of model checkpoints, bit for bit; and the slow or hung rank of a training job, by name.
 
-    A checkpoint is a .safetensors file, or a directory of them with everything beside them. Each command that has a
-    result prints it as JSON with --json.
+    A checkpoint is a .safetensors file, or a directory of them with everything beside them. A job is what was started
+    with torchrun ARGS -m tensorwire.probe train.py. Each command that has a result prints it as JSON with --json.
 
     \b
     Example:
       tensorwire compress llama             makes llama.tensorwire, smaller
       tensorwire verify llama.tensorwire
       tensorwire decompress llama.tensorwire copy
+      tensorwire diagnose                   names the rank that a job waits for
 
-    Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference); 130 Ctrl-C.
+    Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
+    watch, diagnose, report: trouble); 130 Ctrl-C.
     """
     if ctx.invoked_subcommand is None:
         print(ctx.get_help(), file=sys.stderr)

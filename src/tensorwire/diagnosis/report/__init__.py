@@ -24,12 +24,12 @@ __all__ = ["History", "render"]
 _MAX_STANDINGS = 24
 
 
-def render(history: History, thresholds: Thresholds, *, source: str) -> str:
+def render(history: History, thresholds: Thresholds) -> str:
     """The page, as text.
 
     Args:
         history: with at least one observation.
-        source: where the observations came from, for the reader.
+        thresholds: what was told with.
 
     Raises:
         ValueError: the history is empty.
@@ -55,7 +55,6 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
     return environment.get_template("page.html").render(
         version=__version__,
         written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        source=source,
         last=last,
         span=last.time - start,
         start=start,

@@ -177,12 +177,14 @@ def _place(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[s
         group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
         operation = group.operation
         sequence = operation.sequence if operation else group.completed + 1
-        return place("waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name)
+        return place(
+            "waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name or group.id
+        )
     missing = [group for group in rank.communicators if group.id in waits and group.enqueued < front[group.id]]
     if missing:
         group = max(missing, key=lambda group: waits[group.id][0])
         seconds, name = waits[group.id]
-        return place("absent", seconds, name, group.enqueued + 1, group.name)
+        return place("absent", seconds, name, group.enqueued + 1, group.name or group.id)
     now = sum(group.completed for group in rank.communicators)
     earlier = sum(group.completed for group in before.communicators) if before else now
     return place("moves" if now != earlier else "idle")

@@ -1,0 +1,98 @@
+"""tensorwire report"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import job, options, output, verdict
+
+_INTERVAL = 1.0
+
+
+@click.command()
+@job.dir_option
+@click.option(
+    "--recording",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Tell of a job that an analyzer recorded, instead of one on this machine.",
+)
+@click.option(
+    "path",
+    "-o",
+    "--output",
+    type=options.NEW_PATH,
+    default=Path("report.html"),
+    show_default=True,
+    metavar="FILE",
+    help="What to write.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option(
+    "seconds",
+    "--for",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Look at a live job for so long.",
+)
+@job.threshold_options(hang_seconds=job.ASKED_HANG_SECONDS)
+@options.json_option
+def command(
+    directory: Path | None,
+    recording: Path | None,
+    path: Path,
+    force: bool,
+    seconds: float,
+    as_json: bool,
+    **thresholds: float,
+) -> int:
+    """Write one HTML page about a job.
+
+    Findings with evidence and stacks, where the ranks stand, timelines of ranks and rounds, heat maps. The page needs
+    no other file and no network. Exit code 0: no finding; 1: nothing to read; 3: a finding.
+
+    \b
+    Example:
+      tensorwire report -o hang.html
+      tensorwire report --recording job/recording.jsonl.gz -o monday.html
+    """
+    from ..diagnosis.report import History, render
+
+    limits = job.thresholds_of(thresholds)
+    if path.exists() and not force:
+        raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
+    if not path.parent.is_dir():
+        raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
+    if recording is not None and directory is not None:
+        raise click.UsageError("expected --dir or --recording, got both")
+    history = History()
+    if recording is not None:
+        for observation, findings in job.replay(recording, limits):
+            history.add(observation, findings)
+    else:
+        with job.open_job(directory, limits) as source:
+            for _ in job.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
+                pass
+    _write(path, render(history, limits))
+    found = [episode.finding for episode in history.episodes.values()]
+    if as_json:
+        output.print_json({"path": str(path), **verdict.as_object(history, found)})
+    else:
+        for finding in found:
+            output.print_line(verdict.finding_line(finding))
+        output.print_line(f"wrote {path}")
+    return verdict.exit_code(found)
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""What watch draws on a terminal. It takes any width: over ssh, in a quarter of a screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..diagnosis.report.codes import MEANINGS
+from ..diagnosis.report.standing import lives, place_text, seconds_text, slowest, standings
+from .output import count, escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from rich.console import RenderableType
+
+    from ..diagnosis.model import Finding
+    from ..diagnosis.report import History
+    from ..diagnosis.report.standing import Place
+
+_STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
+           "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
+_MAX_STANDINGS = 8
+_MAX_EVIDENCE = 4
+_NARROW = 60
+
+
+class Screen:
+    """The alternate screen of the terminal while the block lasts; what was there before comes back."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> Screen:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, history: History, findings: Sequence[Finding]) -> None:
+        """Draw what is known now. Most important first: what does not fit is cut off below."""
+        self._live.update(draw(history, findings, width=self._console.width), refresh=True)
+
+
+def draw(history: History, findings: Sequence[Finding], *, width: int) -> RenderableType:
+    """What the screen shows. On a narrow one some columns are left out."""
+    narrow = width < _NARROW
+    parts: list[RenderableType] = [_header(history)]
+    parts += [part for finding in findings for part in _finding(finding)]
+    if not findings:
+        parts.append(Text("no finding", style="green"))
+    parts += [Text(), _standings(history, narrow)]
+    late = slowest(history.places)
+    if late:
+        parts += [Text(), _slowest(late, narrow)]
+    parts += [Text(), Text("Ctrl-C leaves; the job goes on", style="dim")]
+    return Group(*parts)
+
+
+def _header(history: History) -> Text:
+    last = history.last
+    assert last is not None, "nothing was looked at"
+    counts = ", ".join(f"{number:,} {life}" for life, number in lives(last).items() if number)
+    text = Text.assemble(
+        (f"run {escape(last.run_id or 'unnamed')}", "bold"), f"  {count(last.world_size, 'rank')}: {counts}"
+    )
+    if last.silent_nodes:
+        text.append(f"  no word from {escape(', '.join(last.silent_nodes))}", style="yellow")
+    return text
+
+
+def _finding(finding: Finding) -> Iterable[RenderableType]:
+    style = "bold red" if finding.level == "finding" else "cyan"
+    yield Text.assemble(
+        (f"{finding.code} {MEANINGS[finding.code].title}", style),
+        f" ({finding.confidence:.0%}): ",
+        escape(finding.summary),
+    )
+    for fact in finding.evidence[:_MAX_EVIDENCE]:
+        yield Padding(Text(escape(fact)), (0, 0, 0, 2))
+    for rank, stack in finding.stacks.items():
+        yield Padding(Text(f"stack of rank {rank}:", style="dim"), (0, 0, 0, 2))
+        lines = [escape(line) for line in stack.splitlines()]
+        yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
+
+
+def _standings(history: History, narrow: bool) -> Table:
+    groups = standings(history.places)
+    table = _table()
+    table.add_column(Text("ranks"), justify="right", no_wrap=True)
+    table.add_column(Text("where they stand"), overflow="fold", ratio=1)
+    table.add_column(Text("for"), justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=28)
+    for group in groups[:_MAX_STANDINGS]:
+        cells: list[str | Text] = [
+            f"{group.num_ranks:,}",
+            Text(escape(group.text), style=_STYLES[group.state]),
+            seconds_text(group.seconds) if group.seconds else "",
+        ]
+        table.add_row(*cells, *(() if narrow else (group.ranks,)))
+    if len(groups) > _MAX_STANDINGS:
+        left = sum(group.num_ranks for group in groups[_MAX_STANDINGS:])
+        table.add_row(f"{left:,}", Text("elsewhere", style="dim"))
+    return table
+
+
+def _slowest(late: Sequence[Place], narrow: bool) -> Table:
+    table = _table()
+    table.add_column(Text("slowest"), justify="right", no_wrap=True)
+    table.add_column(Text("state"), overflow="fold", ratio=1)
+    table.add_column(Text("behind"), justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column(Text("T per round"), justify="right", no_wrap=True)
+    for place in late:
+        cells: list[str | Text] = [
+            str(place.rank),
+            Text(escape(place_text(place)), style=_STYLES[place.state]),
+            f"{place.behind:,}",
+        ]
+        inside = "-" if place.seconds_per_round is None else f"{place.seconds_per_round * 1e3:.3g} ms"
+        table.add_row(*cells, *(() if narrow else (inside,)))
+    return table
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)

@@ -1,0 +1,103 @@
+"""How findings and the places of ranks are told: in words, and as an object for a program."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from . import output
+from .failures import FINDING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..diagnosis.model import Finding, Thresholds
+    from ..diagnosis.report import History
+
+MAX_STANDINGS = 12
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """FINDING if there is one; notices are none."""
+    return FINDING if any(finding.level == "finding" for finding in findings) else 0
+
+
+def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
+    """What is known now, for JSON."""
+    from ..diagnosis.report import standing
+
+    last = history.last
+    assert last is not None, "nothing was looked at"
+    return {
+        "time": last.time,
+        "run_id": last.run_id,
+        "world_size": last.world_size,
+        "lives": standing.lives(last),
+        "silent_nodes": last.silent_nodes,
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "standings": standing.standings(history.places)[:MAX_STANDINGS],
+        "slowest": standing.slowest(history.places),
+    }
+
+
+def finding_line(finding: Finding) -> str:
+    """A finding on one line: "TW-H1 95% rank 2 has not entered ..."."""
+    mark = "" if finding.level == "finding" else " notice"
+    return f"{finding.code}{mark} {finding.confidence:.0%} {finding.summary}"
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Each with its evidence, its stacks and what to do."""
+    from ..diagnosis.report.codes import MEANINGS
+    from ..diagnosis.report.standing import rank_ranges
+
+    for finding in findings:
+        meaning = MEANINGS[finding.code]
+        output.print_line(f"{finding.code} {meaning.title}: {finding.summary}")
+        output.print_line(f"  {finding.level}, confidence {finding.confidence:.0%}")
+        for side in finding.sides:
+            output.print_line(f"  one side: {'rank' if len(side) == 1 else 'ranks'} {rank_ranges(side)}")
+        for fact in finding.evidence:
+            output.print_line(f"  evidence: {fact}")
+        for rank, stack in finding.stacks.items():
+            output.print_line(f"  stack of rank {rank}:")
+            for line in stack.splitlines():
+                output.print_line(f"    {line}")
+        output.print_line(f"  what to do: {meaning.action}")
+        print()
+
+
+def print_standings(history: History) -> None:
+    """Where the ranks stand, the most serious places first."""
+    from ..diagnosis.report import standing
+
+    groups = standing.standings(history.places)
+    rows = [
+        (group.text, f"{group.num_ranks:,}", standing.seconds_text(group.seconds) if group.seconds else "", group.ranks)
+        for group in groups[:MAX_STANDINGS]
+    ]
+    output.print_table(("where ranks stand", ">ranks", ">for", "which"), rows)
+    if len(groups) > MAX_STANDINGS:
+        output.print_line(f"and {output.count(len(groups) - MAX_STANDINGS, 'more place')} of less weight")
+
+
+def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds) -> None:
+    """What was looked at; and where there is no finding, how near it came to one."""
+    from ..diagnosis.report import standing
+
+    last = history.last
+    assert last is not None, "nothing was looked at"
+    counts = ", ".join(f"{number:,} {life}" for life, number in standing.lives(last).items() if number)
+    output.print_line(f"run {last.run_id or 'unnamed'}: {output.count(last.world_size, 'rank')}, {counts}")
+    if last.silent_nodes:
+        output.print_line(f"note: no word from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
+    if exit_code(findings):
+        return
+    longest = max((place.seconds for place in history.places if place.state in ("waits", "absent")), default=0.0)
+    if longest:
+        output.print_line(
+            f"no finding: the longest wait is {standing.seconds_text(longest)}, a hang is one of more than "
+            f"{thresholds.hang_seconds:g} s (--hang-seconds)"
+        )
+    else:
+        output.print_line("no finding")

@@ -1,0 +1,81 @@
+"""tensorwire watch"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from . import job, output, verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..diagnosis.model import Finding
+
+
+@click.command()
+@job.dir_option
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option(
+    "seconds",
+    "--for",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Leave after so long; by default when the job has ended.",
+)
+@job.threshold_options()
+@click.option("as_json", "--json", is_flag=True, help="Print a JSON object on a line of its own at each look instead.")
+def command(directory: Path | None, interval: float, seconds: float | None, as_json: bool, **thresholds: float) -> int:
+    """Watch a job live.
+
+    On a terminal: findings, where the ranks stand, and who is slowest. In a pipe: one line for each finding, when it
+    is made. Ctrl-C leaves and does nothing to the job. Exit code 0: no finding; 1: nothing to read; 3: a finding.
+
+    \b
+    Example:
+      tensorwire watch
+      tensorwire watch --hang-seconds 60 --json | jq .findings
+    """
+
+    from ..diagnosis.report import History
+
+    limits = job.thresholds_of(thresholds)
+    history = History()
+    with job.open_job(directory, limits) as source:
+        with suppress(KeyboardInterrupt):  # the way to leave
+            looks = job.follow(source, history, limits, interval=interval, seconds=seconds)
+            if as_json:
+                for findings, _ in looks:
+                    output.print_json(verdict.as_object(history, findings))
+                    sys.stdout.flush()
+            elif sys.stdout.isatty():
+                from .screen import Screen
+
+                with Screen() as screen:
+                    for findings, _ in looks:
+                        screen.show(history, findings)
+            else:
+                for _, started in looks:
+                    _print_lines(started)
+        found = [episode.finding for episode in history.episodes.values()]
+        if sys.stdout.isatty() and not as_json and history.last is not None:
+            verdict.print_findings(found)  # the screen is gone
+            verdict.print_summary(history, found, limits)
+    return verdict.exit_code(found)
+
+
+def _print_lines(started: list[Finding]) -> None:
+    for finding in started:
+        output.print_line(f"{time.strftime('%H:%M:%S')} {verdict.finding_line(finding)}")
+    sys.stdout.flush()

@@ -1,0 +1,297 @@
+"""watch, diagnose and report: what they print of a job, where, and their exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_job import hang, not_entered
+from rich.console import Console
+
+from tensorwire.cli import job, main
+from tensorwire.cli.screen import draw
+from tensorwire.diagnosis import model
+from tensorwire.diagnosis.report import History
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NOTICE = dataclasses.replace(
+    not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
+)
+HEALTHY = [hang(seconds=12)]
+HUNG = [hang()[24:], [not_entered()]]
+
+
+class FakeJob:
+    """Shows its observations one after another, then the last one again and again."""
+
+    awaits_stacks = False
+
+    def __init__(self, observations: list[model.Observation], findings: list[model.Finding]) -> None:
+        last = observations[-1]
+        later = (dataclasses.replace(last, time=last.time + i) for i in itertools.count(1))
+        self.observations = itertools.chain(observations, later)
+        self.findings = findings
+        self.thresholds: model.Thresholds | None = None
+        self.interrupt_after: int | None = None
+        self.num_looks = 0
+        self.closed = False
+
+    def poll(self) -> tuple[model.Observation, list[model.Finding]]:
+        self.num_looks += 1
+        if self.num_looks == self.interrupt_after:
+            raise KeyboardInterrupt
+        observation = next(self.observations)
+        return observation, [finding for finding in self.findings if finding.time <= observation.time]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
+    """A list: the commands open the job that a test puts into it."""
+    jobs: list[FakeJob] = []
+
+    @contextmanager
+    def open_job(directory: Path | None, thresholds: model.Thresholds) -> Iterator[FakeJob]:
+        jobs[0].thresholds = thresholds
+        yield jobs[0]
+        jobs[0].closed = True
+
+    monkeypatch.setattr(job, "open_job", open_job)
+    monkeypatch.setattr("tensorwire.cli.diagnose._INTERVAL", 0.01)
+    monkeypatch.setattr("tensorwire.cli.report._INTERVAL", 0.01)
+    yield jobs
+    assert jobs[0].closed
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "diagnose")
+    assert (code, err) == (3, "")
+    lines = out.splitlines()
+    finding = not_entered()
+    assert lines[0] == f"TW-H1 not-entered hang: {finding.summary}"
+    assert lines[1] == "  finding, confidence 95%"
+    assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
+    at = lines.index("  stack of rank 2:")
+    assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
+    stuck = ["in", "all_reduce", "#121", "of", "default_pg"]
+    rows = [line.split() for line in lines if "all_reduce #121 of default_pg " in line]
+    assert rows[0] == ["not", *stuck, "1", "14", "s", "2"]
+    assert rows[1] == ["waits", *stuck, "3", "14", "s", "0-1,", "3"]
+    assert lines[-1] == "run a-run: 4 ranks, 4 running"
+
+
+def test_diagnose_looks_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    assert run(capsys, "diagnose")[0] == 3
+    assert opened[0].num_looks == 3, "one look without the finding, two with it"
+
+
+def test_diagnose_of_a_healthy_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    code, out, err = run(capsys, "diagnose", "--for", "0.05")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "no finding"
+
+
+def test_a_wait_that_is_no_hang_yet(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(hang()[24:25], []))
+    code, out, _ = run(capsys, "diagnose", "--for", "0", "--hang-seconds", "45")
+    assert code == 0
+    last = out.splitlines()[-1]
+    assert last == "no finding: the longest wait is 12 s, a hang is one of more than 45 s (--hang-seconds)"
+
+
+def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HUNG[0], [NOTICE]))
+    code, out, _ = run(capsys, "diagnose", "--for", "0.05")
+    assert code == 0
+    assert f"TW-H1 not-entered hang: {NOTICE.summary}\n  notice, confidence 95%" in out
+
+
+def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "diagnose", "--json")
+    assert (code, err) == (3, "")
+    value = json.loads(out)
+    assert out.count("\n") == 1
+    (finding,) = value["findings"]
+    assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], 0.95)
+    assert set(finding["stacks"]) == {"2"}
+    assert value["lives"] == {"running": 4, "stopped": 0, "exited": 0, "lost": 0, "unseen": 0}
+    assert [(group["state"], group["ranks"], group["num_ranks"]) for group in value["standings"]] == [
+        ("absent", "2", 1), ("waits", "0-1, 3", 3),
+    ]  # fmt: skip
+    assert [place["rank"] for place in value["slowest"]] == [2]
+
+
+@pytest.mark.parametrize(("command", "hang_seconds"), [("watch", 300.0), ("diagnose", 30.0), ("report", 30.0)])
+def test_thresholds_are_options(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, hang_seconds: float
+) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    output = ["-o", tmp_path / "x.html"] if command == "report" else []
+    assert run(capsys, command, "--for", "0", *output)[0] == 0
+    assert opened[0].thresholds == model.Thresholds(hang_seconds=hang_seconds)
+    given = ("--hang-seconds", 7, "--slow-seconds", 3, "--theta", 2, "--alpha", 0.8, "--beta", 0.2, "--lost-seconds", 4)
+    assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
+    assert opened[0].thresholds == model.Thresholds(7, 3, 2, 0.8, 0.2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["diagnose", "--alpha", "0.2"], "--beta below --alpha"),
+        (["watch", "--theta", "0"], "x>0"),
+        (["watch", "--interval", "0"], "x>=0.1"),
+        (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
+        (["report", "--recording", "no/such/file"], "no/such/file"),
+        (["report", "-o", __file__], "--force"),
+    ],
+)
+def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], advice: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert advice in err
+    assert "--help" in err.splitlines()[1]
+
+
+def test_nothing_to_read_says_how_to_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
+    given = tmp_path / "given"
+    for arguments, named in (((), tmp_path), (("--dir", given), given)):
+        for command in ("watch", "diagnose"):
+            code, out, err = run(capsys, command, *arguments)
+            assert (code, out) == (1, "")
+            assert err.startswith(
+                f"tensorwire: {str(named)!r}: no frames of ranks; start the job with torchrun ARGS -m "
+            )
+            assert "--dir" in err
+    page = tmp_path / "x.html"
+    assert run(capsys, "report", "-o", page)[0] == 1
+    assert not page.exists()
+    code, out, _ = run(capsys, "diagnose", "--json")
+    assert code == 1
+    assert json.loads(out)["error"]["kind"] == "FileNotFoundError"
+
+
+def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
+    for run_id in ("b", "a"):
+        (tmp_path / run_id).mkdir()
+        (tmp_path / run_id / "rank-0-0.frame").write_bytes(bytes(4096))
+        time.sleep(0.02)  # file systems count time in ticks
+        assert job.directory_of(None) == tmp_path / run_id
+    assert job.directory_of(tmp_path / "b") == tmp_path / "b"
+
+
+def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "watch", "--interval", "0.1", "--for", "0.45")
+    assert (code, err) == (3, "")
+    (line,) = out.splitlines()
+    assert line.partition(" ")[2] == f"TW-H1 95% {not_entered().summary}"
+    assert opened[0].num_looks > 3
+
+
+def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "watch", "--json", "--interval", "0.1", "--for", "0.25")
+    assert (code, err) == (3, "")
+    ticks = [json.loads(line) for line in out.splitlines()]
+    assert [len(tick["findings"]) for tick in ticks] == [0, 1, 1]
+    assert [tick["time"] for tick in ticks] == [1024.0, 1025.0, 1026.0]
+
+
+def test_interrupting_watch_is_no_error(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    opened[0].interrupt_after = 2
+    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    opened[0] = FakeJob(*HUNG)
+    opened[0].interrupt_after = 4
+    code, out, err = run(capsys, "watch", "--interval", "0.1")
+    assert (code, err, out.count("\n")) == (3, "", 1)
+
+
+def test_watch_ends_with_the_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    ended = hang(seconds=12)
+    for number, rank in ended[-1].ranks.items():
+        rank.process = model.Process("exited", farewell="exit 0", gone_seconds=30.0 + number)
+    opened.append(FakeJob(ended[-2:], []))
+    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    assert opened[0].num_looks == 2
+
+
+def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    opened.append(FakeJob(*HUNG))
+    path = tmp_path / "hang.html"
+    code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
+    assert (code, err) == (3, "")
+    assert out.splitlines() == [f"TW-H1 95% {not_entered().summary}", f"wrote {path}"]
+    assert "Not-entered hang: rank 2" in path.read_text()
+    assert list(tmp_path.iterdir()) == [path]
+    page = path.read_text()
+    code, out, err = run(capsys, "report", "-o", path)
+    assert (code, out) == (2, "")
+    assert path.read_text() == page
+    code, out, _ = run(capsys, "report", "-o", path, "--force", "--for", "0", "--json")
+    assert (code, json.loads(out)["path"]) == (3, str(path))
+
+
+def drawing(history: History, findings: list[model.Finding], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(draw(history, findings, width=width))
+    return console.file.getvalue()
+
+
+def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b[2J\n__b\u202ec[bold]"
+    finding = dataclasses.replace(
+        not_entered(), summary=evil, evidence=[evil], communicator=evil, stacks={2: evil}, sides=[[0], [1]]
+    )
+    observations = hang()[24:]
+    for observation in observations:
+        observation.silent_nodes.append(evil)
+        for rank in observation.ranks.values():
+            rank.node = rank.phase = rank.communicators[0].name = evil
+            assert rank.communicators[0].operation is not None
+            rank.communicators[0].operation.name = evil
+    opened.append(FakeJob(observations, [finding]))
+    _, out, err = run(capsys, "diagnose")
+    assert not set(out + err) & {"\x1b", "\u202e"}
+    assert out.count("\\x1b[2J") >= 6
+    history = History()
+    history.add(observations[-1], [finding])
+    drawn = drawing(history, [finding], 100)
+    assert not set(drawn) & {"\x1b", "\u202e"}
+    assert drawn.count("c[bold]") >= 6, "names are no markup"
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 200])
+def test_the_screen_fits_any_width(width: int) -> None:
+    history = History()
+    for observation in hang(1024, 17, seconds=26)[-2:]:
+        history.add(observation)
+    drawn = drawing(history, [not_entered(1024, 17)], width)
+    lines = drawn.splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert "TW-H1" in text
+    assert "17" in text
+    assert "1,023" in text
+    assert len(lines) <= 50
