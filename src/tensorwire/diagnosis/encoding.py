@@ -172,7 +172,7 @@ class Decoder:
         self._ranks: dict[int, _Row] = {}
         self._details: dict[int, dict[int, _Row]] = {}
         self._edges: dict[int, _Row] = {}
-        self._num_integers = 0
+        self.num_integers = 0
 
     def apply(self, report: dict[str, Any]) -> None:
         """Take a report over.
@@ -190,7 +190,7 @@ class Decoder:
             self._clock = clock
             self._describe(report)
             for rank in report["gone"]:
-                self._num_integers -= len(self._ranks.pop(rank))
+                self.num_integers -= len(self._ranks.pop(rank))
                 self._details.pop(rank, None)
             for link in report["closed"]:
                 del self._edges[link]
@@ -203,7 +203,7 @@ class Decoder:
             raise CorruptDataError(
                 "expected the report of an agent", advice="run the same tensorwire everywhere"
             ) from None
-        if self._num_integers > _MAX_INTEGERS:
+        if self.num_integers > _MAX_INTEGERS:
             raise LimitExceededError(f"a node reports more than {_MAX_INTEGERS} numbers")
 
     def _describe(self, report: dict[str, Any]) -> None:
@@ -231,7 +231,7 @@ class Decoder:
             if not _within(row[_RANK + 5 :: _GROUP], _NONE, num_works):
                 raise IndexError
             rank = heads[row[0]][0]
-            self._num_integers += length - len(self._ranks.get(rank, ()))
+            self.num_integers += length - len(self._ranks.get(rank, ()))
             self._ranks[rank] = row
             position += 1 + length
 

@@ -1,9 +1,9 @@
-"""Messages between agents and the analyzer: JSON over TCP, each with the proof that it is of this job and of this moment.
+"""Messages between agents and the analyzer: JSON over TCP, each signed for this job and this moment.
 
-Both ends send 8 bytes that name the protocol and a nonce of 32. From the key that both hold and both nonces each direction
-has a key of its own. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number in that direction and its
-text, and the text. So bytes recorded earlier, bytes sent back to where they came from, and bytes left out or
-changed over are refused, and a key never crosses the network. Nothing is encrypted.
+Both ends send 8 bytes that name the protocol and a nonce of 32. From the key that both hold and both nonces each
+direction has a key of its own. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number in that
+direction and its text, and the text. So bytes recorded earlier, bytes sent back to where they came from, and bytes left
+out, changed or reordered are refused, and the key never crosses the network. Nothing is encrypted.
 
 An end that breaks the rules is disconnected. What it may take before: memory for one message, which is small until
 it has shown the key; and bytes up to a rate.
@@ -53,8 +53,8 @@ def read_key(path: Path) -> bytes:
     Raises:
         ValueError: others may read the file, or it holds no key.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+    with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"key file {str(path)!r}: expected a regular file")
@@ -72,7 +72,7 @@ def read_key(path: Path) -> bytes:
 def create_key(path: Path) -> None:
     """Make a new key, in a file that must not exist."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w") as file:
+    with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(32) + "\n")
 
 
@@ -97,7 +97,7 @@ class Connection:
         self._num_sent = self._num_received = 0
         self._input = bytearray()
         self._output: deque[memoryview] = deque([memoryview(_GREETING + self._nonce)])
-        self._waiting = 0
+        self._waiting = len(self._output[0])
         self._unsent: list[bytes] = []  # before there is a key to sign them with
         self._credit = _Credit()
         self.opened = self.last_heard = time.monotonic()
@@ -127,7 +127,7 @@ class Connection:
         text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > MAX_MESSAGE_NBYTES:
             raise RefusedError(f"a message of {len(text)} bytes is longer than {MAX_MESSAGE_NBYTES}")
-        self._waiting += len(text)
+        self._waiting += _LENGTH.size + _TAG_NBYTES + len(text)
         if self._waiting > _MAX_WAITING_NBYTES:
             raise RefusedError(f"{self._waiting} bytes wait for a peer that does not read")
         if self._send_key:
@@ -146,13 +146,13 @@ class Connection:
         try:
             while self._output:
                 sent = self._socket.send(self._output[0])
+                self._waiting -= sent
                 if sent == len(self._output[0]):
                     self._output.popleft()
                 else:
                     self._output[0] = self._output[0][sent:]
         except (BlockingIOError, InterruptedError):
             return
-        self._waiting = sum(map(len, self._unsent))
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that have arrived since, possibly none.

@@ -1,0 +1,129 @@
+"""What the analyzer keeps in its directory: findings, a recording, and the present state for those who look at it.
+
+findings.jsonl   a line for each finding when it comes up, and again with its stacks; findings.1.jsonl: those before
+state.json       what was seen last and what is found in it, always whole
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import CorruptDataError, FormatError
+from .encoding import Decoder, Encoder
+from .model import Edge, Finding, Observation, Rank
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FINDINGS: Final = "findings.jsonl"
+STATE: Final = "state.json"
+_OLD_FINDINGS = "findings.1.jsonl"
+_MAX_FINDINGS_NBYTES = 16 << 20  # of each of the two files
+_MAX_STATE_NBYTES = 1 << 30
+_MAX_SHARE = 0.05  # of the time goes into writing: the state of very large jobs is less fresh
+_VERSION = 1
+
+_Key = tuple[object, ...]
+
+
+class Journal:
+    """Writes to a directory, which is made if it is not there. For one thread.
+
+    Nothing is ever half written: the state is replaced whole, and findings are added line by line.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
+        self._logged: dict[_Key, int] = {}
+        self._due = 0.0
+
+    def write(self, observation: Observation, findings: list[Finding]) -> None:
+        """Raises OSError if the directory cannot be written."""
+        self._log(findings)
+        start = time.monotonic()
+        if start >= self._due:
+            self._write_state(observation, findings)
+            end = time.monotonic()
+            self._due = end + (end - start) / _MAX_SHARE
+
+    def _log(self, findings: list[Finding]) -> None:
+        present = {_key(finding): len(finding.stacks) for finding in findings}
+        news = [finding for finding in findings if self._logged.get(_key(finding)) != len(finding.stacks)]
+        self._logged = present
+        if not news:
+            return
+        path = self._directory / FINDINGS
+        if path.exists() and path.stat().st_size > _MAX_FINDINGS_NBYTES:
+            path.replace(self._directory / _OLD_FINDINGS)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        lines = [json.dumps({"at": stamp, **dataclasses.asdict(finding)}) + "\n" for finding in news]
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+
+    def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
+        state = {"version": _VERSION, "time": observation.time, "run": observation.run_id}
+        state |= {"world_size": observation.world_size, "silent_nodes": observation.silent_nodes}
+        state["nodes"] = {name: Encoder().report(part) for name, part in _by_node(observation).items()}
+        state["findings"] = [dataclasses.asdict(finding) for finding in findings]
+        path = self._directory / STATE
+        new = path.with_suffix(".json.new")
+        new.write_text(json.dumps(state, separators=(",", ":")), encoding="utf-8")
+        os.replace(new, path)  # noqa: PTH105 - the name that says what it does
+
+
+def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
+    """What the analyzer that writes to `directory` saw last.
+
+    Raises:
+        CorruptDataError: the file is not one of this version's analyzer.
+        OSError: there is none.
+    """
+    path = directory / STATE
+    with path.open("rb") as file:
+        data = file.read(_MAX_STATE_NBYTES)
+    try:
+        state: dict[str, Any] = json.loads(data)
+        if state["version"] != _VERSION:
+            raise ValueError("the version is not one of this release")
+        ranks: dict[int, Rank] = {}
+        edges: list[Edge] = []
+        for name, report in state["nodes"].items():
+            decoder = Decoder()
+            decoder.apply(report)
+            ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
+            edges += decoder.edges()
+        findings = [_finding(entry) for entry in state["findings"]]
+        observation = Observation(
+            float(state["time"]), str(state["run"]), int(state["world_size"]), ranks, edges, list(state["silent_nodes"])
+        )
+    except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        message = f"expected the state of an analyzer of this version: {error}"
+        raise CorruptDataError(message, file=path, advice="start the analyzer again, with this tensorwire") from None
+    return observation, findings
+
+
+def _key(finding: Finding) -> _Key:
+    return finding.code, finding.level, finding.communicator, tuple(finding.suspects)
+
+
+def _finding(entry: dict[str, Any]) -> Finding:
+    stacks = {int(rank): text for rank, text in entry.pop("stacks").items()}
+    return Finding(**entry, stacks=stacks)
+
+
+def _by_node(observation: Observation) -> dict[str, Observation]:
+    ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
+    for number, rank in observation.ranks.items():
+        ranks[rank.node][number] = rank
+    edges = defaultdict(list)
+    for edge in observation.edges:
+        if edge.rank in observation.ranks:
+            edges[observation.ranks[edge.rank].node].append(edge)
+    time, run_id, world_size = observation.time, observation.run_id, observation.world_size
+    return {name: Observation(time, run_id, world_size, part, edges[name]) for name, part in ranks.items()}

@@ -1,0 +1,138 @@
+"""Where in the code a suspect stands.
+
+A rank answers a signal in the C code of `faulthandler`: also while one thread keeps the interpreter lock, when nothing
+written in Python could. A rank that does not listen is asked through torch's worker server, which has to wait for that
+lock. A rank that is stopped runs no code of its own: py-spy reads its memory, where it is installed and ptrace is
+allowed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from . import process, worker_server
+
+SIGNAL: Final = signal.SIGRTMIN + 5
+_ANSWER_SECONDS = 2.0
+_PY_SPY_SECONDS = 15.0
+_MAX_NBYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A rank to be asked."""
+
+    pid: int
+    start_ticks: int  # with the pid it names the process
+    frame: Path  # the stack file and the worker server's socket have its name
+    doing: str  # its last operation, for want of better
+
+
+class _UnavailableError(Exception):
+    pass
+
+
+def stack_path(frame: Path) -> Path:
+    """Where the rank of a frame writes its stack."""
+    return frame.with_suffix(".stack")
+
+
+def listen(frame: Path) -> None:
+    """In a rank: write the stacks of all threads to `stack_path` whenever the agent asks for it.
+
+    Raises:
+        OSError: the file cannot be made.
+        RuntimeError: it is not possible in this process.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(stack_path(frame), flags, 0o600)  # stays open as long as the process lives
+    faulthandler.register(SIGNAL, descriptor, all_threads=True, chain=False)
+
+
+def fetch(target: Target) -> str:
+    """The stacks of a rank's threads, or its last operation and why there is no stack. May take seconds."""
+    try:
+        return _fetch(target)[:_MAX_NBYTES]
+    except _UnavailableError as error:
+        return f"{target.doing}\nstack unavailable: {error}"
+
+
+def _fetch(target: Target) -> str:
+    stat = process.read_stat(target.pid)
+    if stat is None or stat.start_ticks != target.start_ticks or not stat.is_alive:
+        raise _UnavailableError("the process is gone")
+    if stat.is_stopped:
+        return _py_spy(target, "the process is stopped")
+    if _catches(target.pid):
+        return _signal(target)
+    try:
+        return worker_server.dump_traceback(target.frame, timeout=_ANSWER_SECONDS)
+    except (OSError, ValueError) as error:
+        return _py_spy(target, f"its worker server does not answer ({error})")
+
+
+def _catches(pid: int) -> bool:
+    """Without a handler the signal would end the process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (SIGNAL - 1) & 1)
+
+
+def _signal(target: Target) -> str:
+    path = stack_path(target.frame)
+    try:
+        if path.is_symlink() or path.stat().st_uid != os.stat(f"/proc/{target.pid}").st_uid:  # noqa: PTH116
+            raise _UnavailableError(f"{path.name} is not a file of the rank")
+        os.truncate(path, 0)
+        _send_signal(target)
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        size = 0
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            before, size = size, path.stat().st_size
+            if size and size == before:
+                with path.open("rb") as file:
+                    return file.read(_MAX_NBYTES).decode(errors="replace")
+    except OSError as error:
+        return _py_spy(target, f"the rank cannot be asked ({error})")
+    return _py_spy(target, f"the rank did not answer within {_ANSWER_SECONDS:g} s")
+
+
+def _send_signal(target: Target) -> None:
+    descriptor = os.pidfd_open(target.pid)  # from here on the number cannot become another process
+    try:
+        stat = process.read_stat(target.pid)
+        if stat is None or stat.start_ticks != target.start_ticks:
+            raise ProcessLookupError("it is gone")
+        signal.pidfd_send_signal(descriptor, SIGNAL)
+    finally:
+        os.close(descriptor)
+
+
+def _py_spy(target: Target, why: str) -> str:
+    program = shutil.which("py-spy")
+    if program is None:
+        raise _UnavailableError(f"{why}, and py-spy is not installed")
+    command = [program, "dump", "--nonblocking", "--pid", str(target.pid)]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_PY_SPY_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _UnavailableError(f"{why}, and py-spy failed: {error}") from None
+    if result.returncode != 0:
+        reason = result.stderr.strip().splitlines()
+        raise _UnavailableError(f"{why}, and py-spy failed: {reason[0] if reason else result.returncode}")
+    return result.stdout
