@@ -1,0 +1,189 @@
+"""The analyzer: one job's observations in, its current findings out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..model import Thresholds
+from .hang import find_hangs
+from .job import Job
+from .lost import find_lost
+from .pace import STEPS
+from .slow import SlowWatch
+from .transport import Transport
+from .waits import FIRM
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from ..model import Finding, Observation, Rank
+    from .job import Verdict
+
+_SUSPECTS_WITH_STACKS = 3
+_RIVAL = 0.1  # confidence by which a later verdict on the same trouble has to exceed the standing one
+_SILENT_DOUBT = 0.8
+
+
+class Analyzer:
+    """Names the rank to blame, after CCL-D (arXiv 2605.04478); docs/diagnosis.md has the order of decisions.
+
+    Pure: the same observations give the same findings, whenever and wherever. Memory is bounded by the size of the job.
+    Not thread-safe.
+    """
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or Thresholds()
+        self._transport = Transport()
+        self._slow = SlowWatch(self._thresholds)
+        self._next_sample = float("-inf")
+        self._step = min(self._thresholds.slow_seconds, self._thresholds.hang_seconds) / STEPS
+        self._run_id = ""
+        self._ranks: dict[int, Rank] = {}  # the newest generation's that are in view
+        self._silent: set[str] = set()
+        self._dead: set[int] = set()
+        self._held: set[int] = set()  # ranks with an operation beyond the hang gate
+        self._standing: list[Verdict] = []
+        self._slow_verdicts: list[Verdict] = []
+        self._stacks: dict[int, str] = {}
+        self._forget()
+
+    def update(self, observation: Observation) -> list[Finding]:
+        """The findings that stand now, the most important first.
+
+        A finding keeps the time at which it was first made for as long as its cause lasts. Cheap while nothing is
+        amiss: only the ranks in `observation.changed` are looked at, and all of them a few times in a window.
+        """
+        self._follow(observation)
+        job = Job(
+            observation.time,
+            observation.world_size,
+            self._ranks,
+            observation.silent_nodes,
+            observation.edges,
+            self._thresholds,
+        )
+        if observation.time >= self._next_sample:
+            self._next_sample = observation.time + 0.999 * self._step
+            self._slow_verdicts = self._slow.sample(job, self._transport)
+            self._transport.sample(job, FIRM * self._thresholds.hang_seconds)
+        lost = find_lost(job, {number: self._ranks[number] for number in sorted(self._dead)}) if self._dead else None
+        if lost is not None:
+            verdicts = [lost]
+        else:
+            verdicts = find_hangs(job, self._transport) if self._held else []
+            if not any(verdict.finding.level == "finding" for verdict in verdicts):
+                verdicts = verdicts + self._slow_verdicts
+        self._settle(verdicts, observation)
+        return [self._dressed(verdict.finding) for verdict in self._standing]
+
+    def wants_arming(self) -> dict[str, int] | None:
+        """Communicators whose operations should be timed, and from which sequence number on; None for nothing."""
+        return self._slow.arming
+
+    def wants_stacks(self) -> list[int]:
+        """Suspects whose stacks would help, as long as they were not given."""
+        return [
+            number
+            for verdict in self._standing
+            for number in verdict.finding.suspects[:_SUSPECTS_WITH_STACKS]
+            if number not in self._stacks
+        ]
+
+    def add_stack(self, rank: int, text: str) -> None:
+        """The stack of a suspect, or why there is none. It stays with the finding."""
+        self._stacks[rank] = text
+
+    def _forget(self) -> None:
+        self._generation = -1
+        self._time = float("-inf")
+        self._next_sample = float("-inf")
+        for known in (self._ranks, self._silent, self._dead, self._held, self._standing, self._stacks):
+            known.clear()
+        self._slow_verdicts = []
+        self._transport.clear()
+        self._slow.clear()
+
+    def _follow(self, observation: Observation) -> None:
+        """Take over what changed, and who is dead or held beyond the gate.
+
+        A newer generation, or another run, starts from nothing.
+        """
+        if observation.run_id != self._run_id or observation.time < self._time:
+            self._forget()
+            self._run_id = observation.run_id
+        elif observation.time > self._time + 2 * self._thresholds.slow_seconds:
+            self._transport.clear()  # nobody has looked for a while: no rate can be told from before
+            self._slow.clear()
+            self._next_sample = observation.time
+        silent = set(observation.silent_nodes)
+        changed: Set[int] | None = observation.changed
+        if changed is None or silent != self._silent or not self._ranks:
+            changed = self._ranks.keys() | observation.ranks.keys()
+        newest = max(
+            (observation.ranks[number].generation for number in changed if number in observation.ranks),
+            default=-1,
+        )
+        if newest > self._generation:
+            self._forget()
+            self._generation = newest
+            changed = observation.ranks.keys()
+        self._time, self._silent = observation.time, silent
+        gate = self._thresholds.hang_seconds
+        for number in changed:
+            rank = observation.ranks.get(number)
+            self._held.discard(number)
+            self._dead.discard(number)
+            if rank is None or rank.generation != self._generation or rank.node in silent:
+                self._ranks.pop(number, None)
+                continue
+            self._ranks[number] = rank
+            if rank.process.life in ("exited", "lost"):
+                self._dead.add(number)
+                continue
+            for communicator in rank.communicators:
+                age = communicator.open_seconds
+                if age is not None and age >= gate:
+                    self._held.add(number)
+                    break
+
+    def _settle(self, verdicts: list[Verdict], observation: Observation) -> None:
+        """Let standing findings stand: they change with their evidence, not with every doubt, and keep their time."""
+        standing = []
+        before = list(self._standing)
+        for verdict in verdicts:
+            old = next((old for old in before if _same_trouble(old, verdict)), None)
+            if old is not None:
+                before.remove(old)
+                if _contradicts(verdict, old) and verdict.finding.confidence < old.finding.confidence + _RIVAL:
+                    verdict = old
+                else:
+                    verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
+            standing.append(verdict)
+        for old in before:
+            # Whoever it names is out of view: no reason to take it back, if one to be less sure.
+            if any(number in observation.ranks and number not in self._ranks for number in old.finding.suspects):
+                confidence = min(old.finding.confidence, _SILENT_DOUBT)
+                standing.append(replace(old, finding=replace(old.finding, confidence=confidence)))
+        standing.sort(key=lambda verdict: verdict.finding.level == "notice")
+        self._standing = standing
+        suspects = {number for verdict in standing for number in verdict.finding.suspects}
+        for number in self._stacks.keys() - suspects:
+            del self._stacks[number]
+
+    def _dressed(self, finding: Finding) -> Finding:
+        """The finding with the stacks of its suspects, as a copy that is the caller's own."""
+        stacks = {number: self._stacks[number] for number in finding.suspects if number in self._stacks}
+        return replace(finding, stacks=stacks, suspects=list(finding.suspects), evidence=list(finding.evidence))
+
+
+def _same_trouble(old: Verdict, new: Verdict) -> bool:
+    if old.kind != new.kind:
+        return False
+    if old.finding.suspects and new.finding.suspects:
+        return not set(old.finding.suspects).isdisjoint(new.finding.suspects)
+    return old.finding.communicator == new.finding.communicator
+
+
+def _contradicts(new: Verdict, old: Verdict) -> bool:
+    return new.finding.code != old.finding.code or set(new.finding.suspects) != set(old.finding.suspects)

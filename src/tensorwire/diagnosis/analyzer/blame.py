@@ -1,0 +1,207 @@
+"""Who makes a communicator slow: late ranks (S1), a slow transfer (S2) or both (S3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .job import Verdict
+
+if TYPE_CHECKING:
+    from ..model import Code, Process
+    from .job import Group, Job
+    from .rounds import Rounds
+    from .transport import Blame, Transport
+
+_ACCOUNTS = 0.5  # of the time lost: from here on a communicator, or a wait elsewhere, explains it
+_LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
+_THROTTLED = 0.1  # of the time
+_MAX_FINDINGS = 3
+
+
+@dataclass(eq=False, slots=True)
+class Slow:
+    """One communicator that was timed while the job was slow."""
+
+    group: Group
+    rounds: Rounds
+    t_base: float
+    seconds: float  # per operation at present
+    normal_seconds: float  # per operation in good times; 0 unknown
+    is_late: bool  # T is beyond the gate
+    is_slow: bool  # the pace is
+
+    @property
+    def p(self) -> float:
+        return self.rounds.p(self.t_base)
+
+    @property
+    def accounts(self) -> bool:
+        """Whether the time that the job loses is lost in here."""
+        lost = self.seconds - self.normal_seconds
+        return self.is_late or (self.is_slow and self.rounds.t_max - self.t_base >= _ACCOUNTS * lost)
+
+    @property
+    def late_by(self) -> float:
+        """Seconds that the others have waited for the latest."""
+        return (self.rounds.t_max - self.rounds.t_min) * self.rounds.num_rounds
+
+    @property
+    def lost(self) -> float:
+        return (self.rounds.t_max - self.t_base) * self.rounds.num_rounds
+
+    @property
+    def late(self) -> list[int]:
+        """The ranks that wait least, the latest first; none where they are no minority."""
+        mean, bound = self.rounds.mean, self.rounds.t_min + _LATE * (self.rounds.t_max - self.rounds.t_min)
+        late = sorted((number for number in mean if mean[number] <= bound), key=lambda number: (mean[number], number))
+        return late if 2 * len(late) <= len(mean) else []
+
+
+def judge(
+    job: Job, transport: Transport, measured: list[Slow], since: tuple[float, dict[int, Process]]
+) -> list[Verdict]:
+    """Verdicts on the communicators in which time is lost, except where others explain the loss; none where none is."""
+    slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
+    verdicts: list[Verdict] = []
+    named: set[int] = set()
+    for one in slow:
+        if one.lost < _ACCOUNTS * slow[0].lost or _is_explained(one, slow, job.thresholds.beta):
+            continue
+        verdict = _verdict(job, transport, one, since)
+        suspects = set(verdict.finding.suspects)
+        if not verdicts or (suspects and not suspects & named):
+            verdicts.append(verdict)
+            named |= suspects
+    return verdicts[:_MAX_FINDINGS]
+
+
+def _is_explained(one: Slow, slow: list[Slow], beta: float) -> bool:
+    """Whether the late ranks of a communicator are late because they wait in another one."""
+    if one.rounds.p_is_valid and one.p <= beta:
+        return False
+    return all(
+        any(
+            other is not one
+            and number in other.rounds.mean
+            and (number not in other.late or len(other.rounds.mean) == 2)
+            and other.rounds.mean[number] * other.rounds.num_rounds >= _ACCOUNTS * one.late_by
+            for other in slow
+        )
+        for number in one.late
+    ) and bool(one.late)
+
+
+def _verdict(job: Job, transport: Transport, one: Slow, since: tuple[float, dict[int, Process]]) -> Verdict:
+    """Throttled processes decide; else P where it is valid, and edges before pairwise waits where it is not."""
+    thresholds, rounds = job.thresholds, one.rounds
+    edges = transport.busy(job, list(rounds.mean), thresholds.slow_seconds)
+    throttled = _throttled(job, one, since)
+    if throttled:
+        return _finding(job, one, "TW-S1", list(throttled), 0.9, list(throttled.values()))
+    if rounds.p_is_valid:
+        if one.p >= thresholds.alpha and one.late:
+            return _finding(job, one, "TW-S1", one.late, 0.9, _waits(job, one, since))
+        if one.p <= thresholds.beta:
+            return _slow_transfer(job, one, edges, 0.9)
+        suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
+        facts = _waits(job, one, since) + (edges.evidence if edges else [])
+        return _finding(job, one, "TW-S3", suspects, 0.8 if edges else 0.6, facts)
+    if edges is None and rounds.t_max - rounds.t_min >= thresholds.alpha * rounds.t_max and one.late:
+        return _finding(job, one, "TW-S1", one.late, 0.6, _waits(job, one, since))
+    return _slow_transfer(job, one, edges, 0.6)
+
+
+def _slow_transfer(job: Job, one: Slow, edges: Blame | None, confidence: float) -> Verdict:
+    if edges is None:
+        fact = "no edge stands out" if job.edges else "there are no counters of edges to place it"
+        return _finding(job, one, "TW-S2", [], 0.6 * confidence, [fact])
+    return _finding(job, one, "TW-S2", edges.suspects, confidence * edges.confidence, edges.evidence)
+
+
+def _finding(job: Job, one: Slow, code: Code, suspects: list[int], confidence: float, facts: list[str]) -> Verdict:
+    rounds, group = one.rounds, one.group
+    who = words.ranks(suspects)
+    if code == "TW-S1":
+        summary = f"{who} {words.verb(suspects, 'comes', 'come')} late to the operations of {group.title}"
+        summary += f"; the others wait up to {words.seconds(rounds.t_max)} in each"
+    elif code == "TW-S2":
+        place = f" at {who}" if suspects else ", and where is unknown"
+        summary = (
+            f"transfers of {group.title} are slow{place}: {words.seconds(rounds.t_max)} per operation at all ranks"
+        )
+    else:
+        summary = f"{who} {words.verb(suspects, 'makes', 'make')} {group.title} slow, by late arrival and slow transfer"
+    evidence = []
+    if one.normal_seconds > 0:
+        evidence.append(
+            f"{words.seconds(one.seconds)} per operation, {words.seconds(one.normal_seconds)} in good times"
+        )
+    evidence.append(
+        f"T over {rounds.num_rounds} rounds: {words.seconds(rounds.t_min)} (rank {rounds.latest}) to "
+        f"{words.seconds(rounds.t_max)}"
+    )
+    evidence.append(
+        f"P = {one.p:.2f}"
+        if rounds.p_is_valid
+        else "P means nothing here: rooted or pairwise rounds, or a group of two; judged by who waits for whom"
+    )
+    factor, reasons = job.doubts(group, suspects[:5])
+    untimed = [number for number in group.members if number not in rounds.mean]
+    if untimed:
+        factor *= 0.8
+        reasons.append(f"no times of {words.ranks(untimed)}")
+    return Verdict(
+        "slow",
+        Finding(
+            code,
+            "finding",
+            job.time,
+            suspects[:5],
+            [],
+            group.title,
+            summary,
+            evidence + facts + reasons,
+            confidence * factor,
+            victims=len(group.members) - len(suspects),
+        ),
+    )
+
+
+def _waits(job: Job, one: Slow, since: tuple[float, dict[int, Process]]) -> list[str]:
+    """What the late ranks did meanwhile, as the kernel has it."""
+    mean = one.rounds.mean
+    facts = []
+    for number in one.late[:3]:
+        fact = f"rank {number} waits {words.seconds(mean[number])} per operation, the median rank "
+        fact += words.seconds(median(mean.values()))
+        rank, before = job.ranks[number], since[1].get(number)
+        elapsed = job.time - since[0]
+        if before is not None and elapsed > 0:
+            cpu = 100 * (rank.process.cpu_seconds - before.cpu_seconds) / elapsed
+            queued = 100 * (rank.process.wait_seconds - before.wait_seconds) / elapsed
+            fact += f"; it used {cpu:.0f} % of a CPU and was kept from one {queued:.0f} % of the time"
+        facts.append(fact)
+    return facts
+
+
+def _throttled(job: Job, one: Slow, since: tuple[float, dict[int, Process]]) -> dict[int, str]:
+    """Members that their cgroup's quota held up far more than the others, with the fact."""
+    elapsed = job.time - since[0]
+    if elapsed <= 0:
+        return {}
+    shares = {
+        number: (job.ranks[number].process.throttled_seconds - since[1][number].throttled_seconds) / elapsed
+        for number in one.rounds.mean
+        if number in job.ranks and number in since[1]
+    }
+    ordinary = median(shares.values()) if shares else 0.0
+    held = [number for number, share in shares.items() if share >= _THROTTLED and share > 2 * ordinary]
+    held.sort(key=lambda number: (-shares[number], number))
+    return {
+        number: f"rank {number} was throttled by its CPU quota for {100 * shares[number]:.0f} % of the time"
+        for number in held
+    }

@@ -1,0 +1,75 @@
+"""The hang gate, and what hangs: roots and cycles of the wait-for graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import inside, outside
+from .transport import PROGRESS
+from .waits import FIRM, WaitGraph
+
+if TYPE_CHECKING:
+    from .job import Job, Verdict
+    from .transport import Transport
+    from .waits import Wait
+
+_MAX_FINDINGS = 4
+
+
+def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
+    """Verdicts on all that hangs; none while the oldest operation is younger than the gate, or bytes still move."""
+    graph = WaitGraph(job)
+    old = [wait for wait in graph.waits if wait.seconds >= job.thresholds.hang_seconds]
+    # Who waits through others may have waited longer than those at the root.
+    held_up = graph.reached_from(old)
+    verdicts = [
+        outside.not_entered(job, transport, graph, component)
+        for component in _components([wait for wait in held_up if wait.free])
+    ]
+    verdicts += [
+        inside.all_entered(job, transport, wait, len(graph.victims([wait])))
+        for wait in held_up
+        if not wait.missing and not _moves(job, transport, wait)
+    ]
+    cycle = graph.cycle(held_up)
+    if cycle:
+        verdicts.append(outside.opposite_order(job, graph, cycle))
+    verdicts.sort(key=lambda verdict: (-verdict.finding.victims, -verdict.finding.confidence, verdict.finding.summary))
+    return verdicts[:_MAX_FINDINGS]
+
+
+def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
+    """Whether bytes still move in this operation: it is large, and nothing hangs.
+
+    Ranks that complete other operations meanwhile may move bytes for those, so they do not count.
+    """
+    recent = FIRM * job.thresholds.hang_seconds
+    still = {
+        number
+        for number in wait.inside
+        if all(group.idle_seconds is None or group.idle_seconds >= recent for group in job.ranks[number].communicators)
+    }
+    return transport.progress(job, wait.group, still, recent) >= PROGRESS
+
+
+def _components(waits: list[Wait]) -> list[list[Wait]]:
+    """Waits that lack a rank in common are one trouble."""
+    of_rank: dict[int, list[Wait]] = {}
+    for wait in waits:
+        for number in wait.free:
+            of_rank.setdefault(number, []).append(wait)
+    seen: set[int] = set()
+    components = []
+    for first in waits:
+        component, queue = [], [first]
+        while queue:
+            wait = queue.pop()
+            if id(wait) in seen:
+                continue
+            seen.add(id(wait))
+            component.append(wait)
+            for number in wait.free:
+                queue += of_rank.pop(number, ())
+        if component:
+            components.append(component)
+    return components

@@ -1,0 +1,136 @@
+"""Operations that all members have entered: called differently (H2), or stopped on the way (H3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .job import PAIRWISE, Verdict
+from .signatures import inconsistent, sides
+from .transport import Blame
+
+if TYPE_CHECKING:
+    from ..model import Code
+    from .job import Job
+    from .transport import Transport
+    from .waits import Wait
+
+# Nobody can leave these before all have entered. Of other operations the root or a sender may be through early.
+_TOGETHER = frozenset(
+    {"all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier", "all_to_all", "alltoall"}
+)
+
+
+def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
+    """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell.
+
+    A stopped process and a retransmission timer that has backed off are facts of the kernel, and come first. Unread
+    data and busy edges may be the consequence of another mismatch: that a rank has left an operation nobody can leave
+    alone comes before them.
+    """
+    group, operations = wait.group, wait.operations
+    pairwise = any(operation.name in PAIRWISE for operation in operations.values())
+    if not pairwise:
+        found = sides(operations)
+        if len(found) > 1:
+            return inconsistent(job, group, wait.sequence, found, operations)
+    ranks = wait.inside if pairwise else list(group.members)
+    window = 0.5 * job.thresholds.hang_seconds
+    blame = transport.stopped(job, ranks) or transport.broken(job, ranks)
+    if blame is None and not pairwise:
+        blame = _left_alone(wait)
+        if blame is not None:
+            return _verdict(job, wait, "TW-H2", blame, num_victims)
+    blame = blame or transport.unread(job, ranks) or transport.busy(job, ranks, window)
+    if blame is not None:
+        return _verdict(job, wait, "TW-H3", blame, num_victims)
+    unseen = _unseen_peer(job, wait) if pairwise else job.unseen(group)
+    if unseen:
+        return _verdict(
+            job,
+            wait,
+            "TW-UNKNOWN",
+            Blame(unseen, [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"], 0.5),
+            num_victims,
+        )
+    blame = _least_moved(wait)
+    if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
+        blame = Blame([], ["what the ranks called is not known: only counts are"], 0.4)
+        return _verdict(job, wait, "TW-UNKNOWN", blame, num_victims)
+    nothing = Blame([], ["no process is stopped, and no edge between these ranks is known to be stuck"], 0.4)
+    return _verdict(job, wait, "TW-H3", blame or nothing, num_victims)
+
+
+def stopped_inside(job: Job, wait: Wait, number: int, num_victims: int) -> Verdict:
+    """H3 on a stopped rank whose last counts are older than the operation it was in."""
+    fact = f"rank {number} is stopped (state T), and sent data after others had entered the operation"
+    return _verdict(job, wait, "TW-H3", Blame([number], [fact], 0.8), num_victims)
+
+
+def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
+    group = wait.group
+    operation = next((op for op in wait.operations.values() if op.name), None)
+    what = f"{words.numbered(operation, wait.sequence)} of {group.title}"
+    suspects = blame.suspects[:5]
+    if code == "TW-UNKNOWN":
+        where = f"; {words.ranks(blame.suspects)} not in view" if blame.suspects else ""
+        summary = f"{what} hangs at all {len(wait.inside)} ranks that are seen in it, and the cause is unknown{where}"
+    elif code == "TW-H2":
+        summary = f"{words.ranks(suspects)} left {what}, which the other ranks are still in: the calls do not match"
+    elif suspects:
+        summary = f"{what} stopped inside at {words.ranks(suspects)}; all members had entered it alike"
+    else:
+        summary = f"{what} stopped inside, and at which rank is unknown; all members had entered it alike"
+    factor, reasons = job.doubts(group, suspects)
+    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
+    calls = {words.call(operation) for operation in wait.operations.values() if operation.name}
+    if len(calls) == 1:
+        evidence.append(f"all called {calls.pop()}")
+    return Verdict(
+        "hang",
+        Finding(
+            code,
+            "finding",
+            job.time,
+            suspects,
+            [],
+            group.title,
+            summary,
+            evidence + blame.evidence + reasons,
+            blame.confidence * factor,
+            victims=max(0, num_victims - len(suspects)),
+        ),
+    )
+
+
+def _left_alone(wait: Wait) -> Blame | None:
+    """The few that have completed an operation which needs all, and which the others are still in."""
+    if not any(operation.name in _TOGETHER for operation in wait.operations.values()):
+        return None
+    ahead = sorted(number for number in wait.group.members if number not in wait.inside)
+    if not ahead or 2 * len(ahead) >= len(wait.group.members):
+        return None
+    return Blame(ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], 0.5)
+
+
+def _least_moved(wait: Wait) -> Blame | None:
+    """The rank that the transport itself, where it counts bytes, has seen move least."""
+    moved = {
+        number: member.sent_bytes + member.received_bytes
+        for number, member in wait.group.members.items()
+        if member.sent_bytes >= 0
+    }
+    if len(moved) < 2:
+        return None
+    least = min(moved.values())
+    suspects = sorted(number for number, value in moved.items() if value == least)
+    if 2 * len(suspects) > len(moved):
+        return None
+    facts = [f"rank {number} has moved {words.nbytes(moved[number])}, the least" for number in suspects[:5]]
+    return Blame(suspects, facts, 0.6 if len(suspects) == 1 else 0.4)
+
+
+def _unseen_peer(job: Job, wait: Wait) -> list[int]:
+    peers = {operation.root for operation in wait.operations.values()}
+    return sorted(peer for peer in peers if peer >= 0 and peer not in job.ranks)

@@ -1,0 +1,95 @@
+"""The job at one time: the ranks of its newest generation that are in view, and what they say of each communicator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from . import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model import Communicator, Edge, Finding, Rank, Thresholds
+
+PAIRWISE = frozenset({"send", "recv", "isend", "irecv", "recv_any_source", "recvAnysource"})
+_STALE_SECONDS = 3.0  # the probe ticks many times a second
+
+
+@dataclass(slots=True)
+class Verdict:
+    """A finding, and what kind of cause it has: verdicts of one kind on the same ranks are one finding over time."""
+
+    kind: str
+    finding: Finding
+
+
+@dataclass(slots=True)
+class Group:
+    """A communicator and its members in view."""
+
+    id: str
+    name: str
+    size: int
+    members: dict[int, Communicator] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
+
+
+@dataclass
+class Job:
+    time: float
+    world_size: int
+    ranks: dict[int, Rank]  # of the newest generation, on nodes whose agents report
+    silent_nodes: list[str]
+    edges: list[Edge]
+    thresholds: Thresholds
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        groups: dict[str, Group] = {}
+        for number, rank in self.ranks.items():
+            for communicator in rank.communicators:
+                group = groups.get(communicator.id)
+                if group is None:
+                    group = groups[communicator.id] = Group(communicator.id, communicator.name, communicator.size)
+                group.members[number] = communicator
+        return groups
+
+    def unseen(self, group: Group) -> list[int]:
+        """Ranks that are not in view and may be the members that the group lacks."""
+        if len(group.members) >= group.size:
+            return []
+        return [number for number in range(self.world_size) if number not in self.ranks]
+
+    def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[float, list[str]]:
+        """What makes a verdict on this group less certain: a factor for its confidence, and the reasons."""
+        factor, reasons = 1.0, []
+        lacking = group.size - len(group.members)
+        if lacking > 0:
+            factor *= 0.8
+            reasons.append(f"{lacking} of {group.size} members of {group.title} are not in view")
+        if self.silent_nodes:
+            factor *= 0.9
+            names = ", ".join(sorted(self.silent_nodes)[:4])
+            reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
+        overflown = [number for number in group.members if self.ranks[number].overflow]
+        if overflown:
+            factor *= 0.9
+            reasons.append(f"{words.ranks(overflown)}: more communicators than a frame has room for")
+        for number in ranks:
+            rank = self.ranks.get(number)
+            if rank is not None and rank.tick_seconds > _STALE_SECONDS:
+                factor *= 0.95
+                reasons.append(
+                    f"the counts of rank {number} stand still since {words.seconds(rank.tick_seconds)}: its process is "
+                    f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")
+                )
+        return factor, reasons
+
+
+def is_stopped(rank: Rank) -> bool:
+    return rank.process.life == "stopped" or rank.process.state in ("T", "t")

@@ -1,0 +1,121 @@
+"""Lost processes: the first to die is named, not the peers that fail because of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .job import Verdict
+from .signatures import mismatch
+
+if TYPE_CHECKING:
+    from ..model import Rank
+    from .job import Job
+
+_CLEAN = "exit 0"
+# Farewells of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
+_ECHOES = (
+    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
+    "distbackenderror", "sigterm", "signal 15", "terminated",
+)  # fmt: skip
+# Last signs of life are known to a tick of the probe, and a peer fails within a moment.
+_MOMENT = 0.1
+_AFTERMATH = 2.0
+
+
+def find_lost(job: Job, dead: dict[int, Rank]) -> Verdict | None:
+    """The verdict on the ranks that are gone; None while no rank is, all left well, or the time to tell has not come.
+
+    A rank that exits with code 0 while others wait for it in an operation is lost as well: what the others lack is a
+    process, and whoever looks for its stack would look in vain.
+    """
+    failed = {number: rank for number, rank in dead.items() if rank.process.farewell != _CLEAN}
+    left = {number: rank for number, rank in dead.items() if number not in failed}
+    waiting = [number for number, rank in job.ranks.items() if number not in dead and _waits(rank, job)]
+    if failed:
+        earliest = max(_gone(rank) for rank in failed.values())
+        if all(_is_echo(rank) for rank in failed.values()):
+            # They died of a connection that someone closed: of one who left early, if there is one.
+            early = {
+                number: rank for number, rank in left.items() if _gone(rank) > earliest and not _is_done(job, rank)
+            }
+            failed = early or failed
+    elif waiting:
+        failed = {number: rank for number, rank in left.items() if not _is_done(job, rank)}
+    if not failed:
+        return None
+    first, certain = _first(failed)
+    gone = max(_gone(dead[number]) for number in first)
+    if gone < job.thresholds.lost_seconds:
+        return None
+    verdict = mismatch(job)
+    if verdict is not None:
+        verdict.finding.evidence += _evidence(dead, first)
+        return verdict
+    others = [number for number in dead if number not in first]
+    what = "; ".join(f"rank {number} {_end(dead[number])}" for number in first)
+    if others:
+        what += f"; {words.ranks(others)} followed"
+    if waiting:
+        what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}"
+    return Verdict(
+        "lost",
+        Finding(
+            "TW-LOST",
+            "finding",
+            job.time,
+            first,
+            [],
+            "",
+            what,
+            _evidence(dead, [*first, *sorted(others, key=lambda number: -_gone(dead[number]))[:4]]),
+            0.95 if certain else 0.7,
+            victims=len(others) + len(waiting),
+        ),
+    )
+
+
+def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
+    """Who died first, and whether that is certain."""
+    earliest = max(_gone(rank) for rank in failed.values())
+    near = [number for number, rank in failed.items() if _gone(rank) >= earliest - _AFTERMATH]
+    own = [number for number in near if not _is_echo(failed[number])] or near
+    start = max(_gone(failed[number]) for number in own)
+    tied = [number for number in own if _gone(failed[number]) >= start - _MOMENT]
+    # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
+    progress = {number: sum(group.enqueued for group in failed[number].communicators) for number in tied}
+    tied.sort(key=lambda number: (progress[number], -_gone(failed[number]), number))
+    least = [number for number in tied if progress[number] == progress[tied[0]]]
+    return least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+
+
+def _gone(rank: Rank) -> float:
+    return rank.process.gone_seconds or 0.0
+
+
+def _is_echo(rank: Rank) -> bool:
+    farewell = rank.process.farewell.lower()
+    return any(word in farewell for word in _ECHOES)
+
+
+def _waits(rank: Rank, job: Job) -> bool:
+    return any((group.open_seconds or 0.0) >= job.thresholds.lost_seconds for group in rank.communicators)
+
+
+def _is_done(job: Job, rank: Rank) -> bool:
+    """Whether the rank had entered all that the others have."""
+    return all(
+        group.enqueued >= max(member.enqueued for member in job.groups[group.id].members.values())
+        for group in rank.communicators
+    )
+
+
+def _end(rank: Rank) -> str:
+    process = rank.process
+    how = f"left with {process.farewell}" if process.farewell else "was gone without a word"
+    return f"{how} {words.seconds(_gone(rank))} ago"
+
+
+def _evidence(dead: dict[int, Rank], numbers: list[int]) -> list[str]:
+    return [f"rank {number} (pid {dead[number].pid} on {dead[number].node}) {_end(dead[number])}" for number in numbers]

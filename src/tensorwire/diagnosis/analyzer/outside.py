@@ -1,0 +1,129 @@
+"""Ranks outside of what others wait in: not entered (H1), or held up in a circle of communicators (H2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .inside import stopped_inside
+from .job import Verdict, is_stopped
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .transport import Transport
+    from .waits import Wait, WaitGraph
+
+
+def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: list[Wait]) -> Verdict:
+    """H1: what the free ranks of these waits have not entered. The lowest sequence number is the first suspect.
+
+    A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3.
+    """
+    wait = max(component, key=lambda wait: (len(wait.held), wait.seconds, wait.group.title, wait.group.id))
+    members = wait.group.members
+    free = {number for other in component for number in other.free}
+    behind = {number: members[number].enqueued for number in wait.free}
+    victims = graph.victims(component) - free
+    operation = next((op for op in wait.operations.values() if op.name), None)
+    what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
+
+    # A rank that is missing here may be in view in other communicators only for what it lacks there.
+    order = sorted(free, key=lambda number: (bool(job.ranks[number].phase), behind.get(number, wait.sequence), number))
+    if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
+        return stopped_inside(job, wait, order[0], len(victims))
+    named = [number for number in order if number in behind]
+    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
+    evidence += [_account(job, number, behind[number]) for number in named[:5]]
+    held = [number for number in wait.missing if number not in free]
+    if held:
+        evidence.append(
+            f"{words.ranks(held)} {words.verb(held, 'has', 'have')} not entered it either, "
+            f"but {words.verb(held, 'waits', 'wait')} in another operation"
+        )
+    factor, reasons = job.doubts(wait.group, order[:5])
+    if 2 * len(free) > wait.group.size:
+        factor *= 0.6  # so many that the trouble may as well be with the few
+    phases = {job.ranks[number].phase for number in free}
+    summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {what}; "
+    summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
+    summary += f"for {words.verb(named, 'it', 'them')}"
+    if any(phases):
+        summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
+    return Verdict(
+        "hang",
+        Finding(
+            "TW-H1",
+            "notice" if all(phases) else "finding",
+            job.time,
+            order[:5],
+            [],
+            wait.group.title,
+            summary,
+            evidence + reasons,
+            0.95 * factor,
+            victims=len(victims),
+        ),
+    )
+
+
+def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
+    """H2 across communicators: each waits for ranks that are held up in the next one.
+
+    Ranks that entered the two in another order than most are to blame.
+    """
+    sides = []
+    for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
+        lacking = set(before.missing)
+        sides.append(sorted(number for number in wait.held if number in lacking))
+    places = [
+        f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in cycle
+    ]
+    order = sorted(range(len(cycle)), key=lambda index: (-len(sides[index]), sides[index]))
+    majority = 2 * len(sides[order[0]]) > len({number for side in sides for number in side})
+    suspects = sorted({number for index in order[1:] for number in sides[index]}) if majority else []
+    evidence = [
+        f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
+        f"for {words.seconds(cycle[index].seconds)}, which lacks {words.ranks(cycle[index].missing)}"
+        for index in order[:4]
+    ]
+    what = " and ".join(places[index] for index in order[:4])
+    if suspects:
+        summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(sides[order[0]])}"
+    else:
+        summary = f"ranks entered {what} in different orders, and which are wrong is unknown"
+    group = cycle[order[0]].group
+    factor, reasons = job.doubts(group, suspects[:5])
+    return Verdict(
+        "hang",
+        Finding(
+            "TW-H2",
+            "finding",
+            job.time,
+            suspects[:5],
+            [] if majority else [sides[index] for index in order],
+            group.title,
+            summary,
+            evidence + reasons,
+            (0.9 if majority else 0.85) * factor,
+            victims=len(graph.victims(cycle) - set(suspects)),
+        ),
+    )
+
+
+def _account(job: Job, number: int, entered: int) -> str:
+    rank = job.ranks[number]
+    state = "is stopped" if is_stopped(rank) else f"is in state {rank.process.state}"
+    text = f"rank {number} has entered #{entered} and nothing since; its process {state}"
+    return f"{text}, in declared phase {rank.phase!r}" if rank.phase else text
+
+
+def _was_inside(job: Job, transport: Transport, wait: Wait, number: int) -> bool:
+    """Whether a stopped rank, whose counts stand still, sent data while the others were in the operation it lacks."""
+    member = wait.group.members.get(number)
+    return (
+        member is not None
+        and is_stopped(job.ranks[number])
+        and member.enqueued == wait.sequence - 1
+        and transport.has_sent(job, number, wait.seconds)
+    )

@@ -1,0 +1,83 @@
+"""The slow gate where only counts are known: completed operations per second against a rolling baseline."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model import Thresholds
+    from .job import Group
+
+STEPS = 6
+"""Samples in a window of slow_seconds."""
+
+_MEMORY = 64  # windows in the baseline
+_ENOUGH = STEPS  # windows from which a baseline of our own is worth more than the ranks'
+_RECOVERED = 0.7  # of theta: the gate closes later than it opens, lest findings flap
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast one communicator completes operations."""
+
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=2 * STEPS + 1))
+    windows: deque[float] = field(default_factory=lambda: deque(maxlen=_MEMORY))
+    reported: float | None = None  # the ranks' own baseline
+    is_slow: bool = False
+    slowdown: float = 1.0  # baseline over present rate
+
+    @property
+    def baseline(self) -> float | None:
+        """Operations per second in good times; None while unknown."""
+        if len(self.windows) >= _ENOUGH:
+            return sorted(self.windows)[3 * len(self.windows) // 4]
+        return self.reported
+
+    @property
+    def seconds(self) -> float:
+        """Time per operation at present."""
+        rate = self._rate(0.0)
+        return 1.0 / rate if rate else 0.0
+
+    def add(self, time: float, group: Group, thresholds: Thresholds) -> None:
+        """Count what the members in view have completed.
+
+        The most that any of them has: news of others may be late.
+        """
+        completed = max(member.completed for member in group.members.values())
+        if self.samples and completed < self.samples[-1][1]:
+            self.samples.clear()
+        self.samples.append((time, completed))
+        baselines = [member.baseline_rate for member in group.members.values() if member.baseline_rate]
+        self.reported = median(baselines) if baselines else None
+        rate = self._rate(0.8 * thresholds.slow_seconds)
+        if rate is None:
+            return
+        baseline = self.baseline
+        self.slowdown = baseline / rate if baseline else 1.0
+        self.is_slow = self.slowdown > thresholds.theta * (_RECOVERED if self.is_slow else 1.0)
+        if not self.is_slow:
+            self.windows.append(rate)
+
+    def accept(self) -> None:
+        """Take the present rate for legal: the script does something else now."""
+        self.is_slow = False
+        self.windows.clear()
+        rate = self._rate(0.0)
+        self.windows.extend([rate] * _ENOUGH if rate else [])
+
+    def _rate(self, at_least: float) -> float | None:
+        """Over the last window; None while it is shorter than that, or nothing or one operation was completed.
+
+        An operation that takes longer than the window is for the hang gate to judge.
+        """
+        if len(self.samples) < 2:
+            return None
+        last_time, last = self.samples[-1]
+        start = self.samples[max(0, len(self.samples) - 1 - STEPS)]
+        if last - start[1] < 2 or last_time - start[0] < at_least or last_time <= start[0]:
+            return None
+        return (last - start[1]) / (last_time - start[0])

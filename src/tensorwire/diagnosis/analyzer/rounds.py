@@ -1,0 +1,148 @@
+"""T of the rounds that all members of a communicator were timed in, and P (after CCL-D, arXiv 2605.04478)."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+from .pace import STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model import Thresholds, Timing
+    from .job import Group
+
+ENOUGH = 8
+"""Rounds from which a mean says something."""
+
+_MEMORY = 64  # pieces in the baseline of T
+_PAIRWISE = 0.1  # share of rounds from which P means nothing
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The mean T of each member over some rounds, in seconds."""
+
+    time: float  # when they were seen
+    num_rounds: int
+    mean: dict[int, float]
+    least: float  # of any round at any rank
+    pairwise: float  # share of rounds that are rooted, between two, or empty
+
+    @property
+    def latest(self) -> int:
+        """The member that waits least: it comes last."""
+        return min(self.mean, key=lambda number: (self.mean[number], number))
+
+    @property
+    def t_min(self) -> float:
+        return min(self.mean.values())
+
+    @property
+    def t_max(self) -> float:
+        return max(self.mean.values())
+
+    @property
+    def p_is_valid(self) -> bool:
+        return len(self.mean) > 2 and self.pairwise <= _PAIRWISE
+
+    def p(self, t_base: float) -> float:
+        """(Tmax - Tmin) / (Tmax - Tbase): the share of the lost time that is due to late arrival."""
+        lost = self.t_max - min(t_base, self.t_min)
+        return (self.t_max - self.t_min) / lost if lost > 0 else 0.0
+
+
+@dataclass(slots=True)
+class Timer:
+    """The rounds of one communicator, piece by piece, as its ranks are seen to complete them."""
+
+    pieces: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
+    good: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY))  # Tmin, Tmax
+    _seen: dict[int, Timing] | None = None  # at the end of the last piece
+
+    def add(self, time: float, group: Group) -> Rounds | None:
+        """The rounds since the last call, where at least half of the group is timed alike and has completed some."""
+        timed = {number: member.timing for number, member in group.members.items() if member.timing is not None}
+        if self._seen is None:
+            self._seen = timed  # of before our time, for all we know
+            return None
+        if 2 * len(timed) <= group.size:
+            return None
+        first = max(timing.first_sequence for timing in timed.values())
+        mean: dict[int, float] = {}
+        counts: list[int] = []
+        pairwise, least = 0, float("inf")
+        for number, timing in timed.items():
+            before = self._seen.get(number)
+            piece = _since(timing, before if before and before.first_sequence == first else None)
+            if timing.first_sequence == first and piece is not None:
+                mean[number], count, rooted = piece
+                counts.append(count)
+                pairwise = max(pairwise, rooted)
+                least = min(least, timing.min_seconds)
+        if 2 * len(mean) <= group.size or max(counts) > 2 * min(counts) + 2:
+            return None  # some lag behind: compare once they have caught up
+        self._seen = timed
+        rounds = Rounds(time, min(counts), mean, least, pairwise / max(counts))
+        self.pieces.append(rounds)
+        return rounds
+
+    def recent(self, time: float, seconds: float) -> Rounds | None:
+        """The rounds of so many seconds before that time, as one."""
+        return merge(piece for piece in self.pieces if piece.time > time - seconds)
+
+    def baseline(self) -> tuple[float, float] | None:
+        """Tmin and Tmax in good times; None while they are not known."""
+        if len(self.good) < STEPS:
+            return None
+        return median(low for low, _ in self.good), median(high for _, high in self.good)
+
+    def is_slow(self, time: float, thresholds: Thresholds) -> bool:
+        """Whether Tmax has exceeded theta times its baseline in most pieces of a window of slow_seconds."""
+        baseline = self.baseline()
+        if baseline is None:
+            return False
+        recent = [piece for piece in self.pieces if piece.time > time - 1.01 * thresholds.slow_seconds]
+        slow = [piece for piece in recent if piece.t_max > thresholds.theta * baseline[1]]
+        return len(slow) >= STEPS // 2 and 3 * len(slow) >= 2 * len(recent) and recent[-1] in slow
+
+
+def _since(timing: Timing, before: Timing | None) -> tuple[float, int, int] | None:
+    """Mean T, number of rounds and how many are pairwise; without the longest round, where that is a new one.
+
+    One slow step is no trouble: what is, comes again.
+    """
+    count, total, pairwise, longest = timing.num_rounds, timing.sum_seconds, timing.rooted_or_pairwise, 0.0
+    if before is not None:
+        count, total, pairwise = (
+            count - before.num_rounds,
+            total - before.sum_seconds,
+            pairwise - before.rooted_or_pairwise,
+        )
+        longest = before.max_seconds
+    if count < 2:
+        return None
+    if timing.max_seconds > longest and count > 2:
+        return max(0.0, total - timing.max_seconds) / (count - 1), count, pairwise
+    return max(0.0, total) / count, count, pairwise
+
+
+def merge(pieces: Iterable[Rounds]) -> Rounds | None:
+    """All of these as one."""
+    pieces = list(pieces)
+    if not pieces:
+        return None
+    members = set.intersection(*(set(piece.mean) for piece in pieces))
+    total = sum(piece.num_rounds for piece in pieces)
+    if not members or not total:
+        return None
+    return Rounds(
+        pieces[-1].time,
+        total,
+        {number: sum(piece.mean[number] * piece.num_rounds for piece in pieces) / total for number in members},
+        min(piece.least for piece in pieces),
+        sum(piece.pairwise * piece.num_rounds for piece in pieces) / total,
+    )

@@ -1,0 +1,84 @@
+"""Whether ranks that are in the same operation of a communicator called the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .job import PAIRWISE, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..model import Operation
+    from .job import Group, Job
+
+# Their inputs may differ in size between ranks.
+_UNEVEN = frozenset({"all_to_all", "alltoall", "all_to_all_single", "all_gather", "allgather", "gather", "scatter"})
+
+
+def sides(operations: dict[int, Operation]) -> list[list[int]]:
+    """The ranks by what they called, the largest side first; one side where all agree."""
+    known = {number: operation for number, operation in operations.items() if operation.signature or operation.name}
+    hashed = all(operation.signature for operation in known.values())
+    by_call: dict[Hashable, list[int]] = {}
+    for number, operation in known.items():
+        by_call.setdefault(operation.signature if hashed else _call(operation), []).append(number)
+    return sorted((sorted(side) for side in by_call.values()), key=lambda side: (-len(side), side))
+
+
+def _call(operation: Operation) -> Hashable:
+    numel = -1 if operation.name in _UNEVEN else operation.numel
+    return operation.name, operation.dtype, numel, operation.root
+
+
+def mismatch(job: Job) -> Verdict | None:
+    """The verdict on the first operation, dead ranks' last ones included, that ranks called differently."""
+    for group in sorted(job.groups.values(), key=lambda group: (-len(group.members), group.id)):
+        by_sequence: dict[int, dict[int, Operation]] = {}
+        for number, communicator in group.members.items():
+            operation = communicator.operation
+            if operation is not None and operation.name not in PAIRWISE:
+                by_sequence.setdefault(operation.sequence, {})[number] = operation
+        for sequence in sorted(by_sequence):
+            found = sides(by_sequence[sequence])
+            if len(found) > 1:
+                return inconsistent(job, group, sequence, found, by_sequence[sequence])
+    return None
+
+
+def inconsistent(
+    job: Job, group: Group, sequence: int, found: list[list[int]], operations: dict[int, Operation]
+) -> Verdict:
+    """H2: the minority is to blame; where no side is a majority, both are named and the culprit is unknown."""
+    majority = 2 * len(found[0]) > sum(map(len, found))
+    suspects = sorted(number for side in found[1:] for number in side) if majority else []
+    evidence = [f"{words.ranks(side)} called {words.call(operations[side[0]])} as #{sequence}" for side in found[:4]]
+    described = {words.call(operations[side[0]]) for side in found}
+    if len(described) < len(found):
+        evidence.append("the signatures of these calls differ, though what is known of them reads the same")
+    factor, reasons = job.doubts(group, suspects)
+    if suspects:
+        summary = (
+            f"{words.ranks(suspects)} called {words.call(operations[suspects[0]])} as #{sequence} of {group.title}, "
+            f"the other ranks {words.call(operations[found[0][0]])}"
+        )
+    else:
+        parts = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in found[:4]]
+        summary = f"ranks disagree on #{sequence} of {group.title}, and which are wrong is unknown: {', '.join(parts)}"
+    return Verdict(
+        "hang",
+        Finding(
+            "TW-H2",
+            "finding",
+            job.time,
+            suspects[:5],
+            [] if majority else found,
+            group.title,
+            summary,
+            evidence + reasons,
+            (0.95 if majority else 0.9) * factor,
+            victims=len(group.members) - len(suspects),
+        ),
+    )

@@ -1,0 +1,145 @@
+"""The slow gate over all communicators: when to look closer, and when to say what was found."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from . import words
+from .blame import Slow, judge
+from .job import Verdict
+from .pace import STEPS, Pace
+from .rounds import ENOUGH, Timer
+
+if TYPE_CHECKING:
+    from ..model import Process, Thresholds
+    from .job import Job
+    from .transport import Transport
+
+_NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
+_LEAD_SECONDS = 3.0  # for all agents to hear of an arming before its first round
+_PATIENCE = 3.0  # windows to wait for times that were asked for
+_COOLING = 5.0  # windows before asking again after nothing was found
+
+
+class SlowWatch:
+    """Watches pace and T of all communicators. Fed once a step of the window, asked for verdicts at any time."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self.clear()
+
+    def clear(self) -> None:
+        self.arming: dict[str, int] | None = None
+        self._paces: dict[str, Pace] = {}
+        self._timers: dict[str, Timer] = {}
+        self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
+        self._asked: float | None = None
+        self._quiet_until = float("-inf")
+        self._standing: list[Verdict] = []
+
+    def sample(self, job: Job, transport: Transport) -> list[Verdict]:
+        """Take in the counts and times of now, and give the verdicts that stand."""
+        self._add(job)
+        slow = [group_id for group_id, pace in self._paces.items() if pace.is_slow]
+        late = [
+            group_id
+            for group_id, timer in self._timers.items()
+            if self._paces[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
+        ]
+        if not slow and not late:
+            self.arming, self._asked, self._standing = None, None, []
+            return []
+        measured = self._measured(job, set(slow), set(late))
+        if measured:
+            self.arming = None
+            found = judge(job, transport, measured, self._processes[0])
+            if found:
+                self._standing = found
+            elif not self._standing:
+                self._accept(job.time, slow)
+        elif not self._standing:
+            self._ask(job, slow)
+        return self._standing
+
+    def _add(self, job: Job) -> None:
+        self._processes.append((job.time, {number: rank.process for number, rank in job.ranks.items()}))
+        for group_id in self._paces.keys() - job.groups.keys():
+            del self._paces[group_id], self._timers[group_id]
+        for group_id, group in job.groups.items():
+            if group_id not in self._paces:
+                self._paces[group_id], self._timers[group_id] = Pace(), Timer()
+            pace, timer = self._paces[group_id], self._timers[group_id]
+            pace.add(job.time, group, self._thresholds)
+            rounds = timer.add(job.time, group)
+            if rounds is not None and pace.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds):
+                timer.good.append((rounds.t_min, rounds.t_max))
+
+    def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
+        """All that was timed of late, with what each lost."""
+        measured = []
+        for group_id, timer in self._timers.items():
+            rounds = timer.recent(job.time, 1.01 * self._thresholds.slow_seconds)
+            if rounds is None or rounds.num_rounds < ENOUGH:
+                continue
+            pace, good = self._paces[group_id], timer.baseline()
+            normal = 1.0 / pace.baseline if pace.baseline else 0.0
+            measured.append(
+                Slow(
+                    job.groups[group_id],
+                    rounds,
+                    t_base=good[0] if good else min(rounds.least, normal),
+                    seconds=pace.seconds,
+                    normal_seconds=normal,
+                    is_late=group_id in late,
+                    is_slow=group_id in slow,
+                )
+            )
+        return measured if any(slow.is_late or slow.is_slow for slow in measured) else []
+
+    def _ask(self, job: Job, slow: list[str]) -> None:
+        """Have the operations of the slow communicators timed; give up after a while, and say so."""
+        if self._asked is None and job.time >= self._quiet_until and slow:
+            self._asked = job.time
+            self.arming = {}
+            for group_id in slow:
+                enqueued = max(member.enqueued for member in job.groups[group_id].members.values())
+                pace = self._paces[group_id].seconds
+                self.arming[group_id] = enqueued + 2 + (ceil(_LEAD_SECONDS / pace) if pace else 0)
+        elif self._asked is not None and job.time - self._asked >= _PATIENCE * self._thresholds.slow_seconds:
+            self._standing = [self._untimed(job, slow)] if slow else []
+
+    def _accept(self, time: float, slow: list[str]) -> None:
+        """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""
+        for group_id in slow:
+            self._paces[group_id].accept()
+        self._asked = None
+        self._quiet_until = time + _COOLING * self._thresholds.slow_seconds
+
+    def _untimed(self, job: Job, slow: list[str]) -> Verdict:
+        group = job.groups[max(slow, key=lambda group_id: (len(job.groups[group_id].members), group_id))]
+        pace = self._paces[group.id]
+        normal = pace.seconds / pace.slowdown
+        factor, reasons = job.doubts(group, ())
+        return Verdict(
+            "slow",
+            Finding(
+                "TW-UNKNOWN",
+                "finding",
+                job.time,
+                [],
+                [],
+                group.title,
+                f"{group.title} takes {pace.slowdown:.1f} times as long per operation as before, and who is to blame "
+                "is unknown: no completion times",
+                [
+                    f"{words.seconds(pace.seconds)} per operation, {words.seconds(normal)} before",
+                    "operations were to be timed, but no times of the same rounds came from most of the ranks",
+                    *reasons,
+                ],
+                0.3 * factor,
+                victims=len(group.members),
+            ),
+        )

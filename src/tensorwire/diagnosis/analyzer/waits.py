@@ -1,0 +1,179 @@
+"""The wait-for graph: operations that ranks are in, the ranks they lack, and the operations those are in instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .job import PAIRWISE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..model import Communicator, Operation
+    from .job import Group, Job
+
+FIRM = 0.1
+"""An operation open for this share of the hang gate holds its rank up; a younger one may be part of normal work."""
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """The lowest operation of a communicator that ranks are held up in; of a send or receive, one rank's end."""
+
+    group: Group
+    sequence: int
+    inside: list[int]
+    missing: list[int]  # members in view that have not entered it
+    seconds: float  # that the longest of the held has waited
+    held: list[int]  # ranks inside, and those waiting in later operations of the group
+    free: list[int] = field(default_factory=list)  # of the missing, those that nothing holds up
+    next: list[Wait] = field(default_factory=list)  # what holds up the others
+
+    @property
+    def operations(self) -> dict[int, Operation]:
+        """What the ranks inside called, as far as it is known."""
+        members = self.group.members
+        found = {number: members[number].operation for number in self.inside}
+        return {number: op for number, op in found.items() if op is not None and op.sequence == self.sequence}
+
+
+class WaitGraph:
+    """All waits of a job that are older than a share of the hang gate, linked by who holds up whom."""
+
+    def __init__(self, job: Job) -> None:
+        self._firm_seconds = FIRM * job.thresholds.hang_seconds
+        self.waits: list[Wait] = []
+        self._of_rank: dict[int, list[Wait]] = {}
+        for group in job.groups.values():
+            self._add(group)
+        self._before: dict[int, list[Wait]] = {}
+        for wait in self.waits:
+            self._link(wait)
+
+    def victims(self, roots: list[Wait]) -> set[int]:
+        """Ranks that wait, directly or through others, for these."""
+        return {number for wait in self._leading_to(roots) for number in wait.held}
+
+    def cycle(self, waits: list[Wait]) -> list[Wait]:
+        """Of these, some that hold each other up in a circle.
+
+        None where every wait leads to a root: one where nobody is missing, or a missing rank is free.
+        """
+        roots = [wait for wait in self.waits if wait.free or not wait.missing]
+        explained = {id(wait) for wait in self._leading_to(roots)}
+        unexplained = [wait for wait in waits if id(wait) not in explained]
+        if not unexplained:
+            return []
+        path: list[Wait] = []
+        place: dict[int, int] = {}
+        wait = max(unexplained, key=_prominence)
+        while id(wait) not in place:
+            place[id(wait)] = len(path)
+            path.append(wait)
+            wait = max(wait.next, key=_prominence)
+        return path[place[id(wait)] :]
+
+    def reached_from(self, starts: list[Wait]) -> list[Wait]:
+        """These, and all that they wait for through others."""
+        return _closure(starts, lambda wait: wait.next)
+
+    def _leading_to(self, roots: list[Wait]) -> list[Wait]:
+        """These, and all that waits for them through others."""
+        return _closure(roots, lambda wait: self._before.get(id(wait), []))
+
+    def _add(self, group: Group) -> None:
+        firm: list[tuple[int, Communicator]] = []
+        for number, communicator in group.members.items():
+            age = communicator.open_seconds
+            if age is not None and age >= self._firm_seconds:
+                firm.append((number, communicator))
+        if not firm:
+            return
+        paired = {number for number, communicator in firm if _is_pairwise(communicator)}
+        for number, communicator in firm:
+            if number in paired:
+                self._add_pair(group, number, communicator)
+        collective = [(number, communicator) for number, communicator in firm if number not in paired]
+        if not collective:
+            return
+        sequence = min(_at(communicator) for _, communicator in collective)
+        inside = [number for number, communicator in collective if _at(communicator) == sequence]
+        held = set(inside)
+        missing = [
+            number
+            for number, communicator in group.members.items()
+            if number not in held and (number in paired or not _has_entered(communicator, sequence))
+        ]
+        age = max(communicator.open_seconds or 0.0 for _, communicator in collective)
+        self._put(Wait(group, sequence, inside, missing, age, [number for number, _ in collective]))
+
+    def _add_pair(self, group: Group, number: int, communicator: Communicator) -> None:
+        operation = communicator.operation
+        peer = operation.root if operation else -1
+        other = group.members.get(peer)
+        inside, missing = [number], [peer] if other is not None else []
+        if other is not None and _matches(communicator, other, number):
+            inside, missing = sorted((number, peer)), []
+        self._put(Wait(group, _at(communicator), inside, missing, communicator.open_seconds or 0.0, [number]))
+
+    def _put(self, wait: Wait) -> None:
+        self.waits.append(wait)
+        for number in wait.held:
+            self._of_rank.setdefault(number, []).append(wait)
+
+    def _link(self, wait: Wait) -> None:
+        following: dict[int, Wait] = {}
+        for number in wait.missing:
+            others = [other for other in self._of_rank.get(number, ()) if other is not wait]
+            if not others:
+                wait.free.append(number)
+            for other in others:
+                following[id(other)] = other
+        wait.next = list(following.values())
+        for other in wait.next:
+            self._before.setdefault(id(other), []).append(wait)
+
+
+def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]]) -> list[Wait]:
+    found = {id(wait): wait for wait in starts}
+    queue = list(starts)
+    while queue:
+        for wait in step(queue.pop()):
+            if id(wait) not in found:
+                found[id(wait)] = wait
+                queue.append(wait)
+    return list(found.values())
+
+
+def _at(communicator: Communicator) -> int:
+    """The sequence number of the oldest open operation."""
+    operation = communicator.operation
+    return operation.sequence if operation is not None and operation.sequence > 0 else communicator.completed + 1
+
+
+def _has_entered(communicator: Communicator, sequence: int) -> bool:
+    if communicator.open_seconds is not None:
+        return max(_at(communicator), communicator.enqueued) >= sequence
+    return communicator.enqueued >= sequence
+
+
+def _is_pairwise(communicator: Communicator) -> bool:
+    return communicator.operation is not None and communicator.operation.name in PAIRWISE
+
+
+def _matches(communicator: Communicator, other: Communicator, number: int) -> bool:
+    """Whether the peer is in the other half of this send or receive."""
+    mine, theirs = communicator.operation, other.operation
+    return (
+        other.open_seconds is not None
+        and mine is not None
+        and theirs is not None
+        and theirs.name in PAIRWISE
+        and theirs.root in (number, -1)
+        and ("send" in mine.name) != ("send" in theirs.name)
+    )
+
+
+def _prominence(wait: Wait) -> tuple[int, float, str, str]:
+    return len(wait.held), wait.seconds, wait.group.name, wait.group.id
