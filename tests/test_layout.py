@@ -24,6 +24,7 @@ INCLUDES = {
     "transforms": {"common", "transforms"},
     "coders": {"common", "transforms", "coders"},
     "frame": {"common", "transforms", "coders", "frame"},
+    "probe": {"probe"},
 }
 
 # The few documents whose every line is a fact of its own may be long; so may data.

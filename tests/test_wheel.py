@@ -47,7 +47,7 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
     )
     sources = {name.removeprefix("src/") for name in tracked.stdout.split()}
     assert "tensorwire/py.typed" in sources
-    assert package == sources | {"tensorwire/_tensorwire.so"}
+    assert package == sources | {"tensorwire/_tensorwire.so", "tensorwire/diagnosis/_tensorwire_probe.so"}
     info = {name.split("/", 1)[1] for name in names - package}
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
 

@@ -25,11 +25,11 @@ constexpr uint32_t kExiting = 4;   // the farewell is written
 constexpr uint32_t kSocket = 8;    // a worker server listens on the frame's name with .sock for .frame
 
 // Slot flags.
-constexpr uint8_t kOpen = 1;   // the operation described has not completed
-constexpr uint8_t kKnown = 2;  // its signature is known, not only its number
-constexpr uint8_t kTimed = 4;  // the timing is of a whole window
-constexpr uint8_t kActive =
-    8;  // enter and completion are observed as they happen, not by a thread that looks now and then
+constexpr uint8_t kOpen = 1;    // the operation described has not completed
+constexpr uint8_t kKnown = 2;   // its signature is known, not only its number
+constexpr uint8_t kTimed = 4;   // the timing is of a whole window
+constexpr uint8_t kActive = 8;  // enter and completion are observed as they happen
+constexpr uint8_t kPair = 16;   // not a group but the messages from one rank to another, see Slot
 
 // The names are those of torch.distributed: operation_name().
 enum Operation : uint8_t {
@@ -56,8 +56,8 @@ enum Operation : uint8_t {
   kNumOperations,
 };
 
-// What one process group does. Its counts are those of collectives: send and recv leave `enqueued`, `completed` and
-// `sequence` as they are.
+// What one process group does: its collectives. What send and recv do on it stands in slots of their own, one for each
+// direction and peer, kept only while operations are timed. Their numbers count from that time, apart on either side.
 struct Slot {
   uint32_t lock;  // odd while it is written; a writer that died within leaves it odd
   uint8_t operation;
@@ -120,7 +120,8 @@ static_assert(sizeof(Frame) == kPageNbytes);
 
 // The control page: the file `control` beside the frames, written by the node's agent, read by every probe. An agent
 // asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
-// communicator, a number that no rank has reached yet, so that all ranks time the same rounds.
+// communicator, a number that no rank has reached yet, so that all ranks time the same rounds. A group without an entry
+// is timed only where windows go on for ever; they begin at 1. So do those of pairs.
 struct ControlEntry {
   uint64_t id;
   uint64_t first_sequence;
@@ -182,8 +183,10 @@ TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
 // The first farewell stays.
 TW_PROBE_API void tw_probe_farewell(tw::probe::Probe* probe, const char* text);
 
-// The slot of a group, a new one on first sight; -1 where there is no more room, which raises kOverflow.
+// The slot of a group, or of a pair of ranks, a new one on first sight; -1 where there is no more room, which raises
+// kOverflow.
 TW_PROBE_API int tw_probe_slot(tw::probe::Probe* probe, uint64_t id, const char* name, uint64_t size);
+TW_PROBE_API int tw_probe_pair(tw::probe::Probe* probe, uint64_t id, const char* name);
 
 // Passive: counts seen from outside the operations. Ignored for a slot that enter and complete keep up to date.
 TW_PROBE_API void tw_probe_counts(tw::probe::Probe* probe, int slot, uint64_t enqueued, uint64_t completed);

@@ -1,0 +1,317 @@
+// Frames: who may create and write them, what readers get while they are written, and T over windows of rounds.
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "probe/frame.h"
+#include "tests/check.h"
+
+using namespace tw::probe;
+
+namespace {
+
+const Identity kIdentity{"a run", 3, 8, 1, 2};
+
+struct Folder {
+  std::string path = "/tmp/tw_probe_XXXXXX";
+  Folder() { CHECK(mkdtemp(path.data()) != nullptr); }
+  ~Folder() { CHECK(std::system(("rm -r " + path).c_str()) == 0); }
+  std::string file(const char* name) const { return path + "/" + name; }
+};
+
+Probe* create(const std::string& path) {
+  Probe* probe = nullptr;
+  CHECK(tw_probe_create(path.c_str(), &kIdentity, &probe) == 0);
+  return probe;
+}
+
+Frame read(const std::string& path) {
+  Frame frame;
+  CHECK(tw_probe_read_frame(path.c_str(), &frame) == 0);
+  return frame;
+}
+
+OperationInfo operation(uint64_t sequence, uint64_t nbytes = 8) {
+  return {sequence, 77, 2, nbytes, kAllReduce, 12, kNoRoot, 0};
+}
+
+void test_identity(const Folder& folder) {
+  const std::string path = folder.file("identity");
+  Probe* probe = create(path);
+  struct stat facts;
+  CHECK(stat(path.c_str(), &facts) == 0 && (facts.st_mode & 0777) == 0600 && facts.st_size == 4096);
+  Probe* second = nullptr;
+  CHECK(tw_probe_create(path.c_str(), &kIdentity, &second) == EEXIST && second == nullptr);
+  CHECK(tw_probe_current() == probe);
+
+  tw_probe_tick(probe);
+  tw_probe_phase(probe, "a phase with a name that is far too long");
+  tw_probe_farewell(probe, "exit 3");
+  tw_probe_farewell(probe, "exit 4");
+  tw_probe_close(probe);
+  CHECK(tw_probe_current() == nullptr);
+
+  const Frame frame = read(path);
+  CHECK(frame.header.pid == static_cast<uint32_t>(getpid()) && frame.header.start_time != 0);
+  CHECK(frame.header.rank == 3 && frame.header.world_size == 8 && frame.header.local_rank == 1);
+  CHECK(frame.header.restart_count == 2 && frame.header.run == tw_probe_hash("a run", 5));
+  CHECK(frame.header.ticks == 1 && frame.header.flags == kExiting && frame.header.farewell_ns != 0);
+  CHECK(std::string(frame.header.farewell) == "exit 3");
+  CHECK(std::string(frame.header.phase) == "a phase with a name tha");
+}
+
+void test_text_is_cut_between_characters(const Folder& folder) {
+  const std::string path = folder.file("text");
+  Probe* probe = create(path);
+  tw_probe_phase(probe, "0123456789012345678901\xC3\xA9");
+  CHECK(std::string(read(path).header.phase) == "0123456789012345678901");
+  tw_probe_close(probe);
+}
+
+void test_slots_run_out(const Folder& folder) {
+  const std::string path = folder.file("slots");
+  Probe* probe = create(path);
+  for (uint64_t id = 1; id <= kNumSlots; ++id) {
+    CHECK(tw_probe_slot(probe, id, id % 2 ? "odd" : "even", 4) == static_cast<int>(id - 1));
+  }
+  CHECK(tw_probe_slot(probe, 5, "odd", 4) == 4);
+  CHECK((read(path).header.flags & kOverflow) == 0);
+  CHECK(tw_probe_slot(probe, 99, "more", 4) == -1);
+  CHECK(tw_probe_enter(probe, -1, nullptr) == 0);
+  const Frame frame = read(path);
+  CHECK(frame.header.flags == kOverflow);
+  CHECK(std::string(frame.header.names + frame.slots[30].name) == "odd");
+  CHECK(frame.slots[31].id == 32 && frame.slots[31].size == 4 && frame.slots[31].root == kNoRoot);
+  CHECK(frame.slots[0].name == frame.slots[2].name && frame.slots[1].name != frame.slots[0].name);
+  tw_probe_close(probe);
+}
+
+void test_passive(const Folder& folder) {
+  const std::string path = folder.file("passive");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  tw_probe_counts(probe, slot, 5, 5);
+  Slot seen = read(path).slots[slot];
+  CHECK(seen.enqueued == 5 && seen.completed == 5 && seen.sequence == 5 && (seen.flags & kOpen) == 0);
+  tw_probe_counts(probe, slot, 7, 5);
+  seen = read(path).slots[slot];
+  CHECK(seen.sequence == 6 && seen.flags == kOpen && seen.enter_ns != 0);
+  const OperationInfo open = operation(6);
+  tw_probe_describe(probe, slot, &open, 123);
+  seen = read(path).slots[slot];
+  CHECK(seen.flags == (kOpen | kKnown) && seen.enter_ns == 123 && seen.signature == 77);
+  tw_probe_counts(probe, slot, 7, 5);  // nothing new: the description stays
+  CHECK(read(path).slots[slot].operation == kAllReduce);
+  tw_probe_counts(probe, slot, 7, 6);
+  seen = read(path).slots[slot];
+  CHECK(seen.sequence == 7 && seen.flags == kOpen && seen.operation == kUnknown);
+  tw_probe_close(probe);
+}
+
+void test_active(const Folder& folder) {
+  const std::string path = folder.file("active");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  tw_probe_armed(probe, 1, 9);
+  const OperationInfo first = operation(11), second = operation(12);
+  const uint64_t a = tw_probe_enter(probe, slot, &first);
+  const uint64_t b = tw_probe_enter(probe, slot, &second);
+  Slot seen = read(path).slots[slot];
+  CHECK(seen.enqueued == 12 && seen.completed == 10 && seen.sequence == 11 && seen.flags == (kOpen | kKnown | kActive));
+  tw_probe_counts(probe, slot, 100, 100);  // somebody who looks from outside is behind
+  CHECK(read(path).slots[slot].enqueued == 12);
+  tw_probe_complete(probe, slot, b, tw_probe_now());
+  CHECK(read(path).slots[slot].sequence == 11);
+  tw_probe_complete(probe, slot, a, tw_probe_now());
+  tw_probe_complete(probe, slot, a, tw_probe_now());
+  const Frame frame = read(path);
+  seen = frame.slots[slot];
+  CHECK(seen.completed == 12 && (seen.flags & kOpen) == 0 && seen.completed_ns >= seen.enter_ns);
+  CHECK(frame.header.flags == kArmed && frame.header.control == 9);
+
+  tw_probe_enter(probe, slot, &second);
+  tw_probe_armed(probe, 0, 10);
+  CHECK(read(path).slots[slot].flags == kKnown);
+  tw_probe_counts(probe, slot, 100, 100);
+  CHECK(read(path).slots[slot].enqueued == 100);
+  tw_probe_close(probe);
+}
+
+void run_round(Probe* probe, int slot, uint64_t sequence, uint64_t took_ns) {
+  const OperationInfo info = operation(sequence);
+  const uint64_t token = tw_probe_enter(probe, slot, &info);
+  // T is what passed since the operation was entered: it was entered after the last one's completion.
+  tw_probe_complete(probe, slot, token, took_ns == 0 ? 0 : tw_probe_now() + took_ns);
+}
+
+void test_windows(const Folder& folder) {
+  const std::string path = folder.file("windows");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  tw_probe_window(probe, slot, 12, 3, 1);
+  for (uint64_t sequence = 11; sequence < 14; ++sequence) run_round(probe, slot, sequence, 1000);
+  CHECK((read(path).slots[slot].flags & kTimed) == 0);
+  run_round(probe, slot, 14, 1000);
+  Slot seen = read(path).slots[slot];
+  CHECK((seen.flags & kTimed) != 0 && seen.first_sequence == 12 && seen.num_rounds == 3 && seen.num_nbytes == 24);
+
+  run_round(probe, slot, 15, 1000);
+  run_round(probe, slot, 17, 1000);  // one is missing: the window is never shown
+  run_round(probe, slot, 18, 1000);
+  CHECK(read(path).slots[slot].first_sequence == 12);
+  run_round(probe, slot, 19, 1000);
+  run_round(probe, slot, 20, 1000);
+  CHECK(read(path).slots[slot].first_sequence == 18);
+  for (uint64_t sequence = 21; sequence < 24; ++sequence) run_round(probe, slot, sequence, sequence == 22 ? 0 : 1000);
+  CHECK(read(path).slots[slot].first_sequence == 18);  // a completion without a time
+
+  tw_probe_window(probe, slot, 30, 2, 0);
+  CHECK((read(path).slots[slot].flags & kTimed) == 0);
+  for (uint64_t sequence = 30; sequence < 36; ++sequence) run_round(probe, slot, sequence, 1000);
+  CHECK(read(path).slots[slot].first_sequence == 30);  // one window and no more
+  tw_probe_close(probe);
+}
+
+void test_time_of_a_round(const Folder& folder) {
+  const std::string path = folder.file("rounds");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  tw_probe_window(probe, slot, 1, 2, 0);
+  const OperationInfo first = operation(1), second = operation(2);
+  const uint64_t a = tw_probe_enter(probe, slot, &first);
+  const uint64_t b = tw_probe_enter(probe, slot, &second);
+  const uint64_t later = tw_probe_now() + 1000000000;
+  tw_probe_complete(probe, slot, b, later + 5000000);  // out of order
+  tw_probe_complete(probe, slot, a, later + 7000000);
+  const Slot seen = read(path).slots[slot];
+  // The second to complete counts from the completion of the first, though it was entered long before.
+  CHECK(seen.min_us == 2000 && seen.max_us >= 1005000 && seen.max_us < 1100000);
+  CHECK(seen.sum_ns / 1000 >= seen.min_us + seen.max_us && seen.sum_ns / 1000 <= seen.min_us + seen.max_us + 1);
+  tw_probe_close(probe);
+}
+
+void test_forked_child_writes_nothing(const Folder& folder) {
+  const std::string path = folder.file("fork");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  const Frame before = read(path);
+  const pid_t child = fork();
+  if (child == 0) {
+    const OperationInfo info = operation(1);
+    tw_probe_tick(probe);
+    tw_probe_phase(probe, "child");
+    tw_probe_farewell(probe, "child");
+    tw_probe_set_flag(probe, kOverflow, 1);
+    tw_probe_armed(probe, 1, 1);
+    tw_probe_counts(probe, slot, 9, 9);
+    tw_probe_progress(probe, slot, 1, 1);
+    tw_probe_baseline(probe, slot, 1);
+    CHECK(tw_probe_enter(probe, slot, &info) == 0);
+    CHECK(tw_probe_slot(probe, 2, "child", 2) == -1);
+    CHECK(tw_probe_current() == nullptr);
+    tw_probe_close(probe);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  const Frame after = read(path);
+  CHECK(std::memcmp(&before, &after, sizeof(Frame)) == 0);
+  tw_probe_close(probe);
+}
+
+// A writer makes every field of a slot the same number; a reader never sees two.
+void test_readers_see_no_torn_slot(const Folder& folder) {
+  const std::string path = folder.file("torn");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint64_t i = 1; !stop; ++i) tw_probe_progress(probe, slot, i, i);
+  });
+  int consistent = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const Slot seen = read(path).slots[slot];
+    if ((seen.lock & 1) != 0) continue;
+    ++consistent;
+    CHECK(seen.sent_nbytes == seen.received_nbytes);
+  }
+  stop = true;
+  writer.join();
+  CHECK(consistent > 0);
+  tw_probe_close(probe);
+}
+
+void test_bad_files(const Folder& folder) {
+  Frame frame;
+  CHECK(tw_probe_read_frame(folder.file("none").c_str(), &frame) == ENOENT);
+  CHECK(tw_probe_read_frame(folder.path.c_str(), &frame) == EINVAL);
+  const std::string path = folder.file("bad");
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  CHECK(tw_probe_read_frame(path.c_str(), &frame) == EINVAL);  // empty
+  for (int i = 0; i < 4096; ++i) std::fputc('x', file);
+  std::fclose(file);
+  CHECK(tw_probe_read_frame(path.c_str(), &frame) == EINVAL);
+  const std::string link = folder.file("link");
+  CHECK(symlink(path.c_str(), link.c_str()) == 0);
+  CHECK(tw_probe_read_frame(link.c_str(), &frame) == ELOOP);
+  Probe* probe = nullptr;
+  CHECK(tw_probe_create(link.c_str(), &kIdentity, &probe) == EEXIST);
+}
+
+// Where memory is short nothing stays behind, and no write dies later.
+void test_no_room(const Folder& folder) {
+  const std::string path = folder.file("full");
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{1024, 1024};
+    std::signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    Probe* probe = nullptr;
+    CHECK(tw_probe_create(path.c_str(), &kIdentity, &probe) == EFBIG && probe == nullptr);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  CHECK(access(path.c_str(), F_OK) != 0);
+}
+
+void test_control(const Folder& folder) {
+  const std::string path = folder.file("control");
+  Control control;
+  CHECK(tw_probe_read_control(path.c_str(), &control) == ENOENT);
+  const ControlEntry entries[] = {{7, 100}, {8, 200}};
+  uint32_t number = 0;
+  CHECK(tw_probe_write_control(path.c_str(), entries, 2, 20, kForever, &number) == 0 && number == 1);
+  CHECK(tw_probe_read_control(path.c_str(), &control) == 0);
+  CHECK(control.number == 1 && control.num_rounds == 20 && control.flags == kForever && control.num_entries == 2);
+  CHECK(control.entries[1].id == 8 && control.entries[1].first_sequence == 200);
+  CHECK(tw_probe_write_control(path.c_str(), nullptr, 0, 0, 0, &number) == 0 && number == 2);
+  CHECK(tw_probe_read_control(path.c_str(), &control) == 0 && control.num_rounds == 0 && control.entries[0].id == 0);
+  CHECK(tw_probe_write_control(path.c_str(), entries, kNumControlEntries + 1, 1, 0, &number) == EINVAL);
+}
+
+}  // namespace
+
+int main() {
+  const Folder folder;
+  test_identity(folder);
+  test_text_is_cut_between_characters(folder);
+  test_slots_run_out(folder);
+  test_passive(folder);
+  test_active(folder);
+  test_windows(folder);
+  test_time_of_a_round(folder);
+  test_forked_child_writes_nothing(folder);
+  test_readers_see_no_torn_slot(folder);
+  test_bad_files(folder);
+  test_no_room(folder);
+  test_control(folder);
+}

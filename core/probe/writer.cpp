@@ -1,0 +1,284 @@
+// The calls by which a process writes its own frame.
+#include "probe/writer.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "probe/process.h"
+#include "probe/seqlock.h"
+
+namespace tw::probe {
+namespace {
+
+std::atomic<Probe*> current_probe{nullptr};
+
+bool writes(const Probe* probe) { return probe != nullptr && probe->pid == getpid(); }
+
+SlotState* find_slot(Probe* probe, int slot) {
+  if (!writes(probe) || slot < 0 || static_cast<uint32_t>(slot) >= probe->num_slots) return nullptr;
+  return &probe->slots[slot];
+}
+
+void publish(Probe* probe, const SlotState& state) {
+  Slot* shared = &probe->frame->slots[&state - probe->slots];
+  const WriteLock lock(&shared->lock);
+  constexpr size_t kLockNbytes = sizeof(shared->lock);
+  copy_to_shared(&shared->operation, &state.slot.operation, sizeof(Slot) - kLockNbytes);
+}
+
+// Changes a slot under its mutex and shows the result.
+template <class Change>
+void update(Probe* probe, int slot, Change&& change) {
+  SlotState* state = find_slot(probe, slot);
+  if (state == nullptr) return;
+  const std::lock_guard<std::mutex> guard(state->mutex);
+  if (change(*state)) publish(probe, *state);
+}
+
+// What fits of a text into `room` bytes, zeros behind it. A character is not cut in half.
+void set_text(char* shared, size_t room, const char* text) {
+  size_t nbytes = strnlen(text, room);
+  if (nbytes == room) {
+    --nbytes;
+    while (nbytes > 0 && (static_cast<unsigned char>(text[nbytes]) & 0xC0) == 0x80) --nbytes;
+  }
+  char padded[64] = {};
+  std::memcpy(padded, text, nbytes);
+  copy_to_shared(shared, padded, room);
+}
+
+// Where `name` begins in the header's names, added if there is room.
+uint8_t name_offset(Header* header, const char* name) {
+  const size_t nbytes = std::strlen(name) + 1;
+  size_t end = 0;
+  while (end < sizeof(header->names) && header->names[end] != 0) {
+    if (std::strcmp(header->names + end, name) == 0) return static_cast<uint8_t>(end);
+    end += std::strlen(header->names + end) + 1;
+  }
+  if (nbytes == 1 || end + nbytes > sizeof(header->names)) return kNoName;
+  char names[sizeof(header->names)];
+  std::memcpy(names, header->names, sizeof(names));
+  std::memcpy(names + end, name, nbytes);
+  const WriteLock lock(&header->lock);
+  copy_to_shared(header->names, names, sizeof(names));
+  return static_cast<uint8_t>(end);
+}
+
+void set_flag(Header* header, uint32_t flag, bool on) {
+  if (on) {
+    __atomic_fetch_or(&header->flags, flag, __ATOMIC_RELAXED);
+  } else {
+    __atomic_fetch_and(&header->flags, ~flag, __ATOMIC_RELAXED);
+  }
+}
+
+int find_or_add(Probe* probe, uint64_t id, const char* name, uint64_t size, uint8_t flags) {
+  if (!writes(probe) || id == 0) return -1;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  const uint32_t num_slots = probe->num_slots;
+  for (uint32_t i = 0; i < num_slots; ++i) {
+    if (probe->slots[i].slot.id == id) return static_cast<int>(i);
+  }
+  if (num_slots == kNumSlots) {
+    set_flag(&probe->frame->header, kOverflow, true);
+    return -1;
+  }
+  SlotState& state = probe->slots[num_slots];
+  state.slot.id = id;
+  state.slot.name = name_offset(&probe->frame->header, name);
+  state.slot.size = static_cast<uint16_t>(std::min<uint64_t>(size, UINT16_MAX));
+  state.slot.flags = flags;
+  state.slot.numel = -1;
+  state.slot.root = kNoRoot;
+  state.slot.sent_nbytes = state.slot.received_nbytes = UINT64_MAX;
+  publish(probe, state);
+  probe->num_slots = num_slots + 1;
+  return static_cast<int>(num_slots);
+}
+
+// A file of one page that is wholly there: memory that cannot be had later would end the process.
+int create_page(const char* path, void** page) {
+  const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file < 0) return errno;
+  int error = posix_fallocate(file, 0, kPageNbytes);
+  if (error == 0) {
+    *page = mmap(nullptr, kPageNbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (*page == MAP_FAILED) error = errno;
+  }
+  close(file);
+  if (error != 0) unlink(path);
+  return error;
+}
+
+}  // namespace
+}  // namespace tw::probe
+
+using namespace tw::probe;
+
+uint64_t tw_probe_now(void) {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
+  Header header{};
+  header.magic = kFrameMagic;
+  header.layout = kLayout;
+  header.run = tw_probe_hash(identity->run_id, std::strlen(identity->run_id));
+  header.pid = static_cast<uint32_t>(getpid());
+  header.start_time = start_time(header.pid);
+  header.rank = identity->rank;
+  header.world_size = identity->world_size;
+  header.local_rank = identity->local_rank;
+  header.restart_count = identity->restart_count;
+  header.tick_ns = tw_probe_now();
+  if (header.start_time == 0 || !read_boot_id(header.boot_id)) return ENOSYS;
+
+  Probe* made = new (std::nothrow) Probe;
+  if (made == nullptr) return ENOMEM;
+  void* page = nullptr;
+  if (const int error = create_page(path, &page)) {
+    delete made;
+    return error;
+  }
+  made->frame = static_cast<Frame*>(page);
+  made->pid = getpid();
+  // The magic comes last: without it a reader sees no frame.
+  const size_t magic_nbytes = sizeof(header.magic);
+  copy_to_shared(&made->frame->header.layout, &header.layout, sizeof(header) - magic_nbytes);
+  __atomic_store_n(&made->frame->header.magic, header.magic, __ATOMIC_RELEASE);
+  Probe* none = nullptr;
+  current_probe.compare_exchange_strong(none, made);
+  *probe = made;
+  return 0;
+}
+
+void tw_probe_close(Probe* probe) {
+  if (!writes(probe)) return;
+  Probe* self = probe;
+  current_probe.compare_exchange_strong(self, nullptr);
+  munmap(probe->frame, kPageNbytes);
+  delete probe;
+}
+
+Probe* tw_probe_current(void) {
+  Probe* probe = current_probe;
+  return writes(probe) ? probe : nullptr;
+}
+
+void tw_probe_tick(Probe* probe) {
+  if (!writes(probe)) return;
+  Header& header = probe->frame->header;
+  __atomic_store_n(&header.tick_ns, tw_probe_now(), __ATOMIC_RELAXED);
+  __atomic_fetch_add(&header.ticks, 1, __ATOMIC_RELEASE);
+}
+
+void tw_probe_set_flag(Probe* probe, uint32_t flag, int on) {
+  if (writes(probe)) set_flag(&probe->frame->header, flag, on != 0);
+}
+
+void tw_probe_phase(Probe* probe, const char* text) {
+  if (!writes(probe)) return;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  Header& header = probe->frame->header;
+  const WriteLock lock(&header.lock);
+  set_text(header.phase, sizeof(header.phase), text);
+}
+
+void tw_probe_farewell(Probe* probe, const char* text) {
+  if (!writes(probe)) return;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  Header& header = probe->frame->header;
+  if (header.farewell_ns != 0) return;
+  {
+    const WriteLock lock(&header.lock);
+    store_shared(&header.farewell_ns, tw_probe_now());
+    set_text(header.farewell, sizeof(header.farewell), text);
+  }
+  set_flag(&header, kExiting, true);
+}
+
+int tw_probe_slot(Probe* probe, uint64_t id, const char* name, uint64_t size) {
+  return find_or_add(probe, id, name, size, 0);
+}
+
+int tw_probe_pair(Probe* probe, uint64_t id, const char* name) { return find_or_add(probe, id, name, 2, kPair); }
+
+void tw_probe_counts(Probe* probe, int slot, uint64_t enqueued, uint64_t completed) {
+  update(probe, slot, [&](SlotState& state) {
+    if ((state.slot.flags & kActive) != 0) return false;
+    state.set_counts(enqueued, std::min(completed, enqueued), tw_probe_now());
+    return true;
+  });
+}
+
+void tw_probe_describe(Probe* probe, int slot, const OperationInfo* operation, uint64_t enter_ns) {
+  update(probe, slot, [&](SlotState& state) {
+    if ((state.slot.flags & kActive) != 0) return false;
+    const bool is_open = static_cast<uint32_t>(operation->sequence) != state.slot.completed;
+    state.set_operation(*operation, enter_ns, is_open);
+    return true;
+  });
+}
+
+void tw_probe_baseline(Probe* probe, int slot, float rate) {
+  update(probe, slot, [&](SlotState& state) {
+    state.slot.baseline_rate = rate;
+    return true;
+  });
+}
+
+void tw_probe_progress(Probe* probe, int slot, uint64_t sent_nbytes, uint64_t received_nbytes) {
+  update(probe, slot, [&](SlotState& state) {
+    state.slot.sent_nbytes = sent_nbytes;
+    state.slot.received_nbytes = received_nbytes;
+    return true;
+  });
+}
+
+uint64_t tw_probe_enter(Probe* probe, int slot, const OperationInfo* operation) {
+  uint64_t token = 0;
+  update(probe, slot, [&](SlotState& state) {
+    token = ++state.last_token;
+    state.enter({*operation, token, tw_probe_now()});
+    return true;
+  });
+  return token;
+}
+
+void tw_probe_complete(Probe* probe, int slot, uint64_t token, uint64_t time_ns) {
+  update(probe, slot, [&](SlotState& state) {
+    state.complete(token, time_ns);
+    return true;
+  });
+}
+
+void tw_probe_window(Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds, int forever) {
+  update(probe, slot, [&](SlotState& state) {
+    state.set_window(first_sequence, std::min<uint32_t>(num_rounds, UINT16_MAX), forever != 0);
+    return true;
+  });
+}
+
+void tw_probe_armed(Probe* probe, int on, uint32_t control) {
+  if (!writes(probe)) return;
+  Header& header = probe->frame->header;
+  store_shared(&header.control, control);
+  set_flag(&header, kArmed, on != 0);
+  if (on != 0) return;
+  for (uint32_t i = 0; i < probe->num_slots; ++i) {
+    update(probe, static_cast<int>(i), [](SlotState& state) {
+      state.end_active();
+      return true;
+    });
+  }
+}

@@ -1,0 +1,78 @@
+// What the writing side keeps in private memory.
+#pragma once
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "probe/frame.h"
+
+namespace tw::probe {
+
+// An operation that has been entered and has not completed.
+struct OpenOperation {
+  OperationInfo info;
+  uint64_t token;
+  uint64_t enter_ns;
+};
+
+// Those of one group in the order in which they were entered. Of too many the oldest are forgotten.
+class OpenOperations {
+ public:
+  void push(const OpenOperation& operation);
+  bool take(uint64_t token, OpenOperation* operation);
+  const OpenOperation* oldest() const { return count_ == 0 ? nullptr : &entries_[0]; }
+  void clear() { count_ = 0; }
+
+ private:
+  static constexpr size_t kCapacity = 64;
+  OpenOperation entries_[kCapacity];
+  size_t count_ = 0;
+};
+
+// Sums over the rounds of a window that have completed.
+struct Window {
+  uint64_t index = 0;  // the windows of a request are numbered from 0
+  uint32_t num_rounds = 0;
+  uint32_t rooted_or_pairwise = 0;
+  bool all_timed = true;
+  uint64_t sum_ns = 0;
+  uint64_t min_ns = UINT64_MAX;
+  uint64_t max_ns = 0;
+  uint64_t num_nbytes = 0;
+};
+
+// One slot: what is to be seen of it, and what is needed to go on.
+struct SlotState {
+  std::mutex mutex;
+  Slot slot{};
+  OpenOperations open;
+  uint64_t last_token = 0;
+  uint64_t first_sequence = 0;  // of window 0
+  uint32_t window_rounds = 0;   // 0: no windows
+  bool forever = false;
+  Window windows[2];  // operations end out of order, but never by more than a window
+
+  // None of these locks or publishes.
+  void set_operation(const OperationInfo& info, uint64_t enter_ns, bool is_open);
+  void set_counts(uint64_t enqueued, uint64_t completed, uint64_t now_ns);
+  void enter(const OpenOperation& operation);
+  void complete(uint64_t token, uint64_t time_ns);
+  void set_window(uint64_t first, uint32_t num_rounds, bool again);
+  void end_active();
+
+ private:
+  void add_round(const OperationInfo& info, uint64_t begin_ns, uint64_t end_ns);
+  void show(const Window& window);
+};
+
+struct Probe {
+  Frame* frame = nullptr;
+  pid_t pid = 0;
+  std::mutex header_mutex;
+  std::atomic<uint32_t> num_slots{0};
+  SlotState slots[kNumSlots];
+};
+
+}  // namespace tw::probe
