@@ -6,6 +6,7 @@ import dataclasses
 import io
 import itertools
 import json
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,9 +15,10 @@ import pytest
 from fake_job import hang, not_entered
 from rich.console import Console
 
-from tensorwire.cli import job, main
+from tensorwire.cli import main, sources
 from tensorwire.cli.screen import draw
 from tensorwire.diagnosis import model
+from tensorwire.diagnosis.journal import Journal
 from tensorwire.diagnosis.report import History
 
 if TYPE_CHECKING:
@@ -59,12 +61,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
     jobs: list[FakeJob] = []
 
     @contextmanager
-    def open_job(directory: Path | None, thresholds: model.Thresholds) -> Iterator[FakeJob]:
+    def open_job(
+        directory: Path | None, analyzer_directory: Path | None, thresholds: model.Thresholds
+    ) -> Iterator[FakeJob]:
         jobs[0].thresholds = thresholds
         yield jobs[0]
         jobs[0].closed = True
 
-    monkeypatch.setattr(job, "open_job", open_job)
+    monkeypatch.setattr(sources, "open_job", open_job)
     monkeypatch.setattr("tensorwire.cli.diagnose._INTERVAL", 0.01)
     monkeypatch.setattr("tensorwire.cli.report._INTERVAL", 0.01)
     yield jobs
@@ -160,6 +164,9 @@ def test_thresholds_are_options(
         (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
         (["report", "--recording", "no/such/file"], "no/such/file"),
         (["report", "-o", __file__], "--force"),
+        (["report", "--recording", __file__, "--dir", "."], "expected one of"),
+        (["agent", "--analyzer", "nowhere", "--key-file", __file__], "expected HOST:PORT, got 'nowhere'"),
+        (["analyzer"], "--key-file"),
     ],
 )
 def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], advice: str) -> None:
@@ -196,8 +203,49 @@ def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "rank-0-0.frame").write_bytes(bytes(4096))
         time.sleep(0.02)  # file systems count time in ticks
-        assert job.directory_of(None) == tmp_path / run_id
-    assert job.directory_of(tmp_path / "b") == tmp_path / "b"
+        assert sources.find_directory(None) == tmp_path / run_id
+    assert sources.find_directory(tmp_path / "b") == tmp_path / "b"
+
+
+@pytest.fixture
+def analyzed(tmp_path: Path) -> Path:
+    """The directory of an analyzer that has seen a job hang."""
+    directory = tmp_path / "analyzer"
+    Journal(directory).write(hang()[-1], [not_entered()])
+    return directory
+
+
+def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+    assert (code, err) == (3, "")
+    assert out.startswith(f"TW-H1 not-entered hang: {not_entered().summary}\n")
+    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
+    assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
+    assert run(capsys, "report", "--analyzer-dir", analyzed, "--for", 0, "-o", tmp_path / "x.html")[0] == 3
+
+
+def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = time.time() - 125
+    os.utime(analyzed / "state.json", (before, before))
+    code, _, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+    assert (code, err) == (3, "tensorwire: the analyzer wrote this 2 min 5 s ago and nothing since\n")
+
+
+def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--theta", 2)
+    assert (code, out) == (2, "")
+    assert "--theta has no effect with --analyzer-dir; give it to tensorwire analyzer" in err
+    code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
+    assert code == 2
+    assert "got both" in err
+
+
+def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "diagnose", "--analyzer-dir", tmp_path)
+    assert (code, out) == (1, "")
+    assert "state.json" in err
+    (tmp_path / "state.json").write_text("{}")
+    assert run(capsys, "diagnose", "--analyzer-dir", tmp_path)[0] == 1
 
 
 def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

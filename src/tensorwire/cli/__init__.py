@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 _COMMANDS = (
     *("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench"),
-    *("watch", "diagnose", "report"),
+    *("watch", "diagnose", "report", "agent", "analyzer"),
     "completion",
 )
 _CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended

@@ -1,23 +1,17 @@
-"""What watch, diagnose and report have in common: the options that name a job and the thresholds, and looking at it."""
+"""Options that name a job and say when something counts as trouble."""
 
 from __future__ import annotations
 
-import errno
-import os
-import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from ..diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..diagnosis.model import Finding, Observation
-    from ..diagnosis.report import History
+    from collections.abc import Callable
 
 dir_option = click.option(
     "directory",
@@ -25,6 +19,22 @@ dir_option = click.option(
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Where the probes of the job write; by default that of your newest job on this machine.",
+)
+
+key_option = click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Key of the job, the same on all nodes: 16 random bytes or more that only you can read.",
+)
+
+analyzer_dir_option = click.option(
+    "analyzer_directory",
+    "--analyzer-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Ask an analyzer that writes to this directory (tensorwire analyzer) instead of the ranks on this machine.",
 )
 
 ASKED_HANG_SECONDS = 30.0
@@ -38,17 +48,6 @@ _HELP = {
     "beta": "P up to here: slow communication.",
     "lost_seconds": "A rank without a sign of life for longer is lost.",
 }
-
-
-class Job(Protocol):
-    """Where observations and findings come from."""
-
-    def poll(self) -> tuple[Observation, list[Finding]]:
-        """What there is to see now, and what is found in it and all before."""
-
-    @property
-    def awaits_stacks(self) -> bool:
-        """The stack of a suspect is on its way."""
 
 
 def threshold_options(**defaults: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -70,69 +69,17 @@ def threshold_options(**defaults: float) -> Callable[[Callable[..., Any]], Calla
 
 
 def thresholds_of(options: dict[str, float]) -> Thresholds:
-    """From what `threshold_options` give."""
+    """From what `threshold_options` give.
+
+    Raises:
+        click.UsageError: they contradict each other, or the analyzer that is asked has its own.
+    """
+    context = click.get_current_context()
+    if context.params.get("analyzer_directory") is not None:
+        given = [name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+        if given:
+            name = f"--{given[0].replace('_', '-')}"
+            raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire analyzer")
     if options["beta"] >= options["alpha"]:
         raise click.UsageError(f"expected --beta below --alpha, got {options['beta']} and {options['alpha']}")
     return Thresholds(**options)
-
-
-def follow(
-    job: Job, history: History, thresholds: Thresholds, *, interval: float, seconds: float | None
-) -> Iterator[tuple[list[Finding], list[Finding]]]:
-    """Look once an `interval`, for `seconds` or until the job has ended.
-
-    Yields what is found now, and what of it was not found before. Of a job that has just ended more can be found for
-    a while: the first to die is known once the others are gone too.
-    """
-    begin = due = time.monotonic()
-    while True:
-        observation, findings = job.poll()
-        yield findings, history.add(observation, findings)
-        due = max(due + interval, time.monotonic())
-        if (seconds is not None and due > begin + seconds) or is_over(observation, thresholds):
-            return
-        time.sleep(max(0.0, due - time.monotonic()))
-
-
-def is_over(observation: Observation, thresholds: Thresholds) -> bool:
-    """Whether no process lives any more, and none has for as long as it takes to count as lost."""
-    return bool(observation.ranks) and all(
-        rank.process.life in ("exited", "lost") and (rank.process.gone_seconds or 0.0) > thresholds.lost_seconds
-        for rank in observation.ranks.values()
-    )
-
-
-@contextmanager
-def open_job(directory: Path | None, thresholds: Thresholds) -> Iterator[Job]:
-    """The job whose probes write to a directory of this machine, by default the newest of this user.
-
-    Raises:
-        FileNotFoundError: there is no frame of a rank.
-    """
-    found = directory_of(directory)
-    from ..diagnosis.service import LocalJob
-
-    source = LocalJob(found, thresholds)
-    try:
-        yield source
-    finally:
-        source.close()
-
-
-def directory_of(given: Path | None) -> Path:
-    """Where there are frames: in the given directory, or that of the newest job of this user."""
-    root = given or Path(os.environ.get("TENSORWIRE_PROBE_DIR", f"/dev/shm/tensorwire-{os.getuid()}"))
-    folders = [root] if given else [root, *root.glob("*/")]
-    frames = [frame for folder in folders for frame in folder.glob("rank-*.frame")]
-    if not frames:
-        message = (
-            "no frames of ranks; start the job with torchrun ARGS -m tensorwire.probe train.py, or name the directory "
-            "of one that runs, or ran, on this machine with --dir"
-        )
-        raise FileNotFoundError(errno.ENOENT, message, str(root))
-    return max(frames, key=lambda frame: frame.stat().st_ctime).parent
-
-
-def replay(recording: Path, thresholds: Thresholds) -> Iterator[tuple[Observation, list[Finding]]]:
-    raise NotImplementedError
-    yield

@@ -13,6 +13,7 @@ _INTERVAL = 1.0
 
 @click.command()
 @job.dir_option
+@job.analyzer_dir_option
 @click.option(
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -43,6 +44,7 @@ _INTERVAL = 1.0
 @options.json_option
 def command(
     directory: Path | None,
+    analyzer_directory: Path | None,
     recording: Path | None,
     path: Path,
     force: bool,
@@ -61,21 +63,22 @@ def command(
       tensorwire report --recording job/recording.jsonl.gz -o monday.html
     """
     from ..diagnosis.report import History, render
+    from . import sources
 
     limits = job.thresholds_of(thresholds)
     if path.exists() and not force:
         raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
-    if recording is not None and directory is not None:
-        raise click.UsageError("expected --dir or --recording, got both")
+    if recording is not None and (directory is not None or analyzer_directory is not None):
+        raise click.UsageError("expected one of --dir, --analyzer-dir and --recording")
     history = History()
     if recording is not None:
-        for observation, findings in job.replay(recording, limits):
+        for observation, findings in sources.replay(recording, limits):
             history.add(observation, findings)
     else:
-        with job.open_job(directory, limits) as source:
-            for _ in job.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
+        with sources.open_job(directory, analyzer_directory, limits) as source:
+            for _ in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
                 pass
     _write(path, render(history, limits))
     found = [episode.finding for episode in history.episodes.values()]

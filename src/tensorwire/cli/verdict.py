@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from . import output
@@ -44,6 +46,15 @@ def finding_line(finding: Finding) -> str:
     """A finding on one line: "TW-H1 95% rank 2 has not entered ..."."""
     mark = "" if finding.level == "finding" else " notice"
     return f"{finding.code}{mark} {finding.confidence:.0%} {finding.summary}"
+
+
+def print_news(finding: Finding, *, as_json: bool) -> None:
+    """A finding that was just made, at once: on one line with the time, or as JSON."""
+    if as_json:
+        output.print_json(finding)
+    else:
+        output.print_line(f"{time.strftime('%H:%M:%S')} {finding_line(finding)}")
+    sys.stdout.flush()
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

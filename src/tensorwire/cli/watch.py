@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,11 +13,10 @@ from . import job, output, verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..diagnosis.model import Finding
-
 
 @click.command()
 @job.dir_option
+@job.analyzer_dir_option
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
@@ -36,7 +34,14 @@ if TYPE_CHECKING:
 )
 @job.threshold_options()
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON object on a line of its own at each look instead.")
-def command(directory: Path | None, interval: float, seconds: float | None, as_json: bool, **thresholds: float) -> int:
+def command(
+    directory: Path | None,
+    analyzer_directory: Path | None,
+    interval: float,
+    seconds: float | None,
+    as_json: bool,
+    **thresholds: float,
+) -> int:
     """Watch a job live.
 
     On a terminal: findings, where the ranks stand, and who is slowest. In a pipe: one line for each finding, when it
@@ -49,12 +54,13 @@ def command(directory: Path | None, interval: float, seconds: float | None, as_j
     """
 
     from ..diagnosis.report import History
+    from . import sources
 
     limits = job.thresholds_of(thresholds)
     history = History()
-    with job.open_job(directory, limits) as source:
+    with sources.open_job(directory, analyzer_directory, limits) as source:
         with suppress(KeyboardInterrupt):  # the way to leave
-            looks = job.follow(source, history, limits, interval=interval, seconds=seconds)
+            looks = sources.follow(source, history, limits, interval=interval, seconds=seconds)
             if as_json:
                 for findings, _ in looks:
                     output.print_json(verdict.as_object(history, findings))
@@ -67,15 +73,10 @@ def command(directory: Path | None, interval: float, seconds: float | None, as_j
                         screen.show(history, findings)
             else:
                 for _, started in looks:
-                    _print_lines(started)
+                    for finding in started:
+                        verdict.print_news(finding, as_json=False)
         found = [episode.finding for episode in history.episodes.values()]
         if sys.stdout.isatty() and not as_json and history.last is not None:
             verdict.print_findings(found)  # the screen is gone
             verdict.print_summary(history, found, limits)
     return verdict.exit_code(found)
-
-
-def _print_lines(started: list[Finding]) -> None:
-    for finding in started:
-        output.print_line(f"{time.strftime('%H:%M:%S')} {verdict.finding_line(finding)}")
-    sys.stdout.flush()

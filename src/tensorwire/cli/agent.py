@@ -1,0 +1,61 @@
+"""tensorwire agent"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from . import job, output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOOK_SECONDS = 1.0
+
+
+@click.command()
+@click.option("--analyzer", required=True, metavar="HOST:PORT", help="Where the analyzer of the job listens.")
+@job.key_option
+@job.dir_option
+@click.option("--node", default=socket.gethostname, metavar="NAME", help="Name of this node; by default its host name.")
+def command(analyzer: str, key_file: Path, directory: Path | None, node: str) -> None:
+    """Report on the ranks of this node to the analyzer of their job.
+
+    One on each node, by the user who runs the ranks, before or after they start. It finds back to an analyzer that
+    was away, says on standard error what it does, and runs until it is ended.
+
+    \b
+    Example:
+      tensorwire agent --analyzer node0:29400 --key-file job.key
+    """
+    from ..diagnosis.agent import run_agent
+    from ..diagnosis.wire import read_key
+
+    address = _address(analyzer)
+    from . import sources
+
+    key = read_key(key_file)
+    with suppress(KeyboardInterrupt):  # the way to end it
+        found = sources.find_directory(directory)
+        if found is None:
+            _log(f"no frames of ranks in {sources.root_of(directory)} yet")
+        while found is None:
+            time.sleep(_LOOK_SECONDS)
+            found = sources.find_directory(directory)
+        run_agent(found, address, key, node=node, log=_log)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--analyzer: expected HOST:PORT, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _log(text: str) -> None:
+    print(f"tensorwire: {time.strftime('%H:%M:%S')} {output.escape(text)}", file=sys.stderr, flush=True)

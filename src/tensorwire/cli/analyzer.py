@@ -1,0 +1,100 @@
+"""tensorwire analyzer"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from . import job, options, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..diagnosis.model import Finding
+    from ..diagnosis.service import View
+
+
+@click.command()
+@job.key_option
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Listen here; an address of this machine lets agents of other nodes in.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=29400, show_default=True, help="0 takes a free one.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve OpenMetrics here, at the same address.")
+@click.option(
+    "state_directory",
+    "--analyzer-dir",
+    type=options.NEW_PATH,
+    metavar="DIR",
+    help="Write findings, the present state and a recording there, for watch, diagnose and report.",
+)
+@job.threshold_options()
+@click.option("as_json", "--json", is_flag=True, help="Print findings as JSON, each on a line.")
+def command(
+    key_file: Path,
+    bind: str,
+    port: int,
+    metrics_port: int | None,
+    state_directory: Path | None,
+    as_json: bool,
+    **thresholds: float,
+) -> int:
+    """Take the reports of all nodes of a job and name the rank to blame.
+
+    One for each job, on any machine that the nodes reach; tensorwire agent runs on each of them. Prints a line for
+    each finding when it is made and runs until it is ended. Exit code 3 if there was a finding, else 0.
+
+    \b
+    Example:
+      (umask 077; head -c 32 /dev/urandom > job.key)
+      tensorwire analyzer --key-file job.key --bind 10.0.0.1 --analyzer-dir job
+      tensorwire watch --analyzer-dir job
+    """
+    if metrics_port is not None and find_spec("prometheus_client") is None:
+        raise click.UsageError(
+            "--metrics-port needs prometheus_client, which is not installed; pip install 'tensorwire[watch]'"
+        )
+    limits = job.thresholds_of(thresholds)
+    from ..diagnosis.journal import Journal
+    from ..diagnosis.listener import Listener
+    from ..diagnosis.report.history import identity
+    from ..diagnosis.service import JobService, run_analyzer
+    from ..diagnosis.wire import read_key
+
+    told: dict[object, Finding] = {}
+    shows: list[Callable[[View], None]] = []
+
+    def show(view: View) -> None:
+        for finding in view.findings:
+            if told.setdefault(identity(finding), finding) is finding:
+                verdict.print_news(finding, as_json=as_json)
+        for other in shows:
+            other(view)
+
+    listener = Listener(read_key(key_file), bind, port)
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            from ..diagnosis.metrics import MetricsServer
+
+            metrics = MetricsServer(bind, metrics_port)
+            stack.callback(metrics.close)
+            shows.append(metrics.show)
+            _log("metrics", metrics.address)
+        journal = None if state_directory is None else Journal(state_directory)
+        _log("agents", listener.address)
+        with suppress(KeyboardInterrupt):  # the way to end it
+            run_analyzer(JobService(listener, limits, journal), show)
+    return verdict.exit_code(told.values())
+
+
+def _log(what: str, address: tuple[str, int]) -> None:
+    print(f"tensorwire: listening for {what} at {address[0]}:{address[1]}", file=sys.stderr, flush=True)

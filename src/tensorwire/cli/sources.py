@@ -1,0 +1,123 @@
+"""Where watch, diagnose and report get a job from: the ranks on this machine, an analyzer's directory, a recording."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from ..diagnosis.journal import STATE, read_state
+from ..diagnosis.report.standing import seconds_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..diagnosis.model import Finding, Observation, Thresholds
+    from ..diagnosis.report import History
+
+_STALE_SECONDS = 30.0
+
+
+class Job(Protocol):
+    """Where observations and findings come from."""
+
+    def poll(self) -> tuple[Observation, list[Finding]]:
+        """What there is to see now, and what is found in it and all before."""
+
+    @property
+    def awaits_stacks(self) -> bool:
+        """The stack of a suspect is on its way."""
+
+
+def follow(
+    job: Job, history: History, thresholds: Thresholds, *, interval: float, seconds: float | None
+) -> Iterator[tuple[list[Finding], list[Finding]]]:
+    """Look once an `interval`, for `seconds` or until the job has ended.
+
+    Yields what is found now, and what of it was not found before. Of a job that has just ended more can be found for
+    a while: the first to die is known once the others are gone too.
+    """
+    begin = due = time.monotonic()
+    while True:
+        observation, findings = job.poll()
+        if history.last is None or observation.time != history.last.time:  # an analyzer's directory may lag behind
+            yield findings, history.add(observation, findings)
+        due = max(due + interval, time.monotonic())
+        if (seconds is not None and due > begin + seconds) or is_over(observation, thresholds):
+            return
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def is_over(observation: Observation, thresholds: Thresholds) -> bool:
+    """Whether no process lives any more, and none has for as long as it takes to count as lost."""
+    return bool(observation.ranks) and all(
+        rank.process.life in ("exited", "lost") and (rank.process.gone_seconds or 0.0) > thresholds.lost_seconds
+        for rank in observation.ranks.values()
+    )
+
+
+class _Analyzed:
+    """What an analyzer's directory says."""
+
+    awaits_stacks = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        age = time.time() - (directory / STATE).stat().st_mtime
+        if age > _STALE_SECONDS:
+            print(f"tensorwire: the analyzer wrote this {seconds_text(age)} ago and nothing since", file=sys.stderr)
+
+    def poll(self) -> tuple[Observation, list[Finding]]:
+        return read_state(self._directory)
+
+
+@contextmanager
+def open_job(directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds) -> Iterator[Job]:
+    """The job that an analyzer sees, or else the one whose probes write to a directory of this machine.
+
+    Raises:
+        FileNotFoundError: there is no frame of a rank.
+        click.UsageError: both directories are given.
+    """
+    if analyzer_directory is not None:
+        if directory is not None:
+            raise click.UsageError("expected --dir or --analyzer-dir, got both")
+        yield _Analyzed(analyzer_directory)
+        return
+    found = find_directory(directory)
+    if found is None:
+        message = (
+            "no frames of ranks; start the job with torchrun ARGS -m tensorwire.probe train.py, or name the directory "
+            "of one that runs, or ran, on this machine with --dir"
+        )
+        raise FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))
+    from ..diagnosis.service import LocalJob
+
+    source = LocalJob(found, thresholds)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def root_of(directory: Path | None) -> Path:
+    """Where to look for frames: the given directory, or the one that probes use."""
+    return directory or Path(os.environ.get("TENSORWIRE_PROBE_DIR") or f"/dev/shm/tensorwire-{os.getuid()}")
+
+
+def find_directory(directory: Path | None) -> Path | None:
+    """The directory with the newest frame; None if there is none."""
+    root = root_of(directory)
+    frames = [*root.glob("rank-*.frame"), *(() if directory else root.glob("*/rank-*.frame"))]
+    return max(frames, key=lambda frame: frame.stat().st_ctime).parent if frames else None
+
+
+def replay(recording: Path, thresholds: Thresholds) -> Iterator[tuple[Observation, list[Finding]]]:
+    raise NotImplementedError
+    yield
