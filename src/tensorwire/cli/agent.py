@@ -33,10 +33,9 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
     Example:
       tensorwire agent --analyzer node0:29400 --key-file job.key
     """
+    address = _address(analyzer)
     from ..diagnosis.agent import run_agent
     from ..diagnosis.wire import read_key
-
-    address = _address(analyzer)
     from . import sources
 
     key = read_key(key_file)
