@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,12 @@ class Slow:
     normal_seconds: float  # per operation in good times; 0 unknown
     is_late: bool  # T is beyond the gate
     is_slow: bool  # the pace is
+    late: list[int] = field(init=False)  # the ranks that wait least, the latest first; none where they are no minority
+
+    def __post_init__(self) -> None:
+        mean, bound = self.rounds.mean, self.rounds.t_min + _LATE * (self.rounds.t_max - self.rounds.t_min)
+        late = sorted((number for number in mean if mean[number] <= bound), key=lambda number: (mean[number], number))
+        self.late = late if 2 * len(late) <= len(mean) else []
 
     @property
     def p(self) -> float:
@@ -53,12 +59,8 @@ class Slow:
     def lost(self) -> float:
         return (self.rounds.t_max - self.t_base) * self.rounds.num_rounds
 
-    @property
-    def late(self) -> list[int]:
-        """The ranks that wait least, the latest first; none where they are no minority."""
-        mean, bound = self.rounds.mean, self.rounds.t_min + _LATE * (self.rounds.t_max - self.rounds.t_min)
-        late = sorted((number for number in mean if mean[number] <= bound), key=lambda number: (mean[number], number))
-        return late if 2 * len(late) <= len(mean) else []
+    def p_is_low(self, beta: float) -> bool:
+        return self.rounds.p_is_valid and self.p <= beta
 
 
 def judge(
@@ -69,8 +71,13 @@ def judge(
     verdicts: list[Verdict] = []
     named: set[int] = set()
     for one in slow:
-        if one.lost < _ACCOUNTS * slow[0].lost or _is_explained(one, slow, job.thresholds.beta):
-            continue
+        if one.lost < _ACCOUNTS * slow[0].lost:
+            break
+        if not one.p_is_low(job.thresholds.beta):
+            late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
+            if one.late and not late:
+                continue
+            one.late = late
         verdict = _verdict(job, transport, one, since)
         suspects = set(verdict.finding.suspects)
         if not verdicts or (suspects and not suspects & named):
@@ -79,20 +86,15 @@ def judge(
     return verdicts[:_MAX_FINDINGS]
 
 
-def _is_explained(one: Slow, slow: list[Slow], beta: float) -> bool:
-    """Whether the late ranks of a communicator are late because they wait in another one."""
-    if one.rounds.p_is_valid and one.p <= beta:
-        return False
-    return all(
-        any(
-            other is not one
-            and number in other.rounds.mean
-            and (number not in other.late or len(other.rounds.mean) == 2)
-            and other.rounds.mean[number] * other.rounds.num_rounds >= _ACCOUNTS * one.late_by
-            for other in slow
-        )
-        for number in one.late
-    ) and bool(one.late)
+def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
+    """Whether a late rank is late because it waits in another communicator."""
+    return any(
+        other is not one
+        and number in other.rounds.mean
+        and number not in other.late
+        and other.rounds.mean[number] * other.rounds.num_rounds >= _ACCOUNTS * one.late_by
+        for other in slow
+    )
 
 
 def _verdict(job: Job, transport: Transport, one: Slow, since: tuple[float, dict[int, Process]]) -> Verdict:
@@ -105,7 +107,7 @@ def _verdict(job: Job, transport: Transport, one: Slow, since: tuple[float, dict
     if rounds.p_is_valid:
         if one.p >= thresholds.alpha and one.late:
             return _finding(job, one, "TW-S1", one.late, 0.9, _waits(job, one, since))
-        if one.p <= thresholds.beta:
+        if one.p_is_low(thresholds.beta):
             return _slow_transfer(job, one, edges, 0.9)
         suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
         facts = _waits(job, one, since) + (edges.evidence if edges else [])

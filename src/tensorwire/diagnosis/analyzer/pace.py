@@ -55,6 +55,7 @@ class Pace:
         self.reported = median(baselines) if baselines else None
         rate = self._rate(0.8 * thresholds.slow_seconds)
         if rate is None:
+            self.is_slow, self.slowdown = False, 1.0
             return
         baseline = self.baseline
         self.slowdown = baseline / rate if baseline else 1.0

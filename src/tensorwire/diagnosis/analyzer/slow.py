@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .transport import Transport
 
 _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
+_MOST = 0.6  # of a window: so much of it was timed that the rounds are enough, though few
 _LEAD_SECONDS = 3.0  # for all agents to hear of an arming before its first round
 _PATIENCE = 3.0  # windows to wait for times that were asked for
 _COOLING = 5.0  # windows before asking again after nothing was found
@@ -36,6 +37,7 @@ class SlowWatch:
         self._paces: dict[str, Pace] = {}
         self._timers: dict[str, Timer] = {}
         self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
+        self._since = float("inf")  # the gate is open
         self._asked: float | None = None
         self._quiet_until = float("-inf")
         self._standing: list[Verdict] = []
@@ -50,7 +52,7 @@ class SlowWatch:
             if self._paces[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
         ]
         if not slow and not late:
-            self.arming, self._asked, self._standing = None, None, []
+            self.arming, self._asked, self._standing, self._since = None, None, [], job.time
             return []
         measured = self._measured(job, set(slow), set(late))
         if measured:
@@ -58,7 +60,7 @@ class SlowWatch:
             found = judge(job, transport, measured, self._processes[0])
             if found:
                 self._standing = found
-            elif not self._standing:
+            elif not self._standing and job.time - self._since > self._thresholds.slow_seconds:
                 self._accept(job.time, slow)
         elif not self._standing:
             self._ask(job, slow)
@@ -81,10 +83,10 @@ class SlowWatch:
         """All that was timed of late, with what each lost."""
         measured = []
         for group_id, timer in self._timers.items():
-            rounds = timer.recent(job.time, 1.01 * self._thresholds.slow_seconds)
-            if rounds is None or rounds.num_rounds < ENOUGH:
+            window = 1.01 * self._thresholds.slow_seconds
+            rounds, pace, good = timer.recent(job.time, window), self._paces[group_id], timer.baseline()
+            if rounds is None or (rounds.num_rounds < ENOUGH and rounds.num_rounds * pace.seconds < _MOST * window):
                 continue
-            pace, good = self._paces[group_id], timer.baseline()
             normal = 1.0 / pace.baseline if pace.baseline else 0.0
             measured.append(
                 Slow(

@@ -45,6 +45,7 @@ class WaitGraph:
         self._firm_seconds = FIRM * job.thresholds.hang_seconds
         self.waits: list[Wait] = []
         self._of_rank: dict[int, list[Wait]] = {}
+        self._pairs: dict[tuple[str, int, int], Wait] = {}
         for group in job.groups.values():
             self._add(group)
         self._before: dict[int, list[Wait]] = {}
@@ -112,10 +113,20 @@ class WaitGraph:
         operation = communicator.operation
         peer = operation.root if operation else -1
         other = group.members.get(peer)
-        inside, missing = [number], [peer] if other is not None else []
-        if other is not None and _matches(communicator, other, number):
-            inside, missing = sorted((number, peer)), []
-        self._put(Wait(group, _at(communicator), inside, missing, communicator.open_seconds or 0.0, [number]))
+        age = communicator.open_seconds or 0.0
+        if other is None or not _matches(communicator, other, number):
+            missing = [peer] if other is not None else []
+            self._put(Wait(group, _at(communicator), [number], missing, age, [number]))
+            return
+        known = self._pairs.get((group.id, peer, number))  # from the other end
+        if known is None:
+            known = self._pairs[group.id, number, peer] = Wait(
+                group, _at(communicator), sorted((number, peer)), [], age, []
+            )
+            self.waits.append(known)
+        known.held.append(number)
+        known.seconds = max(known.seconds, age)
+        self._of_rank.setdefault(number, []).append(known)
 
     def _put(self, wait: Wait) -> None:
         self.waits.append(wait)
