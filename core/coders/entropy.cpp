@@ -10,31 +10,24 @@ namespace {
 
 constexpr size_t kStatesNbytes = kRansStates * sizeof(uint32_t);
 
-// What encoding a symbol takes. With q = floor(x / frequency), found by a product, the state becomes
-// q * 4096 + x mod frequency + start = x + start + q * (4096 - frequency).
-struct EncodeSymbol {
-  uint64_t reciprocal;  // of the frequency, in units of 2^-64, rounded up: exact for 32-bit x
-  uint32_t limit;       // states from here on first give away a word
-  uint16_t start;
-  uint16_t complement;
-};
-
-EncodeSymbol encode_symbol(uint32_t frequency, uint32_t start) {
-  EncodeSymbol symbol;
-  symbol.limit = frequency << (32 - kRansBits);
-  symbol.complement = static_cast<uint16_t>(kRansTotal - frequency);
-  symbol.reciprocal = UINT64_MAX / frequency + 1;
-  symbol.start = static_cast<uint16_t>(start);
-  if (frequency == 1) {  // 1 has no such reciprocal: the product gives x - 1, which one more 4095 makes good
-    symbol.reciprocal = UINT64_MAX;
-    symbol.start = static_cast<uint16_t>(start + kRansTotal - 1);
-  }
-  return symbol;
+RansCode rans_code(uint32_t frequency, uint32_t start) {
+  const uint32_t reciprocal = frequency == 1 ? UINT32_MAX : static_cast<uint32_t>((uint64_t{1} << 32) / frequency);
+  return {reciprocal, static_cast<uint16_t>(frequency), static_cast<uint16_t>(start)};
 }
 
-uint32_t multiply_high(uint64_t a, uint32_t b) {
-  __extension__ typedef unsigned __int128 Wide;
-  return static_cast<uint32_t>(static_cast<Wide>(a) * b >> 64);
+uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+                             uint32_t states[kRansStates], uint16_t* next) {
+  for (size_t i = num_groups * kRansStates; i-- > 0;) {
+    rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
+  }
+  return next;
+}
+
+RansEncode* rans_encode() {
+#if defined(__x86_64__)
+  if (cpu_target() >= Target::kAvx2) return rans_encode_avx2;
+#endif
+  return rans_encode_scalar;
 }
 
 }  // namespace
@@ -70,26 +63,22 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
                       EntropyScratch* scratch) {
   EntropyTable table;
   entropy_choose(histogram, n, &table);
-  EncodeSymbol codes[256];
+  RansCode codes[256];
   uint32_t start = 0;
   for (unsigned s = table.first; s <= table.last; ++s) {
     if (table.frequencies[s] == 0) continue;
-    codes[s] = encode_symbol(table.frequencies[s], start);
+    codes[s] = rans_code(table.frequencies[s], start);
     start += table.frequencies[s];
   }
   uint32_t states[kRansStates];
   for (uint32_t& x : states) x = kRansLow;
   uint16_t* const end = scratch->words + kMaxEntropySymbols;
   uint16_t* next = end;  // backwards, as the decoder reads forwards
-  for (size_t i = n; i-- > 0;) {
-    const EncodeSymbol& code = codes[symbols[i]];
-    uint32_t x = states[i % kRansStates];
-    const unsigned full = x >= code.limit;
-    next[-1] = static_cast<uint16_t>(x);
-    next -= full;
-    x >>= 16 * full;
-    states[i % kRansStates] = x + code.start + multiply_high(code.reciprocal, x) * code.complement;
+  const size_t num_groups = n / kRansStates;
+  for (size_t i = n; i-- > num_groups * kRansStates;) {
+    rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
   }
+  next = rans_encode()(codes, symbols, num_groups, states, next);
   uint8_t written[kMaxTableNbytes];
   const size_t table_nbytes = entropy_write_table(table, written);
   const uint32_t num_words = static_cast<uint32_t>(end - next);

@@ -1,4 +1,4 @@
-// The rANS decoding step and its kernels, one set per target.
+// The rANS steps and their kernels.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +44,30 @@ static inline uint8_t rans_decode_symbol(const uint32_t* table, uint32_t* state,
   *state = x << (16 * refill) | (load<uint16_t>(*next) & (0 - refill));
   *next += 2 * refill;
   return static_cast<uint8_t>(entry);
+}
+
+// What encoding a symbol takes. With q = floor(x / frequency) the state x becomes
+// q * 4096 + x mod frequency + start = x + start + q * (4096 - frequency).
+struct RansCode {
+  uint32_t reciprocal;  // floor(2^32 / frequency), at most 2^32 - 1: the product with x is q or q - 1
+  uint16_t frequency, start;
+};
+
+// num_groups times 32 symbols, the last one first; next moves down. Returns where it ends.
+using RansEncode = uint16_t*(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+                             uint32_t states[kRansStates], uint16_t* next);
+RansEncode rans_encode_avx2;
+
+// One symbol: the reference for all kernels.
+static inline void rans_encode_symbol(const RansCode& code, uint32_t* state, uint16_t** next) {
+  uint32_t x = *state;
+  const uint32_t full = x >= uint32_t{code.frequency} << (32 - kRansBits);
+  (*next)[-1] = static_cast<uint16_t>(x);
+  *next -= full;
+  x >>= 16 * full;
+  const uint32_t q = static_cast<uint32_t>(uint64_t{code.reciprocal} * x >> 32);
+  const uint32_t missing = x - q * code.frequency >= code.frequency;
+  *state = x + code.start + (q + missing) * (kRansTotal - code.frequency);
 }
 
 }  // namespace tw
