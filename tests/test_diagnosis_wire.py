@@ -255,31 +255,27 @@ def test_nonces_differ() -> None:
 # Key files.
 
 
-def test_created_key_is_private_and_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    wire.create_key(path)
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert len(wire.read_key(path)) == 64
-    with pytest.raises(FileExistsError):
-        wire.create_key(path)
+def key_file(path: Path, content: bytes = KEY, mode: int = 0o600) -> Path:
+    path.write_bytes(content)
+    path.chmod(mode)
+    return path
+
+
+def test_private_key_is_read(tmp_path: Path) -> None:
+    content = bytes(range(32))  # blanks and line ends among them
+    assert wire.read_key(key_file(tmp_path / "key", content)) == content
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o777])
 def test_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    path = tmp_path / "key"
-    wire.create_key(path)
-    path.chmod(mode)
     with pytest.raises(ValueError, match="chmod 600"):
-        wire.read_key(path)
+        wire.read_key(key_file(tmp_path / "key", mode=mode))
 
 
 @pytest.mark.parametrize("content", [b"", b"short\n", b"x" * 5000])
 def test_file_that_is_no_key_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "key"
-    path.write_bytes(content)
-    path.chmod(0o600)
     with pytest.raises(ValueError, match="16 to 4096 bytes"):
-        wire.read_key(path)
+        wire.read_key(key_file(tmp_path / "key", content))
 
 
 def test_pipe_is_no_key_file(tmp_path: Path) -> None:

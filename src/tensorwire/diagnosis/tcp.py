@@ -60,9 +60,13 @@ class TcpReader:
         self._sockets: dict[int, socket.socket | None] = {}  # by network namespace; None: not to be asked
         self._namespaces: dict[int, int] = {}  # of a process
         self._owners: dict[int, int | None] = {}  # rank by inode of a socket; None: of no rank
+        self._pids: dict[int, int] = {}  # that this is true for
 
     def read(self, pids: Mapping[int, int]) -> list[Connection]:
         """The connections of the processes `pids` (by rank); none of those that the kernel does not show."""
+        if pids != self._pids:
+            self._owners.clear()
+            self._pids = dict(pids)
         by_namespace: dict[int, dict[int, int]] = {}
         for rank, pid in pids.items():
             namespace = self._namespace(pid)

@@ -60,20 +60,13 @@ def read_key(path: Path) -> bytes:
             raise ValueError(f"key file {str(path)!r}: expected a regular file")
         if status.st_mode & 0o077:
             raise ValueError(f"key file {str(path)!r}: others may read or write it; chmod 600 it, or make a new key")
-        key = file.read(_KEY_NBYTES.stop).strip()
+        key = file.read(_KEY_NBYTES.stop)
     if len(key) not in _KEY_NBYTES:
         raise ValueError(
             f"key file {str(path)!r}: expected {_KEY_NBYTES.start} to {_KEY_NBYTES.stop - 1} bytes, got {len(key)}; "
-            f"let 'tensorwire analyzer' make one, and copy it to every node"
+            "make one with: umask 077; head -c 32 /dev/urandom > FILE; and copy it to every node"
         )
     return key
-
-
-def create_key(path: Path) -> None:
-    """Make a new key, in a file that must not exist."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
 
 
 class Connection:
