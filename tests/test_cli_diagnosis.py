@@ -7,9 +7,10 @@ import io
 import itertools
 import json
 import os
+import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from fake_job import hang, not_entered
@@ -20,6 +21,7 @@ from tensorwire.cli.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.journal import Journal
 from tensorwire.diagnosis.report import History
+from tensorwire.diagnosis.report.codes import MEANINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,6 +248,23 @@ def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "state.json" in err
     (tmp_path / "state.json").write_text("{}")
     assert run(capsys, "diagnose", "--analyzer-dir", tmp_path)[0] == 1
+
+
+def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -> None:
+    manual = (repository / "docs/diagnosis.md").read_text()
+    assert set(MEANINGS) == set(get_args(model.Code))
+    for code, meaning in MEANINGS.items():
+        section = manual.partition(f"\n### {code}: {meaning.title}\n")[2].partition("\n### ")[0]
+        parts = [part for part in ("What", "Why", "Evidence", "What to do") if f"**{part}.** " in section]
+        assert parts == ["What", "Why", "Evidence", "What to do"], code
+        assert meaning.what in section.replace("\n", " "), code
+    for name, default in dataclasses.asdict(model.Thresholds()).items():
+        assert f"| `--{name.replace('_', '-')}` | {default:g} |" in manual
+    metrics = (repository / "src/tensorwire/diagnosis/metrics.py").read_text()
+    names = re.findall(r'_(?:gauge|labelled)\(\s*"(\w+)"', metrics)
+    names += [f"{name}_total" for name in re.findall(r'_counter\("(\w+)"', metrics)]
+    assert len(names) >= 9
+    assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
 
 
 def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ MEANINGS: dict[Code, Meaning] = {
     ),
     "TW-H3": Meaning(
         "hang inside an operation",
-        "All ranks entered the same operation, and the transfer inside it stopped.",
+        "All ranks entered the same operation alike, and the transfer inside it stopped.",
         "Look at the suspect's node: link, switch port, device, process state. If the hardware is in doubt, take the "
         "node out and restart from the last checkpoint.",
     ),
