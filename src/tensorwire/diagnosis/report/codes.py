@@ -39,7 +39,7 @@ MEANINGS: dict[Code, Meaning] = {
     ),
     "TW-S1": Meaning(
         "slow computation",
-        "A rank arrives late at every operation, and the others wait for it.",
+        "A rank arrives late at operation after operation, and the others wait for it.",
         "Profile the suspect between operations: data loading, garbage collection, uneven work, clocks lowered by "
         "heat, a CPU quota, a neighbour on its node.",
     ),
@@ -50,7 +50,7 @@ MEANINGS: dict[Code, Meaning] = {
     ),
     "TW-S3": Meaning(
         "slow computation and communication",
-        "Ranks arrive late and the transfer is slow as well.",
+        "Ranks arrive late, and the transfer is slow as well.",
         "Both of the above, first on the suspect's node: one cause, such as a CPU that is overloaded, often does both.",
     ),
     "TW-LOST": Meaning(
