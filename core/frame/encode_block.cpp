@@ -214,20 +214,50 @@ EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   return best;
 }
 
+// Neighbouring symbols that are all in the table, those that hold most of the block.
+struct SymbolRange {
+  uint8_t first, size_less_one;
+
+  // No branches: for the vectoriser.
+  bool holds(const uint8_t* symbols, size_t n) const {
+    uint8_t outside = 0;
+    for (size_t i = 0; i < n; ++i) outside |= static_cast<uint8_t>(symbols[i] - first) > size_less_one;
+    return outside == 0;
+  }
+};
+
+SymbolRange most_symbols(const EntropyPlan& plan) {
+  SymbolRange range{};
+  uint64_t most = 0, sum = 0;
+  unsigned first = 0;
+  for (unsigned s = 0; s < kEscapeSymbol; ++s) {
+    sum += plan.histogram[s];
+    if (plan.histogram[s] == 0) sum = 0, first = s + 1;
+    if (sum > most) most = sum, range = {static_cast<uint8_t>(first), static_cast<uint8_t>(s - first)};
+  }
+  return range;
+}
+
 // Symbols that are not in the table become the escape; their x are collected in order.
 void collect_escapes(const Block& block, const EntropyPlan& plan) {
+  constexpr size_t kPortion = 32;  // mostly without any
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
   const unsigned nbytes = rest_nbytes(dtype, true), low = dtype.mantissa_bits - plan.k;
+  const SymbolRange range = most_symbols(plan);
   uint16_t* escapes = scratch.escapes;
-  for (size_t i = 0; i < block.n; ++i) {
-    const uint8_t symbol = scratch.symbols[i];
-    if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
-    uint32_t rest = 0;
-    std::memcpy(&rest, scratch.rests + i * nbytes, nbytes);
-    const uint32_t top = rest >> low & ((1u << plan.k) - 1);
-    *escapes++ = static_cast<uint16_t>(uint32_t{scratch.exponents[i]} << plan.k | top);
-    scratch.symbols[i] = kEscapeSymbol;
+  for (size_t start = 0; start < block.n; start += kPortion) {
+    const bool whole = block.n - start >= kPortion;
+    if (whole && range.holds(scratch.symbols + start, kPortion)) continue;
+    for (size_t i = start; i < (whole ? start + kPortion : block.n); ++i) {
+      const uint8_t symbol = scratch.symbols[i];
+      if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
+      uint32_t rest = 0;
+      std::memcpy(&rest, scratch.rests + i * nbytes, nbytes);
+      const uint32_t top = rest >> low & ((1u << plan.k) - 1);
+      *escapes++ = static_cast<uint16_t>(uint32_t{scratch.exponents[i]} << plan.k | top);
+      scratch.symbols[i] = kEscapeSymbol;
+    }
   }
 }
 
