@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import LimitExceededError
+from ..errors import CorruptDataError, LimitExceededError
 from .encoding import Decoder
 from .model import Observation
 
@@ -44,17 +44,22 @@ class Nodes:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def join(self, name: str) -> None:
+    def join(self, name: str, now: float) -> None:
         """An agent has connected; its next report is a full one. Raises LimitExceededError where there are too many."""
         if name not in self._nodes and len(self._nodes) >= _MAX_NODES:
             raise LimitExceededError(f"more than {_MAX_NODES} nodes report")
         node = self._nodes.setdefault(name, _Node())
         self._num_integers -= node.decoder.num_integers
         node.decoder = Decoder()
+        node.heard = now
 
     def report(self, name: str, report: dict[str, Any], now: float) -> None:
         """Take over what an agent sent. Raises FormatError where it is no report of a node that has joined."""
-        node = self._nodes[name]
+        node = self._nodes.get(name)
+        if node is None:
+            raise CorruptDataError(
+                f"a report of node {name!r}, which was forgotten", advice="let its agent connect again"
+            )
         before = node.decoder.num_integers
         node.decoder.apply(report)
         self._num_integers += node.decoder.num_integers - before
