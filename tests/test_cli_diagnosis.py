@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import io
 import itertools
 import json
 import os
+import pty
 import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
@@ -347,6 +355,33 @@ def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys:
     drawn = drawing(history, [finding], 100)
     assert not set(drawn) & {"\x1b", "\u202e"}
     assert drawn.count("c[bold]") >= 6, "names are no markup"
+
+
+def test_ctrl_c_gives_the_terminal_back(analyzed: Path) -> None:
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
+    command = [sys.executable, "-m", "tensorwire", "watch", "--analyzer-dir", str(analyzed), "--interval", "0.2"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
+    os.close(secondary)
+    shown = b""
+    try:
+        while b"waits in" not in shown:
+            shown += os.read(primary, 1 << 16)
+        watch.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(primary, 1 << 16):
+                shown += data
+        assert watch.wait(timeout=20) == 3
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(primary)
+    screen, _, after = shown.partition(b"\x1b[?1049l")
+    assert b"\x1b[?1049h" in screen
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
+    assert b"Traceback" not in after
+    assert after.index(b"TW-H1 not-entered hang") < after.index(b"run a-run: 4 ranks"), "findings stay to be read"
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 200])

@@ -28,6 +28,7 @@ _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "
            "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
 _MAX_STANDINGS = 8
 _MAX_EVIDENCE = 4
+_MAX_STACK_LINES = 12
 _NARROW = 60
 
 
@@ -91,6 +92,8 @@ def _finding(finding: Finding) -> Iterable[RenderableType]:
     for rank, stack in finding.stacks.items():
         yield Padding(Text(f"stack of rank {rank}:", style="dim"), (0, 0, 0, 2))
         lines = [escape(line) for line in stack.splitlines()]
+        if len(lines) > _MAX_STACK_LINES:
+            lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 
