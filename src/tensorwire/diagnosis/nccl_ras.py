@@ -21,7 +21,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorwire.errors import CorruptDataError, LimitExceededError
+from ..errors import CorruptDataError, LimitExceededError
 
 __all__ = ["RasCommunicator", "RasCount", "RasProcess", "RasRank", "RasStatus", "query_ras"]
 

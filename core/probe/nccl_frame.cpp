@@ -1,0 +1,87 @@
+#include "probe/nccl_frame.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "probe/process.h"
+
+namespace tw::nccl {
+namespace {
+
+const char* text_of(const char* variable, const char* otherwise) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && *text != '\0' ? text : otherwise;
+}
+
+int number_of(const char* variable, int otherwise) {
+  char* end = nullptr;
+  const char* text = text_of(variable, "none");
+  const long number = std::strtol(text, &end, 10);
+  return *end == '\0' && number >= 0 && number <= INT_MAX ? static_cast<int>(number) : otherwise;
+}
+
+// One that is ours and nobody else may enter, made if it is not there. 0 or an errno.
+int make_directory(const char* path) {
+  struct stat facts;
+  if (mkdir(path, 0700) != 0 && errno != EEXIST) return errno;
+  if (lstat(path, &facts) != 0) return errno;
+  const bool is_private = S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
+  return is_private ? 0 : EPERM;
+}
+
+// As the Python probe finds it: what TENSORWIRE_PROBE_DIR says, else a directory for each run.
+int find_directory(const char* run, char (&directory)[PATH_MAX]) {
+  if (const char* given = text_of("TENSORWIRE_PROBE_DIR", nullptr)) {
+    if (std::snprintf(directory, sizeof(directory), "%s", given) >= PATH_MAX) return ENAMETOOLONG;
+    return make_directory(directory);
+  }
+  const int length = std::snprintf(directory, sizeof(directory), "/dev/shm/tensorwire-%u", geteuid());
+  if (const int error = make_directory(directory)) return error;
+  std::snprintf(directory + length, sizeof(directory) - static_cast<size_t>(length), "/%.200s", run);
+  for (char* at = directory + length + 1; *at != '\0'; ++at) {
+    if (std::isalnum(static_cast<unsigned char>(*at)) == 0 && std::strchr("-_", *at) == nullptr) *at = '_';
+  }
+  return make_directory(directory);
+}
+
+// Whether the process that wrote a frame has ended.
+bool is_left_behind(const char* path) {
+  probe::Frame frame;
+  uint8_t boot_id[16];
+  if (tw_probe_read_frame(path, &frame) != 0 || !probe::read_boot_id(boot_id)) return false;
+  return std::memcmp(frame.header.boot_id, boot_id, sizeof(boot_id)) != 0 ||
+         probe::start_time(frame.header.pid) != frame.header.start_time;
+}
+
+}  // namespace
+
+probe::Identity identify_process(int rank, int size) {
+  probe::Identity identity;
+  identity.run_id = text_of("TORCHELASTIC_RUN_ID", "none");
+  identity.rank = number_of("RANK", rank);
+  identity.world_size = static_cast<uint32_t>(number_of("WORLD_SIZE", size));
+  identity.local_rank = number_of("LOCAL_RANK", -1);
+  identity.restart_count = static_cast<uint32_t>(number_of("TORCHELASTIC_RESTART_COUNT", 0));
+  return identity;
+}
+
+int create_frame(const probe::Identity& identity, FramePaths* paths, probe::Probe** probe) {
+  char directory[PATH_MAX];
+  paths->frame[0] = '\0';
+  if (const int error = find_directory(identity.run_id, directory)) return error;
+  std::snprintf(paths->control, sizeof(paths->control), "%s/control", directory);
+  std::snprintf(paths->frame, sizeof(paths->frame), "%s/rank-%d-%u.nccl.frame", directory, identity.rank,
+                identity.restart_count);
+  const int error = tw_probe_create(paths->frame, &identity, probe);
+  if (error != EEXIST || !is_left_behind(paths->frame)) return error;
+  unlink(paths->frame);
+  return tw_probe_create(paths->frame, &identity, probe);
+}
+
+}  // namespace tw::nccl

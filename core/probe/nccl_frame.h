@@ -1,0 +1,22 @@
+// The plugin's own frame: rank-<rank>-<generation>.nccl.frame beside rank-<rank>-<generation>.frame of the Python
+// probe, whether or not there is one. The two know different communicators (NCCL has not heard of torch's process
+// groups), and neither has to outlive the other. A reader of a rank takes both.
+#pragma once
+#include <climits>
+
+#include "probe/frame.h"
+
+namespace tw::nccl {
+
+struct FramePaths {
+  char frame[PATH_MAX + 64];
+  char control[PATH_MAX + 64];  // the control page of the directory
+};
+
+// Who this process is by the environment that launchers set; without one, what the first communicator says.
+probe::Identity identify_process(int rank, int size);
+
+// 0 or an errno. A frame of the same name is replaced if the process that wrote it is gone.
+int create_frame(const probe::Identity& identity, FramePaths* paths, probe::Probe** probe);
+
+}  // namespace tw::nccl
