@@ -18,6 +18,7 @@ import sys
 import termios
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
@@ -33,7 +34,6 @@ from tensorwire.diagnosis.report.codes import MEANINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
@@ -73,9 +73,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
     @contextmanager
     def open_job(
         directory: Path | None, analyzer_directory: Path | None, thresholds: model.Thresholds
-    ) -> Iterator[FakeJob]:
+    ) -> Iterator[tuple[FakeJob, Path]]:
         jobs[0].thresholds = thresholds
-        yield jobs[0]
+        yield jobs[0], Path("a-job")
         jobs[0].closed = True
 
     monkeypatch.setattr(sources, "open_job", open_job)
@@ -105,7 +105,7 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     rows = [line.split() for line in lines if "all_reduce #121 of default_pg " in line]
     assert rows[0] == ["not", *stuck, "1", "14", "s", "2"]
     assert rows[1] == ["waits", *stuck, "3", "14", "s", "0-1,", "3"]
-    assert lines[-1] == "run a-run: 4 ranks, 4 running"
+    assert lines[-1] == "a-job: 4 ranks, 4 running"
 
 
 def test_diagnose_looks_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -330,7 +330,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
 
 def drawing(history: History, findings: list[model.Finding], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(draw(history, findings, width=width))
+    console.print(draw(history, findings, Path("a-job"), width=width))
     return console.file.getvalue()
 
 
@@ -381,7 +381,7 @@ def test_ctrl_c_gives_the_terminal_back(analyzed: Path) -> None:
     assert b"\x1b[?1049h" in screen
     assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
     assert b"Traceback" not in after
-    assert after.index(b"TW-H1 not-entered hang") < after.index(b"run a-run: 4 ranks"), "findings stay to be read"
+    assert after.index(b"TW-H1 not-entered hang") < after.index(b": 4 ranks, 4 running"), "findings stay to be read"
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 200])

@@ -68,7 +68,7 @@ def told(observations: Sequence[model.Observation], finding: model.Finding | Non
 
 
 def render(history: report.History) -> str:
-    return report.render(history, model.Thresholds())
+    return report.render(history, model.Thresholds(), source=EVIL)
 
 
 def evil_job() -> report.History:
@@ -168,7 +168,7 @@ def test_no_text_of_a_job_comes_alive() -> None:
     assert "<img" not in text
     assert "1337" not in text, "no text of a job is a template"
     page = Page(text)
-    assert text.count("{{ 7 * 191 }}") >= 14, "every field is there"
+    assert text.count("{{ 7 * 191 }}") >= 15, "every field is there"
     for tag, attributes in page.tags:
         assert tag not in ("script", "img", "iframe", "object", "embed", "link", "base", "form"), tag
         for name, value in attributes.items():

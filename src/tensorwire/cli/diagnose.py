@@ -50,7 +50,7 @@ def command(
 
     limits = job.thresholds_of(thresholds)
     history = History()
-    with sources.open_job(directory, analyzer_directory, limits) as source:
+    with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         findings: list[Finding] = []
         for findings, started in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
             told_twice = findings and not started and not source.awaits_stacks
@@ -62,5 +62,5 @@ def command(
         verdict.print_findings(findings)
         verdict.print_standings(history)
         print()
-        verdict.print_summary(history, findings, limits)
+        verdict.print_summary(history, findings, limits, path)
     return verdict.exit_code(findings)

@@ -74,13 +74,14 @@ def command(
         raise click.UsageError("expected one of --dir, --analyzer-dir and --recording")
     history = History()
     if recording is not None:
+        origin = recording
         for observation, findings in sources.replay(recording, limits):
             history.add(observation, findings)
     else:
-        with sources.open_job(directory, analyzer_directory, limits) as source:
+        with sources.open_job(directory, analyzer_directory, limits) as (source, origin):
             for _ in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
                 pass
-    _write(path, render(history, limits))
+    _write(path, render(history, limits, source=str(origin)))
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:
         output.print_json({"path": str(path), **verdict.as_object(history, found)})

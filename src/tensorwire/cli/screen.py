@@ -16,6 +16,7 @@ from .output import count, escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from rich.console import RenderableType
@@ -35,7 +36,8 @@ _NARROW = 60
 class Screen:
     """The alternate screen of the terminal while the block lasts; what was there before comes back."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
 
@@ -50,13 +52,13 @@ class Screen:
 
     def show(self, history: History, findings: Sequence[Finding]) -> None:
         """Draw what is known now. Most important first: what does not fit is cut off below."""
-        self._live.update(draw(history, findings, width=self._console.width), refresh=True)
+        self._live.update(draw(history, findings, self._path, width=self._console.width), refresh=True)
 
 
-def draw(history: History, findings: Sequence[Finding], *, width: int) -> RenderableType:
+def draw(history: History, findings: Sequence[Finding], path: Path, *, width: int) -> RenderableType:
     """What the screen shows. On a narrow one some columns are left out."""
     narrow = width < _NARROW
-    parts: list[RenderableType] = [_header(history)]
+    parts: list[RenderableType] = [_header(history, path)]
     parts += [part for finding in findings for part in _finding(finding)]
     if not findings:
         parts.append(Text("no finding", style="green"))
@@ -68,13 +70,11 @@ def draw(history: History, findings: Sequence[Finding], *, width: int) -> Render
     return Group(*parts)
 
 
-def _header(history: History) -> Text:
+def _header(history: History, path: Path) -> Text:
     last = history.last
     assert last is not None, "nothing was looked at"
     counts = ", ".join(f"{number:,} {life}" for life, number in lives(last).items() if number)
-    text = Text.assemble(
-        (f"run {escape(last.run_id or 'unnamed')}", "bold"), f"  {count(last.world_size, 'rank')}: {counts}"
-    )
+    text = Text.assemble((escape(str(path)), "bold"), f"  {count(last.world_size, 'rank')}: {counts}")
     if last.silent_nodes:
         text.append(f"  no word from {escape(', '.join(last.silent_nodes))}", style="yellow")
     return text

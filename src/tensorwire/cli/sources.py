@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from ..diagnosis.frame import root_directory
 from ..diagnosis.journal import STATE, read_state
 from ..diagnosis.report.standing import seconds_text
 
@@ -78,8 +79,10 @@ class _Analyzed:
 
 
 @contextmanager
-def open_job(directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds) -> Iterator[Job]:
-    """The job that an analyzer sees, or else the one whose probes write to a directory of this machine.
+def open_job(
+    directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
+) -> Iterator[tuple[Job, Path]]:
+    """The job that an analyzer sees, or else the one whose probes write to a directory of this machine; and where.
 
     Raises:
         FileNotFoundError: there is no frame of a rank.
@@ -88,7 +91,7 @@ def open_job(directory: Path | None, analyzer_directory: Path | None, thresholds
     if analyzer_directory is not None:
         if directory is not None:
             raise click.UsageError("expected --dir or --analyzer-dir, got both")
-        yield _Analyzed(analyzer_directory)
+        yield _Analyzed(analyzer_directory), analyzer_directory
         return
     found = find_directory(directory)
     if found is None:
@@ -101,14 +104,15 @@ def open_job(directory: Path | None, analyzer_directory: Path | None, thresholds
 
     source = LocalJob(found, thresholds)
     try:
-        yield source
+        yield source, found
     finally:
         source.close()
 
 
 def root_of(directory: Path | None) -> Path:
     """Where to look for frames: the given directory, or the one that probes use."""
-    return directory or Path(os.environ.get("TENSORWIRE_PROBE_DIR") or f"/dev/shm/tensorwire-{os.getuid()}")
+    given = os.environ.get("TENSORWIRE_PROBE_DIR")
+    return directory or (Path(given) if given else root_directory())
 
 
 def find_directory(directory: Path | None) -> Path | None:

@@ -12,6 +12,7 @@ from .failures import FINDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from ..diagnosis.model import Finding, Thresholds
     from ..diagnosis.report import History
@@ -92,14 +93,14 @@ def print_standings(history: History) -> None:
         output.print_line(f"and {output.count(len(groups) - MAX_STANDINGS, 'more place')} of less weight")
 
 
-def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds) -> None:
+def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
     """What was looked at; and where there is no finding, how near it came to one."""
     from ..diagnosis.report import standing
 
     last = history.last
     assert last is not None, "nothing was looked at"
     counts = ", ".join(f"{number:,} {life}" for life, number in standing.lives(last).items() if number)
-    output.print_line(f"run {last.run_id or 'unnamed'}: {output.count(last.world_size, 'rank')}, {counts}")
+    output.print_line(f"{path}: {output.count(last.world_size, 'rank')}, {counts}")
     if last.silent_nodes:
         output.print_line(f"note: no word from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
     if exit_code(findings):

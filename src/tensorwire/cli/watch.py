@@ -58,7 +58,7 @@ def command(
 
     limits = job.thresholds_of(thresholds)
     history = History()
-    with sources.open_job(directory, analyzer_directory, limits) as source:
+    with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave
             looks = sources.follow(source, history, limits, interval=interval, seconds=seconds)
             if as_json:
@@ -68,7 +68,7 @@ def command(
             elif sys.stdout.isatty():
                 from .screen import Screen
 
-                with Screen() as screen:
+                with Screen(path) as screen:
                     for findings, _ in looks:
                         screen.show(history, findings)
             else:
@@ -78,5 +78,5 @@ def command(
         found = [episode.finding for episode in history.episodes.values()]
         if sys.stdout.isatty() and not as_json and history.last is not None:
             verdict.print_findings(found)  # the screen is gone
-            verdict.print_summary(history, found, limits)
+            verdict.print_summary(history, found, limits, path)
     return verdict.exit_code(found)

@@ -24,12 +24,13 @@ __all__ = ["History", "render"]
 _MAX_STANDINGS = 24
 
 
-def render(history: History, thresholds: Thresholds) -> str:
+def render(history: History, thresholds: Thresholds, *, source: str) -> str:
     """The page, as text.
 
     Args:
         history: with at least one observation.
         thresholds: what was told with.
+        source: where the observations came from, for the reader.
 
     Raises:
         ValueError: the history is empty.
@@ -56,6 +57,7 @@ def render(history: History, thresholds: Thresholds) -> str:
         version=__version__,
         written=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         last=last,
+        source=source,
         span=last.time - start,
         start=start,
         lives=lives(last),
