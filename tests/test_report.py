@@ -258,6 +258,17 @@ def test_places() -> None:
     assert standing.lives(stuck) == {"running": 2, "stopped": 1, "exited": 0, "lost": 1, "unseen": 0}
 
 
+def test_nobody_is_behind_in_messages() -> None:
+    """The ends of a pair count apart: a receiver that has entered less is not missing."""
+    observation = hang(2, culprit=1)[-1]
+    for one in observation.ranks.values():
+        group = one.communicators[0]
+        group.operation = model.Operation(group.enqueued, "send" if one.rank == 0 else "recv", root=1 - one.rank)
+    places = standing.places(observation)
+    assert [(place.state, place.behind) for place in places] == [("waits", 0), ("idle", 0)]
+    assert standing.slowest(places) == []
+
+
 @pytest.mark.parametrize(
     ("ranks", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 4, 6, 7], "0-2, 4, 6-7")]
 )

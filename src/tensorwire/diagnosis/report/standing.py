@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from ..analyzer.job import PAIRWISE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -71,6 +73,8 @@ def places(observation: Observation, previous: Observation | None = None) -> lis
     waits: dict[str, tuple[float, str]] = {}  # of communicators where a rank waits: how long, in what
     for rank in observation.ranks.values():
         for group in rank.communicators:
+            if _is_pairwise(group):
+                continue  # the two ends count apart
             front[group.id] = max(front.get(group.id, 0), group.enqueued)
             if _waits(rank, group) and (group.open_seconds or 0.0) > waits.get(group.id, (0.0, ""))[0]:
                 waits[group.id] = (group.open_seconds or 0.0, group.operation.name if group.operation else "")
@@ -154,12 +158,16 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def _is_pairwise(group: Communicator) -> bool:
+    return group.operation is not None and group.operation.name in PAIRWISE
+
+
 def _waits(rank: Rank, group: Communicator) -> bool:
     return rank.process.life in ("running", "stopped") and (group.open_seconds or 0.0) >= WAIT_SECONDS
 
 
 def _place(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> Place:
-    behind = max((front[group.id] - group.enqueued for group in rank.communicators), default=0)
+    behind = max((front[group.id] - group.enqueued for group in rank.communicators if group.id in front), default=0)
     timings = [group.timing for group in rank.communicators if group.timing and group.timing.num_rounds]
     rounds = sum(timing.num_rounds for timing in timings)
     mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
