@@ -1,4 +1,4 @@
-"""Properties that hold for every job: names of ranks do not matter, nor how often the same is seen, nor what is not new."""
+"""Properties of all jobs: names of ranks do not matter, nor how often the same is seen, nor what is not new."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def stopped_inside(culprit: int) -> Callable[[float], Observation]:
 
 
 @pytest.mark.parametrize("fault", [one_late, slow_link, not_entered, other_size, stopped_inside])
-def test_every_place_of_the_culprit_gives_the_same_class(
+def test_every_place_of_the_culprit_gives_the_same(
     fault: Callable[[int], Callable[[float], Observation]],
 ) -> None:
     results = []

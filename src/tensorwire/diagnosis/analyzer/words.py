@@ -33,8 +33,8 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(value: float) -> str:
-    if value < 0.1:
-        return f"{value * 1000:.2f} ms"
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
     if value < 600:
         return f"{value:.1f} s"
     return f"{value / 60:.0f} min"

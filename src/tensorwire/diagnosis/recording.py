@@ -1,0 +1,176 @@
+"""Recordings: what the analyzer saw of a job, to be analyzed again.
+
+A recording is lines of JSON, compressed with gzip. The first names format and version. Each of the others is an
+observation, its nodes as :mod:`encoding` reports what changed on them since the line before, or a stack. So a replay
+sees what an analyzer behind a network saw: times to a microsecond, CPU times to 10 ms.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import CorruptDataError, FormatError
+from .analyzer import Analyzer
+from .encoding import Decoder, Encoder
+from .model import Edge, Observation, Rank, Thresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from .model import Finding
+
+_FORMAT: Final = {"format": "tensorwire recording", "version": 1}
+_MAX_NBYTES = 64 << 20
+_MAX_LINE_NBYTES = 256 << 20  # the first line of the largest job
+_LEVEL = 6
+
+
+class Recorder:
+    """Writes a recording, as a context manager or until `close`. For one thread.
+
+    What is written stays readable up to its last line if the process dies. Past `max_nbytes` the file is moved to
+    `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, *, max_nbytes: int = _MAX_NBYTES) -> None:
+        self._path = path
+        self._max_nbytes = max_nbytes
+        self._begin()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, observation: Observation) -> None:
+        """Add what changed since the last observation."""
+        if self._raw.tell() > self._max_nbytes:
+            self.close()
+            self._begin()
+        parts = _by_node(observation)
+        for name in self._encoders.keys() - parts.keys():
+            del self._encoders[name]
+        nodes = {}
+        for name, part in parts.items():
+            nodes[name] = self._encoders.setdefault(name, Encoder()).report(part)
+        self._line(
+            {
+                "time": observation.time,
+                "run": observation.run_id,
+                "world_size": observation.world_size,
+                "silent_nodes": observation.silent_nodes,
+                "nodes": nodes,
+            }
+        )
+
+    def add_stack(self, rank: int, text: str) -> None:
+        """Add what the analyzer was given of a rank's stack."""
+        self._line({"rank": rank, "stack": text})
+
+    def close(self) -> None:
+        self._file.close()
+        self._raw.close()
+
+    def _begin(self) -> None:
+        if self._path.exists():
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._encoders: dict[str, Encoder] = {}
+        self._raw = self._path.open("xb")
+        # Neither the name nor the time of the file: the same observations make the same bytes.
+        self._file = gzip.GzipFile("", "wb", _LEVEL, self._raw, mtime=0)
+        self._line(_FORMAT)
+
+    def _line(self, entry: dict[str, Any]) -> None:
+        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        self._file.flush(zlib.Z_SYNC_FLUSH)
+        self._raw.flush()
+
+
+def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
+    """The observations of a recording, each with what an analyzer finds in it and all before.
+
+    A recording that breaks off, because its writer died, ends with its last whole line.
+
+    Raises:
+        CorruptDataError: the file is not a recording of this version, or is damaged.
+        OSError: it cannot be read.
+    """
+    analyzer = Analyzer(thresholds)
+    decoders: dict[str, Decoder] = {}
+    number = 0
+    try:
+        for number, line in enumerate(_lines(path), 1):
+            entry = json.loads(line)
+            if number == 1:
+                if entry != _FORMAT:
+                    raise ValueError("the first line is not that of a recording of this version")
+            elif "stack" in entry:
+                analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
+            else:
+                observation = _observation(entry, decoders)
+                yield observation, analyzer.update(observation)
+        if number == 0:
+            raise ValueError("it is empty")
+    except FormatError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
+        message = f"expected a recording of a job, line {max(number, 1)} is none: {error}"
+        raise CorruptDataError(message, file=path, advice="record it again, with this tensorwire") from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") as file:
+        while True:
+            try:
+                line = file.readline(_MAX_LINE_NBYTES)
+            except EOFError:
+                return
+            if not line.endswith(b"\n"):
+                if len(line) == _MAX_LINE_NBYTES:
+                    raise ValueError("it is longer than any job needs")
+                return
+            yield line
+
+
+def _by_node(observation: Observation) -> dict[str, Observation]:
+    ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
+    for number, rank in observation.ranks.items():
+        ranks[rank.node][number] = rank
+    edges: dict[str, list[Edge]] = defaultdict(list)
+    for edge in observation.edges:
+        if edge.rank in observation.ranks:
+            edges[observation.ranks[edge.rank].node].append(edge)
+    time, run_id, world_size = observation.time, observation.run_id, observation.world_size
+    return {name: Observation(time, run_id, world_size, part, edges[name]) for name, part in ranks.items()}
+
+
+def _observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
+    ranks: dict[int, Rank] = {}
+    edges: list[Edge] = []
+    for name in decoders.keys() - entry["nodes"].keys():
+        del decoders[name]
+    for name, report in entry["nodes"].items():
+        decoder = decoders.setdefault(name, Decoder())
+        decoder.apply(report)
+        ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
+        edges += decoder.edges()
+    return Observation(
+        float(entry["time"]),
+        str(entry["run"]),
+        int(entry["world_size"]),
+        ranks,
+        edges,
+        [str(name) for name in entry["silent_nodes"]],
+    )
