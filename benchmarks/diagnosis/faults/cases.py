@@ -1,0 +1,354 @@
+"""What goes wrong in a job, and what the analyzer has to say of it.
+
+The faulty rank is rotated over all positions. A case with `mend` leaves the job as it was, and the next one has it;
+the others have a job of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from .network import CpuQuota
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .launch import TrainingJob
+    from .network import Network
+
+WORLD = [0, 1, 2, 3]
+Kind = Literal["lost", "hang", "slow", "none"]
+
+
+@dataclass
+class Scene:
+    """A case in progress: whom it befell, and what has to be undone."""
+
+    job: TrainingJob
+    rank: int
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def tell(self, do: str, ranks: list[int] | None = None, **arguments: Any) -> None:
+        """Have the faulty rank, or others, do something before their next round."""
+        self.job.command([self.rank] if ranks is None else ranks, do, **arguments)
+
+    def together(self, do: str, ranks: list[int], **arguments: Any) -> int:
+        """Have several ranks do something before the same round; gives its number."""
+        number = self.job.next_round()
+        self.job.command(ranks, do, at=number, **arguments)
+        return number
+
+    def change(self, **settings: Any) -> None:
+        """Change settings of the faulty rank, until it is undone."""
+        self.tell("set", **settings)
+        self.undo.append(lambda: self.tell("set", **dict.fromkeys(settings, 0)))
+
+    @property
+    def network(self) -> Network:
+        assert self.job.network is not None
+        return self.job.network
+
+    @property
+    def others(self) -> list[int]:
+        return [rank for rank in WORLD if rank != self.rank]
+
+    @property
+    def pid(self) -> int:
+        return self.job.pids[self.rank]
+
+    def mend(self) -> None:
+        for undo in reversed(self.undo):
+            undo()
+        self.undo.clear()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, or something that only looks like one.
+
+    `code` is "" where no finding may come up; then `notice` may be expected, about the faulty rank.
+    """
+
+    name: str
+    code: str
+    inject: Callable[[Scene], None]
+    about: str
+    mends: bool = False  # the job goes on afterwards
+    settings: dict[str, Any] = field(default_factory=dict)
+    needs: Literal["", "quota", "links", "loss"] = ""
+    suspects: Callable[[int], list[int]] = lambda rank: [rank]
+    sides: Callable[[int], list[list[int]]] = lambda rank: []
+    seconds: float = 6.0  # to watch where nothing is expected, else at most to wait for the verdict
+    only_rank: int | None = None
+    notice: bool = False
+    stack: str = ""  # a function that the suspect's stack has to show
+
+    @property
+    def kind(self) -> Kind:
+        if self.code.startswith("TW-H"):
+            return "hang"
+        if self.code.startswith("TW-S"):
+            return "slow"
+        return "lost" if self.code else "none"
+
+    @property
+    def uses_network(self) -> bool:
+        return self.needs in ("links", "loss")
+
+    def rank(self, run: int) -> int:
+        return run % len(WORLD) if self.only_rank is None else self.only_rank
+
+
+# Lost.
+
+
+def _die(scene: Scene) -> None:
+    scene.job.signal(scene.rank, signal.SIGKILL)
+
+
+# Hangs.
+
+_HELD = 7.0  # seconds; longer than it takes to see it
+
+
+def _sleep(scene: Scene) -> None:
+    scene.tell("sleep", seconds=_HELD)
+
+
+def _stop_before(scene: Scene) -> None:
+    scene.tell("stop")
+    scene.undo.append(lambda: scene.job.signal(scene.rank, signal.SIGCONT))
+
+
+def _stop_inside(scene: Scene) -> None:
+    number = scene.together("transfer", scene.others, numel=1 << 23)
+    scene.tell("stop_inside", at=number, numel=1 << 23)
+    scene.undo.append(lambda: scene.job.signal(scene.rank, signal.SIGCONT))
+
+
+def _differ(do: str) -> Callable[[Scene], None]:
+    """The faulty rank calls something else than all_reduce."""
+
+    def inject(scene: Scene) -> None:
+        scene.tell(do)
+
+    return inject
+
+
+def _other_order(scene: Scene) -> None:
+    number = scene.together("two_groups", scene.others, swapped=False)
+    scene.tell("two_groups", at=number, swapped=True)
+
+
+def _wrong_root(scene: Scene) -> None:
+    right = (scene.rank + 3) % len(WORLD)
+    number = scene.together("broadcast", scene.others, src=right)
+    scene.tell("broadcast", at=number, src=scene.rank)
+
+
+def _split(scene: Scene) -> None:
+    scene.together("other_operation", _half(scene.rank))
+
+
+def _half(rank: int) -> list[int]:
+    return sorted((rank, (rank + 1) % len(WORLD)))
+
+
+def _halves(rank: int) -> list[list[int]]:
+    return [_half(rank), sorted(set(WORLD) - set(_half(rank)))]
+
+
+def _link_down(scene: Scene) -> None:
+    scene.network.cut(scene.rank)
+    scene.undo.append(lambda: scene.network.mend(scene.rank))
+
+
+def _choke(kilobits: int) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        scene.network.shape(scene.rank, kilobits)
+        scene.undo.append(lambda: scene.network.mend(scene.rank))
+
+    return inject
+
+
+# Slow.
+
+
+def _late(scene: Scene) -> None:
+    scene.change(late=0.2)
+
+
+def _load(scene: Scene) -> None:
+    scene.change(load=0.2)
+
+
+def _collect_garbage(scene: Scene) -> None:
+    scene.change(heap=300_000)
+
+
+def _duty(scene: Scene) -> None:
+    """The rank runs for a moment, then is stopped for longer, again and again."""
+    over = threading.Event()
+
+    def toggle() -> None:
+        while not over.is_set():
+            os.kill(scene.pid, signal.SIGSTOP)
+            time.sleep(0.25)
+            os.kill(scene.pid, signal.SIGCONT)
+            over.wait(0.03)
+
+    thread = threading.Thread(target=toggle)
+    thread.start()
+
+    def undo() -> None:
+        over.set()
+        thread.join()
+
+    scene.undo.append(undo)
+
+
+def _quota(scene: Scene) -> None:
+    quota = CpuQuota(scene.pid, 0.1)
+    scene.undo.append(quota.lift)
+
+
+def _lose(share: float) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        scene.network.lose(scene.rank, share)
+        scene.undo.append(lambda: scene.network.mend(scene.rank))
+
+    return inject
+
+
+def _other(rank: int) -> int:
+    return (rank + 2) % len(WORLD)
+
+
+def _late_and_choked(scene: Scene) -> None:
+    scene.change(late=0.2)
+    _choke(_THROTTLED)(scene)
+
+
+def _late_and_another_choked(scene: Scene) -> None:
+    scene.change(late=0.2)
+    other = _other(scene.rank)
+    scene.network.shape(other, _THROTTLED)
+    scene.undo.append(lambda: scene.network.mend(other))
+
+
+# Nothing wrong.
+
+
+def _nothing(scene: Scene) -> None:
+    pass
+
+
+def _checkpoint_all(scene: Scene) -> None:
+    scene.together("checkpoint", WORLD, seconds=5.0)
+
+
+def _away(do: str, declared: bool) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        scene.tell(do, seconds=_HELD, declared=declared)
+
+    return inject
+
+
+def _uneven(scene: Scene) -> None:
+    scene.change(late=0.008)
+
+
+def _last_batch(scene: Scene) -> None:
+    """The ranks' data end unevenly, epoch after epoch."""
+    first = scene.job.next_round()
+    for epoch in range(4):
+        scene.tell("sleep", at=first + 40 * epoch, seconds=0.12)
+
+
+def _slow_step(scene: Scene) -> None:
+    scene.tell("sleep", seconds=1.5)
+
+
+def _huge_transfer(scene: Scene) -> None:
+    """On a network so slow that it takes longer than the hang gate."""
+    for rank in WORLD:
+        scene.network.shape(rank, 40_000)
+        scene.undo.append(lambda rank=rank: scene.network.mend(rank))  # type: ignore[misc]
+    scene.together("transfer", WORLD, numel=5 << 20)
+
+
+def _corrupt(scene: Scene) -> None:
+    """The frame of a rank is overwritten, and stays so as far as its probe does not write it again."""
+    for path in scene.job.frames.glob(f"rank-{scene.rank}-*.frame"):
+        before = path.read_bytes()
+        path.write_bytes(os.urandom(len(before)))
+        scene.undo.append(lambda path=path, before=before: path.write_bytes(before[:256]))  # type: ignore[misc]
+
+
+def _step_clock(scene: Scene) -> None:
+    scene.tell("step_clock", seconds=3600)
+    scene.undo.append(lambda: scene.tell("step_clock", seconds=0))
+
+
+_THROTTLED = 40_000  # kilobits a second: 1 MiB of gradients take a quarter of a second and more
+_BULK = {"numel": [1 << 18]}
+_MIXED = {"numel": [1, 100, 4096, 1 << 16, 1 << 18], "pairs": True}
+_PAIRS = {"pairs": True}
+
+CASES = [
+    Case("lost-sigkill", "TW-LOST", _die, "SIGKILL"),
+    Case("lost-exit", "TW-LOST", _differ("exit"), "sys.exit(1)"),
+    Case("lost-exception", "TW-LOST", _differ("fail"), "an uncaught ValueError"),
+    Case("h1-sleep", "TW-H1", _sleep, "sleeps instead of entering", mends=True, stack="sleep"),
+    Case("h1-gil", "TW-H1", _differ("hold_gil"), "busy loop in C that holds the GIL", stack="hold_gil"),
+    Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
+    Case("h1-other-group", "TW-H1", _sleep, "sleeps; its pair hangs in the pair's group, the others in the world's",
+         mends=True, settings=_PAIRS, stack="sleep"),
+    Case("h1-undeclared", "TW-H1", _away("checkpoint", False), "rank 0 writes a checkpoint and nobody said so",
+         mends=True, only_rank=0, stack="checkpoint"),
+    Case("h2-operation", "TW-H2", _differ("other_operation"), "broadcast instead of all_reduce"),
+    Case("h2-order", "TW-H2", _other_order, "two groups in opposite order"),
+    Case("h2-size", "TW-H2", _differ("other_size"), "512 elements instead of 256; gloo aborts"),
+    Case("h2-dtype", "TW-H2", _differ("other_dtype"), "float64 instead of float32; gloo aborts"),
+    Case("h2-root", "TW-H2", _wrong_root, "broadcast from another root"),
+    Case("h2-split", "TW-H2", _split, "two ranks call broadcast, two all_reduce: no culprit to name",
+         suspects=lambda rank: [], sides=_halves),
+    Case("h3-sigstop", "TW-H3", _stop_inside, "SIGSTOP within all_reduce", mends=True),
+    Case("h3-link", "TW-H3", _link_down, "link down", needs="links", settings=_BULK),
+    Case("h3-choke", "TW-H3", _choke(8), "egress choked to 8 kbit/s", needs="links", settings=_BULK),
+    Case("s1-sleep", "TW-S1", _late, "sleeps 0.2 s in each step", mends=True, seconds=20),
+    Case("s1-duty", "TW-S1", _duty, "stopped 9/10 of the time", mends=True, seconds=20),
+    Case("s1-gc", "TW-S1", _collect_garbage, "garbage collection in each step", mends=True, seconds=20),
+    Case("s1-loader", "TW-S1", _load, "data loader takes 0.2 s for a batch", mends=True, seconds=20),
+    Case("s1-quota", "TW-S1", _quota, "CPU quota of 10 %", needs="quota", settings={"spin": 0.01}, mends=True,
+         seconds=20),
+    Case("s2-egress", "TW-S2", _choke(_THROTTLED), "egress throttled to 40 Mbit/s", needs="links", settings=_BULK,
+         mends=True, seconds=20),
+    Case("s2-loss", "TW-S2", _lose(0.25), "25 % of the packets to it are lost", needs="loss", settings=_BULK,
+         mends=True, seconds=20),
+    Case("s3-one", "TW-S3", _late_and_choked, "late by 0.2 s, and egress throttled", needs="links", settings=_BULK,
+         mends=True, seconds=20),
+    Case("s3-two", "TW-S3", _late_and_another_choked, "late by 0.2 s, and another rank's egress throttled",
+         needs="links", settings=_BULK, mends=True, seconds=20, suspects=lambda rank: [rank, _other(rank)]),
+    Case("healthy", "", _nothing, "200 rounds and more of mixed sizes, two groups", settings=_MIXED, mends=True,
+         seconds=10),
+    Case("checkpoint-all", "", _checkpoint_all, "all ranks write a checkpoint for 5 s", mends=True, seconds=8),
+    Case("checkpoint-one", "", _away("checkpoint", True), "rank 0 writes a checkpoint and declares it", mends=True,
+         only_rank=0, notice=True, stack="checkpoint", seconds=_HELD + 1),
+    Case("evaluation-one", "", _away("evaluate", True), "rank 0 evaluates and declares it", mends=True, only_rank=0,
+         notice=True, stack="evaluate", seconds=_HELD + 1),
+    Case("compile", "", _nothing, "a first step of 5 s", settings={"compile": 5.0}, seconds=9),
+    Case("last-batch", "", _last_batch, "an uneven last batch, four times", mends=True),
+    Case("uneven", "", _uneven, "40 % more compute in one rank", mends=True),
+    Case("slow-step", "", _slow_step, "one step takes 1.5 s", mends=True),
+    Case("huge-transfer", "", _huge_transfer, "one all_reduce that takes longer than the hang gate", needs="links",
+         mends=True, seconds=9),
+    Case("little-loss", "", _lose(0.01), "1 % of the packets lost", needs="loss", settings=_BULK, mends=True),
+    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise"),
+]  # fmt: skip
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,43 @@
+"""Whether what was found is what had happened. Strict: whatever else is found beside it makes a run wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .watch import Look, is_finding
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Finding
+
+    from .cases import Case
+
+
+def is_expected(case: Case, rank: int, finding: Finding) -> bool:
+    """Class and rank."""
+    same_sides = sorted(map(sorted, finding.sides)) == sorted(case.sides(rank))
+    return finding.code == case.code and sorted(finding.suspects) == sorted(case.suspects(rank)) and same_sides
+
+
+def complaint(case: Case, rank: int, looks: list[Look], start: float) -> str:
+    """What is wrong with what was found since the fault; "" if it is as expected throughout."""
+    named = [(look.time - start, finding) for look in looks for finding in look.findings if is_finding(finding)]
+    for seconds, finding in named:
+        if not case.code or not is_expected(case, rank, finding):
+            return f"after {seconds:.1f} s {_said(finding)}"
+    if case.code and not named:
+        return "nothing found"
+    told = [finding for look in looks for finding in look.findings]
+    if case.notice and not any(is_notice(finding, rank) for finding in told):
+        return "no notice of whom the others wait for"
+    if case.stack and not any(case.stack in finding.stacks.get(rank, "") for finding in told):
+        return f"no stack of rank {rank} that shows {case.stack}"
+    return ""
+
+
+def is_notice(finding: Finding, rank: int) -> bool:
+    return finding.level == "notice" and finding.suspects == [rank]
+
+
+def _said(finding: Finding) -> str:
+    sides = f" {finding.sides}" if finding.sides else ""
+    return f"{finding.code} {finding.suspects}{sides} ({finding.confidence:.2f}): {finding.summary}"

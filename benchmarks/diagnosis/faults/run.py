@@ -1,0 +1,143 @@
+"""Runs cases, each as often as wanted, in as few jobs as will do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .cases import Case, Scene
+from .judge import complaint, is_notice
+from .launch import Nursery, TrainingJob
+from .network import Network, missing
+from .watch import Watch, is_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorwire.diagnosis.model import Finding, Observation
+
+_BASELINE_SECONDS = 4.5  # of good times, before anything can be called slow
+_MOMENT_SECONDS = 1.0  # before a hang, and after a verdict, in case it changes
+_CALM_SECONDS = 2.5  # without findings, after a fault is mended
+_PATIENCE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    rank: int
+    wrong: str  # what was wrong; "" if nothing
+    seconds: float | None  # from the fault to the first finding
+
+
+class Stage:
+    """The job that cases run in, one after another as long as they fit, and what watches it."""
+
+    def __init__(self) -> None:
+        self._nursery: Nursery | None = None
+        self._job: TrainingJob | None = None
+        self._watch: Watch | None = None
+        self._network: Network | None = None
+        self._key: object = None
+
+    def run(self, case: Case, rank: int, record: Callable[[Observation], None] | None = None) -> Outcome:
+        """Run a case once. With `record`, in a job of its own, which is recorded from its start."""
+        job, watch = self._prepare(case, record)
+        scene = Scene(job, rank)
+        start = time.monotonic()
+        try:
+            case.inject(scene)
+            self._await_verdict(case, rank, watch)
+        finally:
+            looks = watch.since(start)
+            scene.mend()
+        first = next((look.time - start for look in looks if any(map(is_finding, look.findings))), None)
+        outcome = Outcome(rank, complaint(case, rank, looks, start), first)
+        if record is not None or not case.mends or not self._is_calm_again(job, watch):
+            self.clear()
+        return outcome
+
+    def _prepare(self, case: Case, record: Callable[[Observation], None] | None) -> tuple[TrainingJob, Watch]:
+        key = (case.uses_network, sorted(case.settings.items()))
+        if record is not None or key != self._key or not case.mends:
+            self.clear()
+        if self._job is None or self._watch is None:
+            self._nursery = self._nursery or Nursery()
+            if case.uses_network:
+                self._network = Network(self._nursery, 4)
+            self._job = TrainingJob(self._nursery, case.settings, network=self._network)
+            self._watch = Watch(self._job.frames, record)
+            self._key = key
+            if "compile" not in case.settings:
+                self._job.wait_for_round(3)
+                is_quick = case.kind in ("lost", "hang")
+                self._watch.wait(_MOMENT_SECONDS if is_quick else _BASELINE_SECONDS)
+        return self._job, self._watch
+
+    def _await_verdict(self, case: Case, rank: int, watch: Watch) -> None:
+        def is_judged(findings: list[Finding]) -> bool:
+            if case.kind == "none":
+                return any(map(is_finding, findings))
+            named = [finding for finding in findings if is_finding(finding)]
+            return bool(named) and (not case.stack or any(rank in finding.stacks for finding in named))
+
+        watch.wait(case.seconds, is_judged)
+        if case.notice:
+            watch.wait(_MOMENT_SECONDS, lambda findings: any(is_notice(finding, rank) for finding in findings))
+        if case.kind != "none":
+            watch.wait(_MOMENT_SECONDS)
+
+    def _is_calm_again(self, job: TrainingJob, watch: Watch) -> bool:
+        """Whether the job works as before, and nothing stands against it for a while."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        if not job.is_whole:
+            return False
+        try:
+            job.wait_for_round(job.next_round() + 5, _PATIENCE_SECONDS)
+        except RuntimeError:
+            return False
+        calm = time.monotonic()
+        while time.monotonic() < deadline:
+            if watch.standing:
+                calm = time.monotonic()
+            elif time.monotonic() - calm > _CALM_SECONDS:
+                return True
+            watch.wait(0.1)
+        return False
+
+    def clear(self) -> None:
+        """End the job."""
+        watch, job, network = self._watch, self._job, self._network
+        self._watch = self._job = self._network = self._key = None
+        try:
+            if watch is not None:
+                watch.close()
+        finally:
+            if job is not None:
+                job.close()
+            if network is not None:
+                network.close()
+
+    def close(self) -> None:
+        try:
+            self.clear()
+        finally:
+            if self._nursery is not None:
+                self._nursery.close()
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def reason_to_skip(case: Case) -> str:
+    return missing(case.needs) if case.needs else ""
+
+
+def show(case: Case, outcome: Outcome) -> None:
+    seconds = "" if outcome.seconds is None else f" after {outcome.seconds:.1f} s"
+    verdict = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
+    print(f"{case.name} at rank {outcome.rank}{seconds}: {verdict}", file=sys.stderr, flush=True)

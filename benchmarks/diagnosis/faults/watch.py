@@ -1,0 +1,84 @@
+"""Looks at a job as `tensorwire watch` does, and remembers what was found when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorwire.diagnosis.model import Finding, Observation, Thresholds
+from tensorwire.diagnosis.service import LocalJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+THRESHOLDS = Thresholds(hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
+_INTERVAL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    time: float
+    findings: list[Finding]
+
+
+class Watch:
+    """Agent and analyzer in a thread of their own, from now until `close`.
+
+    Args:
+        record: is given every observation.
+    """
+
+    def __init__(self, frames: Path, record: Callable[[Observation], None] | None = None) -> None:
+        self.looks: list[Look] = []
+        self._record = record
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, args=(frames,))
+        self._thread.start()
+
+    def _poll(self, frames: Path) -> None:
+        try:
+            job = LocalJob(frames, THRESHOLDS)
+            try:
+                while not self._over.is_set():
+                    observation, findings = job.poll()
+                    if self._record is not None:
+                        self._record(observation)
+                    self.looks.append(Look(observation.time, findings))
+                    self._over.wait(_INTERVAL_SECONDS)
+            finally:
+                job.close()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def standing(self) -> list[Finding]:
+        """What is found at present."""
+        return self.looks[-1].findings if self.looks else []
+
+    def since(self, start: float) -> list[Look]:
+        return [look for look in list(self.looks) if look.time >= start]
+
+    def wait(self, seconds: float, until: Callable[[list[Finding]], bool] = lambda findings: False) -> bool:
+        """Watch on, until what is found satisfies a condition; whether it did."""
+        deadline = time.monotonic() + seconds
+        while not until(self.standing):
+            if self._error is not None:
+                raise self._error
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+def is_finding(finding: Finding) -> bool:
+    return finding.level == "finding"
