@@ -75,7 +75,7 @@ def _fetch(target: Target) -> str:
     if _catches(target.pid):
         return _signal(target)
     try:
-        return worker_server.dump_traceback(target.frame, timeout=_ANSWER_SECONDS)
+        return worker_server.dump_traceback(target.frame.with_suffix(".sock"), timeout=_ANSWER_SECONDS)
     except (OSError, ValueError) as error:
         return _py_spy(target, f"its worker server does not answer ({error})")
 
