@@ -26,13 +26,34 @@ int number_of(const char* variable, int otherwise) {
   return *end == '\0' && number >= 0 && number <= INT_MAX ? static_cast<int>(number) : otherwise;
 }
 
-// One that is ours and nobody else may enter, made if it is not there. 0 or an errno.
-int make_directory(const char* path) {
+// One that is ours and that nobody else may write to, made if it is not there. 0 or an errno.
+int make_directory(char* path) {
   struct stat facts;
+  for (char* slash = std::strchr(path + 1, '/'); slash != nullptr; slash = std::strchr(slash + 1, '/')) {
+    *slash = '\0';
+    mkdir(path, 0700);  // what is in the way shows below
+    *slash = '/';
+  }
   if (mkdir(path, 0700) != 0 && errno != EEXIST) return errno;
   if (lstat(path, &facts) != 0) return errno;
-  const bool is_private = S_ISDIR(facts.st_mode) && facts.st_uid == geteuid() && (facts.st_mode & 077) == 0;
-  return is_private ? 0 : EPERM;
+  const bool is_ours = S_ISDIR(facts.st_mode) && facts.st_uid == getuid() && (facts.st_mode & 022) == 0;
+  return is_ours ? 0 : EPERM;
+}
+
+// The name of a run's directory: as diagnosis/frame.py has it, up to 100 characters of its id, odd ones replaced.
+void append_name(char* directory, size_t room, const char* run) {
+  size_t length = std::strlen(directory);
+  directory[length++] = '/';
+  int num_characters = 0;
+  for (bool is_leading = true; *run != '\0' && length + 1 < room; ++run) {
+    const auto byte = static_cast<unsigned char>(*run);
+    if ((byte & 0xC0) != 0x80 && ++num_characters > 100) break;
+    if (is_leading && byte == '.') continue;
+    is_leading = false;
+    const bool is_kept = byte >= 0x80 || std::isalnum(byte) != 0 || byte == '_' || byte == '-' || byte == '.';
+    directory[length++] = is_kept ? *run : '_';
+  }
+  directory[length] = '\0';
 }
 
 // As the Python probe finds it: what TENSORWIRE_PROBE_DIR says, else a directory for each run.
@@ -41,12 +62,9 @@ int find_directory(const char* run, char (&directory)[PATH_MAX]) {
     if (std::snprintf(directory, sizeof(directory), "%s", given) >= PATH_MAX) return ENAMETOOLONG;
     return make_directory(directory);
   }
-  const int length = std::snprintf(directory, sizeof(directory), "/dev/shm/tensorwire-%u", geteuid());
+  std::snprintf(directory, sizeof(directory), "/dev/shm/tensorwire-%u", getuid());
   if (const int error = make_directory(directory)) return error;
-  std::snprintf(directory + length, sizeof(directory) - static_cast<size_t>(length), "/%.200s", run);
-  for (char* at = directory + length + 1; *at != '\0'; ++at) {
-    if (std::isalnum(static_cast<unsigned char>(*at)) == 0 && std::strchr("-_", *at) == nullptr) *at = '_';
-  }
+  append_name(directory, sizeof(directory), run);
   return make_directory(directory);
 }
 

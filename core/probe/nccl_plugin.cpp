@@ -92,7 +92,7 @@ int start_event(void* context, void** handle, Descr* descr) {
     }
     case kEventProxyOp: {
       const ProxyOp& op = descr->proxyOp;
-      const bool is_ours = op.pid == getpid();  // else context and parent are addresses of another process
+      const bool is_ours = op.pid == frame_pid;  // else context and parent are addresses of another process
       if (is_ours) *handle = start_proxy_op(context, op.isSend != 0, op.chunkSize > 0 ? op.chunkSize : 0);
       break;
     }

@@ -210,12 +210,12 @@ void a_frame_of_a_process_that_lives_is_not() {
 
 void a_directory_for_the_run() {
   char user[64];
-  std::snprintf(user, sizeof(user), "/dev/shm/tensorwire-%u", geteuid());
+  std::snprintf(user, sizeof(user), "/dev/shm/tensorwire-%u", getuid());
   unsetenv("TENSORWIRE_PROBE_DIR");
-  const std::string run = "../job:" + std::to_string(getpid());
+  const std::string run = "../jöb/" + std::to_string(getpid());
   setenv("TORCHELASTIC_RUN_ID", run.c_str(), 1);
   Nccl6 nccl;
-  const std::string expected = std::string(user) + "/___job_" + std::to_string(getpid());
+  const std::string expected = std::string(user) + "/_jöb_" + std::to_string(getpid());
   frame_path = expected + "/rank-3-1.nccl.frame";
   const Frame frame = read_frame();
   CHECK(frame.header.run == tw_probe_hash(run.data(), run.size()));
@@ -244,8 +244,8 @@ void no_frame_no_plugin() {
   profiler->finalize(context);
 }
 
-void a_directory_that_others_may_enter() {
-  CHECK(chmod(directory, 0755) == 0);
+void a_directory_that_others_may_write_to() {
+  CHECK(chmod(directory, 0770) == 0);
   auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
   void* context = nullptr;
   int mask = 0;
@@ -268,7 +268,7 @@ constexpr Case kCases[] = {
     TW_CASE(a_directory_for_the_run),
     TW_CASE(without_a_launcher_the_communicator_names_the_rank),
     TW_CASE(no_frame_no_plugin),
-    TW_CASE(a_directory_that_others_may_enter),
+    TW_CASE(a_directory_that_others_may_write_to),
 };
 
 }  // namespace
