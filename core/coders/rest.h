@@ -59,7 +59,7 @@ class RestDecoder {
                    const uint8_t* params, RestDecodeScratch* scratch);
   static size_t params_nbytes(uint8_t mode, unsigned width);
   size_t streams_nbytes() const { return streams_nbytes_; }
-  // Numbers [first, first + count); valid until the next call. first is a multiple of kSegment, count at most that.
+  // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment.
   const uint8_t* segment(size_t first, size_t count);
 
  private:

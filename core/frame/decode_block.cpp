@@ -8,6 +8,11 @@ namespace {
 constexpr const char* kTooLong = "the streams exceed the block";
 constexpr const char* kFiller = "filler bits are not zero";
 
+// Words that are woven at a time, in bytes. While one such segment is decoded the prefetches of another are under way:
+// no more of them than the misses that a core keeps track of, or they hold up the loads.
+constexpr size_t kSegmentNbytes = 2048;
+static_assert(kSegmentNbytes <= kSegment, "a segment of one-byte words");
+
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag) {
   const bool compact = spec.profile == kProfileCompact;
@@ -159,10 +164,11 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
   const Dtype& dtype = coded.dtype();
   const unsigned bits = dtype.exponent_bits + exponents.k;
   const bool entropy = coded.tag.kind == kEntropy;
-  const size_t num_segments = ceil_div(coded.n, kSegment);
+  const size_t segment = kSegmentNbytes / dtype.word_nbytes;
+  const size_t num_segments = ceil_div(coded.n, segment);
   for (size_t s = 0; s < num_segments; ++s) {
     prefetch(output, s, num_segments);
-    const size_t first = s * kSegment, count = coded.n - first < kSegment ? coded.n - first : kSegment;
+    const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
     if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "an exponent wider than the dtype's";
     const uint8_t* rests = coded.rest.segment(first, count);

@@ -7,9 +7,8 @@
 
 namespace tw {
 
-// Words are handled in segments of this many: what passes between two kernels stays in the first-level cache, and what
-// is fetched ahead during one segment does not exceed the misses that a core can have under way.
-constexpr size_t kSegment = 1024;
+// The most words that are handled at a time: what passes between two kernels stays in the first-level cache.
+constexpr size_t kSegment = 2048;
 
 // Bytes of one rest in scratch: BF16 and F8 1, F16 2, F32 4; words that are not split are their own rest.
 unsigned rest_nbytes(const Dtype& dtype, bool split);
