@@ -1,0 +1,90 @@
+"""The NCCL plugin and the Python side of diagnosis agree on the frame: its place, its name, its contents.
+
+What the plugin makes of events is tested by core/probe/tests.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensorwire.diagnosis import frame, nccl_plugin
+from tensorwire.diagnosis.nccl_plugin import nccl_plugin_path
+
+# A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
+RANK = """
+import ctypes, sys
+table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")
+init = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+)(table[1])
+context, mask = ctypes.c_void_p(), ctypes.c_int()
+print(init(context, 0x0B5A64A1F36C1FD2, mask, b"data_parallel", 2, 4, 1, None), flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Starts a process that has made its first communicator, and ends it."""
+    started = []
+
+    def start(**environment):
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith(("TENSORWIRE", "TORCHELASTIC"))
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK, nccl_plugin_path()],
+            env=inherited | {"TENSORWIRE_PROBE_DIR": str(tmp_path / "job" / "frames")} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "0\n"
+        return process
+
+    yield start
+    for process in started:
+        process.communicate("\n", timeout=30)
+
+
+def test_the_frame_reads_as_any_other(rank, tmp_path):
+    process = rank(RANK="9", WORLD_SIZE="16", LOCAL_RANK="1", TORCHELASTIC_RESTART_COUNT="2", TORCHELASTIC_RUN_ID="abc")
+    directory = tmp_path / "job" / "frames"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    read = frame.read_frame(directory / "rank-9-2.nccl.frame")
+    assert (read.rank, read.world_size, read.local_rank, read.restart_count) == (9, 16, 1, 2)
+    assert read.pid == process.pid
+    assert read.is_alive
+    (slot,) = read.slots
+    assert (slot.id, slot.name, slot.size) == (0x0B5A64A1F36C1FD2, "data_parallel", 4)
+    assert (slot.enqueued, slot.completed, slot.is_open) == (0, 0, False)
+    assert (slot.sent_nbytes, slot.baseline_rate, slot.first_sequence) == (-1, None, None)
+
+
+@pytest.mark.parametrize(
+    "run_id", [f"test {os.getpid()}/x", f"..test.{os.getpid()}-_", f"tést{os.getpid()}" + "é" * 120]
+)
+def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
+    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
+    directory = frame.job_directory(run_id)
+    assert str(os.getpid()) in directory.name
+    path = directory / "rank-1-0.nccl.frame"
+    try:
+        rank(TENSORWIRE_PROBE_DIR="", TORCHELASTIC_RUN_ID=run_id)
+        assert frame.read_frame(path).rank == 1
+        frame.make_directory(directory)
+    finally:
+        path.unlink(missing_ok=True)
+        if directory.exists():
+            directory.rmdir()
+
+
+def test_an_installation_without_the_library_says_so(monkeypatch):
+    monkeypatch.setattr(nccl_plugin, "_LIBRARY", Path("/nowhere/libnccl.so"))
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        nccl_plugin_path()
