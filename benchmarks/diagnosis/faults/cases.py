@@ -13,13 +13,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .network import CpuQuota
+from .quota import CpuQuota
+from .services import Services
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .launch import TrainingJob
     from .network import Network
+    from .watch import Watch
 
 WORLD = [0, 1, 2, 3]
 Kind = Literal["lost", "hang", "slow", "none"]
@@ -31,6 +33,7 @@ class Scene:
 
     job: TrainingJob
     rank: int
+    watch: Watch
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     def tell(self, do: str, ranks: list[int] | None = None, **arguments: Any) -> None:
@@ -80,7 +83,7 @@ class Case:
     about: str
     mends: bool = False  # the job goes on afterwards
     settings: dict[str, Any] = field(default_factory=dict)
-    needs: Literal["", "quota", "links", "loss"] = ""
+    needs: Literal["", "quota", "links", "loss", "services", "clock"] = ""
     suspects: Callable[[int], list[int]] = lambda rank: [rank]
     sides: Callable[[int], list[list[int]]] = lambda rank: []
     seconds: float = 6.0  # to watch where nothing is expected, else at most to wait for the verdict
@@ -282,9 +285,28 @@ def _huge_transfer(scene: Scene) -> None:
     scene.together("transfer", WORLD, numel=5 << 20)
 
 
+def _restart(scene: Scene) -> None:
+    """As the elastic launcher does it: a rank fails, the others are ended, all are started again."""
+    scene.tell("fail")
+    while scene.job.status(scene.rank) is None:
+        time.sleep(0.01)
+    scene.job.restart()
+    scene.job.wait_for_round(3)
+
+
+def _kill_service(name: str) -> Callable[[Scene], None]:
+    def inject(scene: Scene) -> None:
+        assert isinstance(scene.watch, Services)
+        scene.watch.kill(name)
+        time.sleep(4.0)
+        scene.watch.start(name)
+
+    return inject
+
+
 def _corrupt(scene: Scene) -> None:
     """The frame of a rank is overwritten, and stays so as far as its probe does not write it again."""
-    for path in scene.job.frames.glob(f"rank-{scene.rank}-*.frame"):
+    for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.frame"):
         before = path.read_bytes()
         path.write_bytes(os.urandom(len(before)))
         scene.undo.append(lambda path=path, before=before: path.write_bytes(before[:256]))  # type: ignore[misc]
@@ -309,6 +331,8 @@ CASES = [
     Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
     Case("h1-other-group", "TW-H1", _sleep, "sleeps; its pair hangs in the pair's group, the others in the world's",
          mends=True, settings=_PAIRS, stack="sleep"),
+    Case("h1-two-nodes", "TW-H1", _sleep, "sleeps; agents and analyzer of two nodes find it", mends=True,
+         needs="services", seconds=8, stack="sleep"),
     Case("h1-undeclared", "TW-H1", _away("checkpoint", False), "rank 0 writes a checkpoint and nobody said so",
          mends=True, only_rank=0, stack="checkpoint"),
     Case("h2-operation", "TW-H2", _differ("other_operation"), "broadcast instead of all_reduce"),
@@ -349,6 +373,13 @@ CASES = [
     Case("huge-transfer", "", _huge_transfer, "one all_reduce that takes longer than the hang gate", needs="links",
          mends=True, seconds=9),
     Case("little-loss", "", _lose(0.01), "1 % of the packets lost", needs="loss", settings=_BULK, mends=True),
+    Case("elastic", "", _restart, "a rank fails, and the elastic launcher starts all again", seconds=8),
+    Case("agent-killed", "", _kill_service("node1"), "an agent is killed, and started again after 4 s",
+         needs="services", mends=True, seconds=9),
+    Case("analyzer-killed", "", _kill_service("analyzer"), "the analyzer is killed, and started again after 4 s",
+         needs="services", mends=True, seconds=9),
+    Case("clock-step", "", _step_clock, "a rank's wall clock steps by an hour, back and forth", needs="clock",
+         mends=True),
     Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise"),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

@@ -114,7 +114,7 @@ class TrainingJob:
     Args:
         settings: of job.py.
         network: the namespaces its ranks live in; None: this one.
-        folder: of an earlier generation of the job, which this one continues.
+        num_nodes: directories that the ranks' frames are spread over.
     """
 
     def __init__(
@@ -123,41 +123,49 @@ class TrainingJob:
         settings: dict[str, Any],
         *,
         network: Network | None = None,
-        generation: int = 0,
-        folder: Path | None = None,
+        num_nodes: int = 1,
         modules: tuple[str, ...] = ("tensorwire.probe", "-m", "benchmarks.diagnosis.faults.job"),
         **environment: str,
     ) -> None:
         self._nursery = nursery
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="tensorwire-faults-"))
-        self.frames = self.folder / "frames"
+        self.folder = Path(tempfile.mkdtemp(prefix="tensorwire-faults-"))
         self.network = network
-        address = network.addresses[0] if network else "127.0.0.1"
-        common = {
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(_free_port()),
+        self.nodes = [self.folder / f"node{number}" for number in range(num_nodes)]
+        for frames in self.nodes:
+            frames.mkdir(mode=0o700)
+        self._modules = list(modules)
+        self._environment = {
+            "MASTER_ADDR": network.addresses[0] if network else "127.0.0.1",
             "WORLD_SIZE": str(WORLD_SIZE),
-            "LOCAL_WORLD_SIZE": str(WORLD_SIZE),
+            "LOCAL_WORLD_SIZE": str(WORLD_SIZE // num_nodes),
             "TORCHELASTIC_RUN_ID": self.folder.name,
-            "TORCHELASTIC_RESTART_COUNT": str(generation),
-            "TENSORWIRE_PROBE_DIR": str(self.frames),
             "TW_FAULTS_DIR": str(self.folder),
             "TW_FAULTS_SETTINGS": json.dumps(settings),
             "GLOO_SOCKET_IFNAME": network.interface if network else "lo",
             **environment,
         }
-        for path in self.folder.glob("rank-*"):
-            path.unlink()  # of an earlier generation
-        self.frames.mkdir(mode=0o700, exist_ok=True)
+        self.generation = -1
         self.pids: list[int] = []
         try:
-            for rank in range(WORLD_SIZE):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                holder = network.holders[rank] if network else None
-                self.pids.append(nursery.start(list(modules), common | own, self.output(rank), holder))
+            self.restart()
         except BaseException:
             self.close()
             raise
+
+    def restart(self) -> None:
+        """Start all ranks, as the elastic launcher does: again where they were started before."""
+        self.end()
+        for path in self.folder.glob("rank-*"):
+            path.unlink()
+        self.generation += 1
+        self.pids = []
+        common = {"MASTER_PORT": str(free_port()), "TORCHELASTIC_RESTART_COUNT": str(self.generation)}
+        for rank in range(WORLD_SIZE):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank % (WORLD_SIZE // len(self.nodes)))}
+            own["TENSORWIRE_PROBE_DIR"] = str(self.nodes[rank * len(self.nodes) // WORLD_SIZE])
+            holder = self.network.holders[rank] if self.network else None
+            environment = self._environment | common | own
+            self.pids.append(self._nursery.start(self._modules, environment, self.output(rank), holder))
 
     def output(self, rank: int) -> Path:
         return self.folder / f"output-{rank}.txt"
@@ -213,7 +221,7 @@ def _read_round(path: Path) -> int:
         return 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -5,12 +5,9 @@ Needs root, and `ip` and `tc` of Debian's iproute2; packet loss needs its packag
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,77 +72,6 @@ class Network:
 
     def close(self) -> None:
         self._nursery.kill([*self.holders, self._hub])
-
-
-class CpuQuota:
-    """A cgroup that limits the CPU time of a process; both versions."""
-
-    def __init__(self, pid: int, share: float) -> None:
-        controller = _cpu_controller()
-        assert controller is not None, "look at missing() first"
-        _sweep(controller)
-        self._parent = controller
-        self._folder = controller / f"tensorwire-faults-{os.getpid()}"
-        self._pid = pid
-        self._folder.mkdir()
-        period = 50_000
-        quota = int(period * share)
-        if (self._folder / "cpu.max").exists():
-            (self._folder / "cpu.max").write_text(f"{quota} {period}")
-        else:
-            (self._folder / "cpu.cfs_period_us").write_text(str(period))
-            (self._folder / "cpu.cfs_quota_us").write_text(str(quota))
-        (self._folder / "cgroup.procs").write_text(str(pid))
-
-    def lift(self) -> None:
-        with suppress(ProcessLookupError):
-            (self._parent / "cgroup.procs").write_text(str(self._pid))
-        self._folder.rmdir()
-
-
-@cache
-def _cpu_controller() -> Path | None:
-    """Where cgroups that limit CPU time can be made."""
-    for folder in (Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")):
-        made = folder / f"tensorwire-faults-{os.getpid()}-try"
-        try:
-            made.mkdir()
-        except OSError:
-            continue
-        try:
-            if any((made / name).exists() for name in ("cpu.max", "cpu.cfs_quota_us")):
-                return folder
-        finally:
-            made.rmdir()
-    return None
-
-
-def _sweep(controller: Path) -> None:
-    """Remove what a killed process of ours has left."""
-    for folder in controller.glob("tensorwire-faults-*"):
-        if not Path(f"/proc/{folder.name.split('-')[2]}").exists():
-            with suppress(OSError):
-                folder.rmdir()
-
-
-@cache
-def missing(need: str) -> str:
-    """Why this machine cannot do it: "links", "loss" or "quota"; "" if it can."""
-    if need == "quota":
-        return "" if _cpu_controller() else "no cgroup with a CPU quota may be made here"
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    tools = {"links": ("ip", "tc", "nsenter"), "loss": ("ip", "tc", "nsenter", "iptables")}[need]
-    for tool in tools:
-        if shutil.which(tool) is None:
-            return f"{tool} is missing (Debian: iproute2, util-linux, iptables)"
-    trial = {
-        "links": "ip link add tw0 type veth peer name tw1 && "
-        "tc qdisc add dev tw0 root tbf rate 1mbit burst 16kb latency 1s",
-        "loss": "iptables -A INPUT -m statistic --mode random --probability 0.5 -j DROP",
-    }[need]
-    done = subprocess.run(["unshare", "--net", "sh", "-c", trial], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"the kernel refuses: {done.stderr.strip() or trial}"
 
 
 def _run(holder: int, command: list[str], text: str = "") -> None:

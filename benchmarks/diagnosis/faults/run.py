@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from .cases import Case, Scene
 from .judge import complaint, is_notice
 from .launch import Nursery, TrainingJob
-from .network import Network, missing
-from .watch import Watch, is_finding
+from .needs import build_clock, missing
+from .network import Network
+from .services import Services
+from .watch import LocalWatch, Watch, is_finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,16 +39,17 @@ class Stage:
     """The job that cases run in, one after another as long as they fit, and what watches it."""
 
     def __init__(self) -> None:
-        self._nursery: Nursery | None = None
+        self._nurseries: dict[str, Nursery] = {}
         self._job: TrainingJob | None = None
         self._watch: Watch | None = None
         self._network: Network | None = None
         self._key: object = None
+        self._folder = TemporaryDirectory()
 
     def run(self, case: Case, rank: int, record: Callable[[Observation], None] | None = None) -> Outcome:
         """Run a case once. With `record`, in a job of its own, which is recorded from its start."""
         job, watch = self._prepare(case, record)
-        scene = Scene(job, rank)
+        scene = Scene(job, rank, watch)
         start = time.monotonic()
         try:
             case.inject(scene)
@@ -59,21 +64,33 @@ class Stage:
         return outcome
 
     def _prepare(self, case: Case, record: Callable[[Observation], None] | None) -> tuple[TrainingJob, Watch]:
-        key = (case.uses_network, sorted(case.settings.items()))
+        key = (case.needs, sorted(case.settings.items()))
         if record is not None or key != self._key or not case.mends:
             self.clear()
         if self._job is None or self._watch is None:
-            self._nursery = self._nursery or Nursery()
+            nursery = self._nursery_for(case)
             if case.uses_network:
-                self._network = Network(self._nursery, 4)
-            self._job = TrainingJob(self._nursery, case.settings, network=self._network)
-            self._watch = Watch(self._job.frames, record)
+                self._network = Network(nursery, 4)
+            nodes = 2 if case.needs == "services" else 1
+            self._job = TrainingJob(nursery, case.settings, network=self._network, num_nodes=nodes)
+            if nodes > 1:
+                self._watch = Services(self._job.folder, self._job.nodes)
+            else:
+                self._watch = LocalWatch(self._job.nodes[0], record)
             self._key = key
             if "compile" not in case.settings:
                 self._job.wait_for_round(3)
                 is_quick = case.kind in ("lost", "hang")
                 self._watch.wait(_MOMENT_SECONDS if is_quick else _BASELINE_SECONDS)
         return self._job, self._watch
+
+    def _nursery_for(self, case: Case) -> Nursery:
+        """One for all jobs, except those whose clock is to step."""
+        name = "clock" if case.needs == "clock" else ""
+        if name not in self._nurseries:
+            environment = {"LD_PRELOAD": str(build_clock(Path(self._folder.name)))} if name else {}
+            self._nurseries[name] = Nursery(**environment)
+        return self._nurseries[name]
 
     def _await_verdict(self, case: Case, rank: int, watch: Watch) -> None:
         def is_judged(findings: list[Finding]) -> bool:
@@ -123,8 +140,9 @@ class Stage:
         try:
             self.clear()
         finally:
-            if self._nursery is not None:
-                self._nursery.close()
+            for nursery in self._nurseries.values():
+                nursery.close()
+            self._folder.cleanup()
 
     def __enter__(self) -> Stage:
         return self
@@ -134,7 +152,7 @@ class Stage:
 
 
 def reason_to_skip(case: Case) -> str:
-    return missing(case.needs) if case.needs else ""
+    return missing(case.needs)
 
 
 def show(case: Case, outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Looks at a job as `tensorwire watch` does, and remembers what was found when."""
+"""Remembers what was found when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.service import LocalJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 THRESHOLDS = Thresholds(hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
@@ -25,34 +25,37 @@ class Look:
 
 
 class Watch:
-    """Agent and analyzer in a thread of their own, from now until `close`.
+    """Looks on in a thread of its own until `close`.
 
     Args:
         record: is given every observation.
     """
 
-    def __init__(self, frames: Path, record: Callable[[Observation], None] | None = None) -> None:
+    def __init__(self, record: Callable[[Observation], None] | None = None) -> None:
         self.looks: list[Look] = []
         self._record = record
         self._error: BaseException | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._poll, args=(frames,))
+        self._thread = threading.Thread(target=self._look_on)
         self._thread.start()
 
-    def _poll(self, frames: Path) -> None:
+    def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
+        """What there is to see and what is found in it, again and again; in the thread."""
+        raise NotImplementedError
+
+    def _look_on(self) -> None:
+        looks = self.observe()
         try:
-            job = LocalJob(frames, THRESHOLDS)
-            try:
-                while not self._over.is_set():
-                    observation, findings = job.poll()
-                    if self._record is not None:
-                        self._record(observation)
-                    self.looks.append(Look(observation.time, findings))
-                    self._over.wait(_INTERVAL_SECONDS)
-            finally:
-                job.close()
+            for observation, findings in looks:
+                if self._record is not None:
+                    self._record(observation)
+                self.looks.append(Look(observation.time, findings))
+                if self._over.is_set():
+                    break
         except BaseException as error:
             self._error = error
+        finally:
+            looks.close()
 
     @property
     def standing(self) -> list[Finding]:
@@ -78,6 +81,23 @@ class Watch:
         self._thread.join()
         if self._error is not None:
             raise self._error
+
+
+class LocalWatch(Watch):
+    """Agent and analyzer in this process, as `tensorwire watch` has them."""
+
+    def __init__(self, frames: Path, record: Callable[[Observation], None] | None = None) -> None:
+        self._frames = frames
+        super().__init__(record)
+
+    def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
+        job = LocalJob(self._frames, THRESHOLDS)
+        try:
+            while True:
+                yield job.poll()
+                self._over.wait(_INTERVAL_SECONDS)
+        finally:
+            job.close()
 
 
 def is_finding(finding: Finding) -> bool:

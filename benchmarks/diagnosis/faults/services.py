@@ -1,0 +1,90 @@
+"""Agents and the analyzer as processes of their own, as on a cluster: two nodes, each with half of the ranks."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from benchmarks.environment import child
+from tensorwire.diagnosis.journal import STATE, read_state
+
+from .launch import free_port
+from .watch import THRESHOLDS, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from tensorwire.diagnosis.model import Finding, Observation
+
+
+class Services(Watch):
+    """Runs `tensorwire analyzer` and `tensorwire agent`, and reads what they find.
+
+    Args:
+        nodes: the directories of frames, one for each node.
+    """
+
+    def __init__(self, folder: Path, nodes: list[Path]) -> None:
+        self._folder, self._nodes = folder, nodes
+        self._state = folder / "analyzer"
+        self._key = folder / "key"
+        self._key.write_bytes(secrets.token_bytes(32))
+        self._key.chmod(0o600)
+        self._port = free_port()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            self.start("analyzer")
+            for number in range(len(nodes)):
+                self.start(f"node{number}")
+            super().__init__()
+        except BaseException:
+            self._end()
+            raise
+
+    def start(self, name: str) -> None:
+        """Start "analyzer", or the agent of "node0" and so on."""
+        common = ["--key-file", str(self._key)]
+        if name == "analyzer":
+            limits = (("hang", "hang_seconds"), ("slow", "slow_seconds"), ("lost", "lost_seconds"))
+            common += [part for key, field in limits for part in (f"--{key}-seconds", str(getattr(THRESHOLDS, field)))]
+            own = ["analyzer", "--port", str(self._port), "--analyzer-dir", str(self._state)]
+        else:
+            frames = self._nodes[int(name.removeprefix("node"))]
+            own = ["agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(frames)]
+        with (self._folder / f"{name}.txt").open("ab") as output:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "tensorwire", *own, *common],
+                stdout=output, stderr=output, env=child(), start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """With SIGKILL: it has no time to say good-bye."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
+        path, seen = self._state / STATE, 0
+        while True:
+            self._over.wait(0.1)
+            with suppress(FileNotFoundError):
+                written = path.stat().st_mtime_ns
+                if written != seen:
+                    seen = written
+                    yield read_state(self._state)
+            if self._over.is_set():
+                return
