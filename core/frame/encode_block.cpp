@@ -82,17 +82,23 @@ size_t encode_plain(const Block& block) {
   return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
-// Exponents, rests, runs and the exponents' histogram, all to scratch.
-Rests split_rests(const Block& block) {
+// Exponents, rests and runs, all to scratch.
+Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   word_kernels().split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
-  histogram_kernels().bytes(scratch.exponents, block.n, scratch.histogram);
   return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
+}
+
+// The exponents' histogram as well.
+Rests split_and_count(const Block& block) {
+  const Rests rests = split(block);
+  histogram_kernels().bytes(block.scratch->exponents, block.n, block.scratch->histogram);
+  return rests;
 }
 
 size_t encode_enec(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  const Rests rests = split_rests(block);
+  const Rests rests = split_and_count(block);
   EnecParams params;
   size_t nbytes = 0;
   uint32_t num_high = 0;
@@ -134,7 +140,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const CascadeParams
 }
 
 size_t encode_cascade(const Block& block) {
-  const Rests rests = split_rests(block);
+  const Rests rests = split_and_count(block);
   CascadeParams params;
   const bool chosen = cascade_choose(block.scratch->histogram, block.n, block.dtype().exponent_bits, &params);
   return chosen ? write_cascade(block, rests, params) : 0;
@@ -150,14 +156,17 @@ struct EntropyPlan {
   uint32_t histogram[256];
 };
 
-// A symbol takes at least one of 4096 parts of the table from the others, which is worth it from some count on.
-void drop_rare(size_t n, uint32_t rare, EntropyPlan* plan) {
+// A symbol takes at least one of 4096 parts of the table from the others, which is worth it from some count on. Returns
+// whether there is one to drop.
+bool drop_rare(size_t n, uint32_t rare, EntropyPlan* plan) {
+  const size_t escaped = plan->num_escapes;
   for (unsigned s = 0; s < kEscapeSymbol; ++s) {
     if (plan->histogram[s] > n / 4096 * rare / 32) continue;
     plan->num_escapes += plan->histogram[s];
     plan->histogram[s] = 0;
   }
   plan->histogram[kEscapeSymbol] = static_cast<uint32_t>(plan->num_escapes);
+  return plan->num_escapes != escaped;
 }
 
 // The 255 values of x that hold most of the block.
@@ -188,12 +197,13 @@ size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scra
   return plan.streams_nbytes + plan.params_nbytes;
 }
 
+// Counts the exponents on the way, to scratch.
 EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
   const unsigned max_k = dtype.mantissa_bits < kMaxExtraBits ? dtype.mantissa_bits : kMaxExtraBits;
   uint32_t* wide = scratch.wide_histogram;
-  wide_histogram(dtype, scratch.exponents, scratch.rests, block.n, max_k, wide);
+  wide_histogram(dtype, scratch.exponents, scratch.rests, block.n, wide);
   EntropyPlan best{};
   best.nbytes = SIZE_MAX;
   for (unsigned k = max_k + 1; k-- > 0;) {
@@ -201,16 +211,17 @@ EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
     if (k != max_k) {
       for (size_t i = 0; i < size; ++i) wide[i] = wide[2 * i] + wide[2 * i + 1];
     }
-    const EntropyPlan window = plan_window(wide, size, block.n, k);
+    EntropyPlan plan = plan_window(wide, size, block.n, k);
     const size_t rests_nbytes = narrowed_rests_nbytes(rests, k, &scratch);
     for (const uint32_t rare : {0u, 2u, 4u, 8u, 16u}) {
-      EntropyPlan plan = window;
-      drop_rare(block.n, rare, &plan);
+      if (!drop_rare(block.n, rare, &plan) && rare != 0) continue;
       plan.nbytes = entropy_estimate(plan.histogram, block.n) +
                     field_nbytes(plan.num_escapes, dtype.exponent_bits + k) + rests_nbytes;
       if (plan.num_escapes <= 65535 && plan.nbytes < best.nbytes) best = plan;
     }
   }
+  std::memset(scratch.histogram, 0, sizeof scratch.histogram);
+  std::memcpy(scratch.histogram, wide, sizeof *wide << dtype.exponent_bits);
   return best;
 }
 
@@ -263,7 +274,7 @@ void collect_escapes(const Block& block, const EntropyPlan& plan) {
 
 size_t encode_entropy(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  Rests rests = split_rests(block);
+  Rests rests = split(block);
   const EntropyPlan plan = plan_entropy(block, rests);
   CascadeParams cascade;
   if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&

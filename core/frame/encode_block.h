@@ -8,6 +8,7 @@
 #include "coders/entropy.h"
 #include "coders/rest.h"
 #include "common/format.h"
+#include "transforms/histogram.h"
 
 namespace tw {
 
@@ -18,7 +19,7 @@ struct EncodeScratch {
   uint16_t escapes[kMaxBlockWords];
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
   uint32_t histogram[256];
-  uint32_t wide_histogram[256u << kMaxExtraBits];
+  uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
   EnecScratch enec;
   RestScratch rest;

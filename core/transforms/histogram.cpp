@@ -4,7 +4,6 @@
 
 #include "common/bits.h"
 #include "common/cpu.h"
-#include "common/format.h"
 #include "transforms/words.h"
 
 namespace tw {
@@ -32,17 +31,15 @@ void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
 namespace {
 
 // In portions: first all x, which takes the vectors, then the counts, in two tables for the reason above.
-template <class Rest>
-void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned mantissa_bits, unsigned k,
-                uint32_t* histogram, uint32_t* other) {
+template <class Rest, unsigned M>
+void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, uint32_t* histogram, uint32_t* other) {
   constexpr size_t kPortion = 512;
-  const unsigned low = mantissa_bits - k;
+  constexpr unsigned k = M < kMaxExtraBits ? M : kMaxExtraBits;
   uint16_t x[kPortion];
   for (size_t start = 0; start < n; start += kPortion) {
     const size_t count = n - start < kPortion ? n - start : kPortion;
     for (size_t i = 0; i < count; ++i) {
-      const unsigned top =
-          static_cast<unsigned>(load<Rest>(rests + (start + i) * sizeof(Rest)) >> low) & ((1u << k) - 1);
+      const Rest top = static_cast<Rest>(load<Rest>(rests + (start + i) * sizeof(Rest)) >> (M - k)) & ((1u << k) - 1);
       x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | top);
     }
     size_t i = 0;
@@ -87,23 +84,27 @@ const HistogramKernels& histogram_kernels() {
   }
 }
 
-void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,
-                    uint32_t* histogram) {
-  const size_t size = size_t{1} << (dtype.exponent_bits + k);
-  uint32_t other[256u << kMaxExtraBits];
-  std::memset(histogram, 0, size * sizeof *histogram);
-  std::memset(other, 0, size * sizeof *other);
-  switch (rest_nbytes(dtype, true)) {
-    case 1:
-      count_wide<uint8_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram, other);
+void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n,
+                    uint32_t histogram[kMaxWideValues]) {
+  uint32_t other[kMaxWideValues] = {};
+  std::memset(histogram, 0, sizeof other);
+  switch (dtype.mantissa_bits) {
+    case 7:
+      count_wide<uint8_t, 7>(exponents, rests, n, histogram, other);
       break;
-    case 2:
-      count_wide<uint16_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram, other);
+    case 10:
+      count_wide<uint16_t, 10>(exponents, rests, n, histogram, other);
+      break;
+    case 23:
+      count_wide<uint32_t, 23>(exponents, rests, n, histogram, other);
+      break;
+    case 3:
+      count_wide<uint8_t, 3>(exponents, rests, n, histogram, other);
       break;
     default:
-      count_wide<uint32_t>(exponents, rests, n, dtype.mantissa_bits, k, histogram, other);
+      count_wide<uint8_t, 2>(exponents, rests, n, histogram, other);
   }
-  for (size_t i = 0; i < size; ++i) histogram[i] += other[i];
+  for (size_t i = 0; i < kMaxWideValues; ++i) histogram[i] += other[i];
 }
 
 size_t nonzero_flags(size_t word_nbytes, const uint8_t* words, size_t n, uint8_t* flags) {

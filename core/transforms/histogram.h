@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/dtype.h"
+#include "common/format.h"
 
 namespace tw {
 
@@ -17,9 +18,10 @@ const HistogramKernels& histogram_kernels();
 // For any bytes.
 void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 
-// Of x = exponent and top k mantissa bits together; histogram has 2^(E + k) places. Rests hold M + 1 bits.
-void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k,
-                    uint32_t* histogram);
+// Of x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits). Rests hold M + 1 bits.
+constexpr size_t kMaxWideValues = 256u << kMaxExtraBits;
+void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n,
+                    uint32_t histogram[kMaxWideValues]);
 
 // flags[i] = 1 if word i is not zero, else 0. Returns the number of ones.
 size_t nonzero_flags(size_t word_nbytes, const uint8_t* words, size_t n, uint8_t* flags);
