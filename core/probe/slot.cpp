@@ -85,7 +85,7 @@ void SlotState::set_window(uint64_t first, uint32_t num_rounds, bool again) {
 void SlotState::end_active() {
   open.clear();
   window_rounds = 0;
-  slot.flags &= static_cast<uint8_t>(~(kActive | kOpen | kTimed));
+  slot.flags &= static_cast<uint8_t>(~(kActive | kOpen));
 }
 
 // A window that this rank has come too late for, or in which it lost a round, never gets whole and is never shown.

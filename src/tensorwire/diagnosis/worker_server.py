@@ -1,64 +1,83 @@
-"""Questions to the server that torch runs in a rank (`torch._C._distributed_c10d._WorkerServer`): HTTP on a unix socket.
+"""torch's worker server: a thread without the GIL in every rank, which answers over a unix socket beside the frame.
 
-Its threads are native: it answers while Python holds the interpreter lock, but for what needs that lock itself.
+Paths of sockets are limited to 107 bytes, so they are named through /proc/self/fd and the directory's descriptor.
 """
 
 from __future__ import annotations
 
-import json
+import ctypes
+import http.client
+import os
 import socket
-import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MAX_NBYTES: Final = 64 << 20
-_RECEIVE_NBYTES = 1 << 18
+_MAX_ANSWER = 64 << 20
 
 
-def flight_recorder(path: Path, *, timeout: float) -> dict[str, Any]:
-    """What the rank's Flight Recorder knows: the last operations and, by group, the counts.
-
-    Args:
-        path: of the socket.
-        timeout: seconds for all of it.
+def start(frame: Path) -> None:
+    """Let this process answer. It does until it ends: stopping the server can block, and only prints.
 
     Raises:
-        OSError: nobody answers there in time.
-        ValueError: the answer is not one of this server.
+        OSError, RuntimeError, ImportError: it cannot listen, or this torch has none.
     """
-    answer = json.loads(_ask(path, "fr_trace_json", timeout))
-    if type(answer) is not dict:
-        raise ValueError("expected a JSON object from the Flight Recorder")
-    return answer
+    from torch._C._distributed_c10d import _WorkerServer
+
+    directory = os.open(frame.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        server = _WorkerServer(f"/proc/self/fd/{directory}/{socket_path(frame).name}")
+    finally:
+        os.close(directory)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
-def dump_traceback(path: Path, *, timeout: float) -> str:
-    """The Python stacks of all threads. Waits for the interpreter lock. Arguments and errors as above."""
-    return _ask(path, "dump_traceback", timeout).decode(errors="replace")
+def socket_path(frame: Path) -> Path:
+    """Where the rank of a frame listens."""
+    return frame.with_suffix(".sock")
 
 
-def _ask(path: Path, handler: str, timeout: float) -> bytes:
-    deadline = time.monotonic() + timeout
-    request = f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    answer = bytearray()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(timeout)
-        connection.connect(str(path))
-        connection.sendall(request.encode())
-        while chunk := connection.recv(_RECEIVE_NBYTES):
-            answer += chunk
-            if len(answer) > _MAX_NBYTES:
-                raise ValueError(f"a rank's server answers with more than {_MAX_NBYTES} bytes")
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("timed out")
-            connection.settimeout(left)
-    head, found, body = bytes(answer).partition(b"\r\n\r\n")
-    status = head.split(b"\r\n")[0].split()
-    if not found or len(status) < 2 or not status[0].startswith(b"HTTP/1."):
-        raise ValueError("expected an HTTP answer from a rank's server")
-    if status[1] != b"200":
-        raise ValueError(f"the rank's server says {body[:200].decode(errors='replace').strip()}")
+def flight_recorder(frame: Path, *, timeout: float = 5.0) -> bytes:
+    """The Flight Recorder of the rank as JSON, also while Python holds the GIL there.
+
+    Raises:
+        OSError: nobody answers in `timeout` seconds.
+        ValueError: the answer is none.
+    """
+    return _post(frame, "fr_trace_json", timeout)
+
+
+def dump_traceback(frame: Path, *, timeout: float = 5.0) -> str:
+    """The stacks of all Python threads of the rank; raises as :func:`flight_recorder`."""
+    return _post(frame, "dump_traceback", timeout).decode("utf-8", "replace")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.sock = socket.socket(socket.AF_UNIX)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+        finally:
+            os.close(directory)
+
+
+def _post(frame: Path, handler: str, timeout: float) -> bytes:
+    connection = _Connection(socket_path(frame), timeout)
+    try:
+        connection.request("POST", f"/handler/{handler}")
+        answer = connection.getresponse()
+        body = answer.read(_MAX_ANSWER)
+    except http.client.HTTPException as error:
+        raise ValueError(f"expected an answer of HTTP from {socket_path(frame)}, got {error!r}") from None
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise ValueError(f"expected status 200 of {handler}, got {answer.status}: {body[:200]!r}")
     return body

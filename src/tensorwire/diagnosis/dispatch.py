@@ -1,0 +1,331 @@
+"""Times every operation of torch.distributed on CPU tensors, while the agent asks for it.
+
+All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
+Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
+when an operation is entered and pass it on; its future, or for send and recv the end of wait(), tells when it is done.
+They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
+could go while the dispatcher is about to call it.
+
+Not seen: receiving from any source (nothing tells of its completion), operations on accelerators (their futures are
+complete once the kernel is launched; the NCCL plugin times those).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from . import _native
+from .flight_recorder import signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .flight_recorder import FlightRecorder
+    from .frame import Control
+    from .groups import Group, Groups
+
+
+class _Kind(NamedTuple):
+    operation: str
+    tensors: int  # which argument holds this rank's input, or what has its size
+    agrees: bool = True  # on dtype and number of elements
+    is_pairwise: bool = False  # P means nothing for it, see tensorwire.diagnosis.model.Timing
+
+
+_KINDS: Final = {
+    "_allgather_base_": _Kind("all_gather_into_tensor", 1),
+    "_reduce_scatter_base_": _Kind("reduce_scatter_tensor", 1),
+    "allgather_": _Kind("all_gather", 1),
+    "allgather_coalesced_": _Kind("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced_": _Kind("all_gather_into_tensor_coalesced", 1),
+    "allreduce_": _Kind("all_reduce", 0),
+    "allreduce_coalesced_": _Kind("all_reduce_coalesced", 0),
+    "alltoall_": _Kind("all_to_all", 1, agrees=False),
+    "alltoall_base_": _Kind("all_to_all_single", 1, agrees=False),
+    "barrier": _Kind("barrier", 0, agrees=False, is_pairwise=True),
+    "broadcast_": _Kind("broadcast", 0, is_pairwise=True),
+    "gather_": _Kind("gather", 1, is_pairwise=True),
+    "monitored_barrier_": _Kind("monitored_barrier", 0, agrees=False, is_pairwise=True),
+    "recv_": _Kind("recv", 0, is_pairwise=True),
+    "reduce_": _Kind("reduce", 0, is_pairwise=True),
+    "reduce_scatter_": _Kind("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": _Kind("reduce_scatter_tensor_coalesced", 1),
+    "scatter_": _Kind("scatter", 0, is_pairwise=True),
+    "send": _Kind("send", 0, is_pairwise=True),
+}
+_ROOTS: Final = ("root_rank", "dst", "src")
+_MESSAGES: Final = ("send", "recv")
+_UNNUMBERED: Final = (*_MESSAGES, "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A group, or a pair of ranks, while armed."""
+
+    slot: int
+    group: Group
+    counter: int | None = None  # where torch does not number the operations, and for pairs
+    window: range = range(0)  # sequences that are asked for
+    left: int = 0  # of them, still to complete
+
+
+class _Entered(NamedTuple):
+    timed: _Timed
+    sequence: int
+    token: int
+
+
+@dataclass(slots=True)
+class _State:
+    control: Control
+    groups: dict[Any, _Timed] = field(default_factory=dict)  # by process group
+    pairs: dict[Any, _Timed] = field(default_factory=dict)  # by process group, source, destination
+    awaited: set[int] = field(default_factory=set)  # groups whose window is not over
+
+
+class Dispatcher:
+    """Arms and disarms the timing of this rank.
+
+    :meth:`follow` is for one thread; the rest runs in those that make operations, one at a time thanks to the GIL.
+    """
+
+    def __init__(self, handle: int, groups: Groups, recorder: FlightRecorder | None) -> None:
+        self._handle = handle
+        self._groups = groups
+        self._recorder = recorder
+        self._number = 0
+        self._state: _State | None = None
+        self._library: Any = None
+        self._lock = threading.Lock()
+
+    def follow(self, control: Control) -> None:
+        """Do what a request says, once."""
+        if control.number == self._number:
+            return
+        self._number = control.number
+        if control.num_rounds == 0:
+            self.disarm()
+            return
+        self._state = _State(control, awaited=set() if control.forever else set(control.first))
+        self._register()
+        _native.armed(self._handle, True, control.number)
+
+    def disarm(self) -> None:
+        """Kernels go with the next operation."""
+        self._state = None
+        _native.armed(self._handle, False, self._number)
+
+    def _register(self) -> None:
+        import torch
+
+        with self._lock:
+            if self._library is not None:
+                return
+            key = torch._C.DispatchKey.BackendSelect
+            below = torch._C._dispatch_keyset_full_after(key)
+            library = torch.library.Library("c10d", "IMPL")
+            for name, kind in _KINDS.items():
+                packet = getattr(torch.ops.c10d, name, None)
+                if packet is not None:
+                    library.impl(name, self._kernel(packet.default, kind, below), "BackendSelect", with_keyset=True)
+            self._library = library
+
+    def _unregister(self) -> None:
+        with self._lock:
+            if self._library is not None and self._state is None:
+                self._library._destroy()
+                self._library = None
+
+    def _kernel(self, operator: Any, kind: _Kind, below: Any) -> Callable[..., Any]:
+        """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
+        names = [argument.name for argument in operator._schema.arguments]
+        group_at = names.index("process_group")
+        root_at = next((names.index(root) for root in _ROOTS if root in names), None)
+        redispatch = operator.redispatch
+        describe = _Describer(kind)
+        is_message = kind.operation in _MESSAGES
+        is_unnumbered = kind.operation in _UNNUMBERED
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            state = self._state
+            if state is None:
+                self._unregister()
+                return redispatch(keyset & below, *args, **kwargs)
+            entered = timed = None
+            try:
+                tensors = _tensors(args[kind.tensors])
+                if not tensors or tensors[0].is_cpu:
+                    group = _unbox_group(args[group_at])
+                    timed = self._timed(state, group)
+                    before = _sequence_number(group)
+                    root = _native.NO_ROOT if root_at is None else args[root_at]
+                    if is_message:
+                        target = self._pair(state, group, timed, kind.operation, root)
+                        root = timed.group.ranks[root] if timed.group.ranks else root
+                    else:
+                        target = timed
+                    entered = self._enter(target, before, describe(tensors, root))
+            except Exception:
+                entered = None
+            try:
+                result = redispatch(keyset & below, *args, **kwargs)
+            except BaseException:
+                if entered is not None:
+                    self._complete(state, entered)
+                raise
+            try:
+                if timed is not None and is_unnumbered and before is not None:
+                    timed.group.offset += _sequence_number(group) - before
+                if entered is not None:
+                    return self._await(state, entered, result, is_message)
+            except Exception:
+                pass
+            return result
+
+        return kernel
+
+    def _timed(self, state: _State, process_group: Any) -> _Timed:
+        timed = state.groups.get(process_group)
+        if timed is not None:
+            return timed
+        group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
+        timed = state.groups[process_group] = _Timed(group.slot, group)
+        before = _sequence_number(process_group)
+        if before is None:
+            timed.counter = 0
+        elif self._recorder is not None:
+            collectives = self._recorder.num_collectives(group)
+            if collectives is not None:
+                group.offset = before - collectives
+        control = state.control
+        first = control.first.get(group.id, 1 if control.forever else None)
+        if first is not None:
+            timed.window = range(first, first + control.num_rounds)
+            timed.left = control.num_rounds
+            _native.window(self._handle, timed.slot, first, control.num_rounds, control.forever)
+        return timed
+
+    def _pair(self, state: _State, process_group: Any, timed: _Timed, operation: str, peer: int) -> _Timed:
+        """The messages that go the same way between the same two ranks."""
+        own = process_group.rank()
+        source, target = (own, peer) if operation == "send" else (peer, own)
+        pair = state.pairs.get((process_group, source, target))
+        if pair is None:
+            number = _native.hash64(f"{timed.group.id}|{source}>{target}".encode()) or 1
+            slot = _native.pair(self._handle, number, timed.group.name[:32].encode())
+            pair = state.pairs[process_group, source, target] = _Timed(slot, timed.group, counter=0)
+            _native.window(self._handle, slot, 1, state.control.num_rounds, True)
+        return pair
+
+    def _enter(self, timed: _Timed, before: int | None, info: _native.OperationInfo) -> _Entered:
+        if timed.counter is None and before is not None:
+            sequence = before - timed.group.offset + 1
+        else:
+            sequence = timed.counter = (timed.counter or 0) + 1
+        info.sequence = sequence
+        return _Entered(timed, sequence, _native.enter(self._handle, timed.slot, info))
+
+    def _await(self, state: _State, entered: _Entered, result: Any, is_message: bool) -> Any:
+        """Have the operation's end noted. Returns what the operation is to return."""
+        from torch.distributed import Work
+
+        boxed = result[-1] if isinstance(result, tuple) else result
+        if boxed is None:  # it is over
+            self._complete(state, entered)
+            return result
+        work: Any = Work.unbox(boxed)
+        if is_message:
+            return self._await_message(state, entered, work)
+        work.get_future().add_done_callback(lambda _: self._complete(state, entered))
+        return result
+
+    def _await_message(self, state: _State, entered: _Entered, work: Any) -> Any:
+        """Send and recv have no future. They are over when somebody has waited for them, so that is what is watched."""
+        from torch._C._distributed_c10d import PythonCallbackWork
+
+        def wait(timeout: Any) -> bool:
+            try:
+                done: bool = work.wait(timeout) if timeout else work.wait()
+                return done
+            finally:
+                self._complete(state, entered)
+
+        return PythonCallbackWork(wait).boxed()
+
+    def _complete(self, state: _State, entered: _Entered) -> None:
+        now = _native.now()
+        if state is not self._state:
+            return
+        timed, sequence, token = entered
+        _native.complete(self._handle, timed.slot, token, now)
+        if sequence in timed.window and timed.group.id in state.awaited:
+            timed.left -= 1
+        # A window is over when its rounds are, or when it cannot become whole any more.
+        if timed.group.id in state.awaited and (timed.left == 0 or sequence > timed.window.stop + 64):
+            state.awaited.discard(timed.group.id)
+            if not state.awaited:
+                self.disarm()
+
+
+class _Describer:
+    """Makes OperationInfo of operations of one kind; the signatures that were computed are kept."""
+
+    def __init__(self, kind: _Kind) -> None:
+        import torch
+
+        self._code = _native.OPERATIONS.index(kind.operation)
+        self._kind = kind
+        self._is_message = kind.operation in _MESSAGES  # sender and receiver have to agree
+        self._dtypes = {getattr(torch, name): code for code, name in enumerate(_native.DTYPES) if hasattr(torch, name)}
+        self._signatures: dict[tuple[int, int, int], int] = {}
+
+    def __call__(self, tensors: list[Any], root: int) -> _native.OperationInfo:
+        dtype, numel, nbytes = 0, 0, 0
+        for tensor in tensors:
+            count = tensor.numel()
+            numel += count
+            nbytes += count * tensor.element_size()
+        if tensors:
+            dtype = self._dtypes.get(tensors[0].dtype, 0)
+        agreed = _native.NO_ROOT if self._is_message else root
+        key = (dtype, numel, agreed) if self._kind.agrees else (0, -1, agreed)
+        known = self._signatures.get(key)
+        if known is None:
+            if len(self._signatures) > 4096:
+                self._signatures.clear()
+            known = self._signatures[key] = signature(0 if self._is_message else self._code, *key)
+        return _native.OperationInfo(0, known, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
+
+
+def _tensors(argument: Any) -> list[Any]:
+    """Of a tensor, a list of them, or a list of lists."""
+    if not isinstance(argument, list):
+        return [argument]
+    return list(_flat(argument)) if argument and isinstance(argument[0], list) else argument
+
+
+def _flat(lists: list[Any]) -> Iterator[Any]:
+    for inner in lists:
+        yield from inner
+
+
+@functools.cache
+def _process_group_type() -> Any:
+    from torch.distributed import ProcessGroup
+
+    return ProcessGroup
+
+
+def _unbox_group(boxed: Any) -> Any:
+    return _process_group_type().unbox(boxed)
+
+
+def _sequence_number(process_group: Any) -> Any:
+    """torch's number of the last operation; None where the backend keeps none."""
+    try:
+        return process_group._get_sequence_number_for_group()
+    except RuntimeError:
+        return None

@@ -1,0 +1,224 @@
+"""Counts of operations from torch's Flight Recorder, looked at from a thread of the rank.
+
+The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
+enqueued and the last one completed. Those two are cheap to read (10 us). The ring is not (20 us for each of 2000
+entries, with the GIL held), so it is read only where a group has stood still for a while, and once for each standstill.
+That makes sure of what the two numbers cannot tell: gloo's threads may report completions out of order, and gloo counts
+send and recv among the operations although ranks of a group differ in those.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .groups import Group, Groups
+
+OPEN_SECONDS = 1.0  # an open operation that does not move for so long is looked up
+_IDLE_SECONDS = 5.0  # so is a group without one; twice as long after every time that taught nothing
+_MAX_IDLE_SECONDS = 300.0
+_RATE_SECONDS = 1.0
+_MIN_RATES = 10
+_MAX_RATES = 300
+
+# c10::ScalarType's names of what torch calls otherwise.
+_DTYPES = {
+    "Bool": "bool", "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
+    "UInt16": "uint16", "UInt32": "uint32", "UInt64": "uint64", "Half": "float16", "BFloat16": "bfloat16",
+    "Float": "float32", "Double": "float64", "ComplexHalf": "complex32", "ComplexFloat": "complex64",
+    "ComplexDouble": "complex128", "Float8_e4m3fn": "float8_e4m3fn", "Float8_e5m2": "float8_e5m2",
+    "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz", "Float8_e8m0fnu": "float8_e8m0fnu",
+}  # fmt: skip
+_OPERATION_CODES = {name: code for code, name in enumerate(_native.OPERATIONS)}
+_OPERATION_CODES |= {  # what recorders call otherwise
+    "_all_gather_base": _OPERATION_CODES["all_gather_into_tensor"],
+    "_reduce_scatter_base": _OPERATION_CODES["reduce_scatter_tensor"],
+    "all_to_all_single": _OPERATION_CODES["all_to_all"],
+}
+_DTYPE_CODES = {name: code for code, name in enumerate(_native.DTYPES)}
+_SIZES_DIFFER = {"all_to_all", "scatter", "barrier"}  # between ranks, or on the record of some
+
+
+def signature(operation: int, dtype: int, numel: int, root: int) -> int:
+    """A hash of what ranks have to agree on; give 0, -1 and _native.NO_ROOT for what does not count."""
+    return _native.hash64(f"{operation}|{dtype}|{numel}|{root}".encode())
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A group as its counts stand."""
+
+    group: Group
+    enqueued: int = 0  # torch's numbers, see Group.offset
+    completed: int = 0
+    since: float = 0.0
+    is_certain: bool = False  # the ring was read since they moved
+    rate_since: float = 0.0
+    rate_completed: int = 0
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_RATES))
+
+
+class FlightRecorder:
+    """Reads one recorder. For one thread.
+
+    Args:
+        handle: of the frame.
+        groups: of this rank.
+        dump: gives JSON, with the ring's entries or without.
+    """
+
+    def __init__(self, handle: int, groups: Groups, dump: Callable[[bool], bytes]) -> None:
+        self._handle = handle
+        self._groups = groups
+        self._dump = dump
+        self._standings: dict[str, _Standing] = {}
+        self._last_status = b""
+        self._status: dict[str, tuple[int, int]] = {}
+        self._unknown_until = 0.0
+        self._idle_seconds = _IDLE_SECONDS
+
+    def look(self) -> None:
+        """Bring the frame's counts up to date."""
+        now = time.monotonic()
+        self._read_status()
+        if self._status.keys() - self._standings.keys() and now >= self._unknown_until:
+            self._read_ring(now)
+            self._unknown_until = now + 1.0  # groups whose operations have all left the ring are not to be found
+        for key, standing in self._standings.items():
+            if key in self._status:
+                self._update(standing, *self._status[key], now)
+        if any(self._is_doubtful(standing, now) for standing in self._standings.values()):
+            self._read_ring(now)
+
+    def num_collectives(self, group: Group) -> int | None:
+        """How many collectives a group has made so far, as the ring's last entry of it says; slow."""
+        entries = json.loads(self._dump(True)).get("entries", [])
+        numbers = [entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == group.torch_name]
+        return max(numbers, default=None)
+
+    def _read_status(self) -> None:
+        status = self._dump(False)
+        if status == self._last_status:
+            return
+        self._last_status = status
+        self._status = {
+            key: (int(numbers["last_enqueued_collective"]), int(numbers["last_completed_collective"]))
+            for key, numbers in json.loads(status).get("pg_status", {}).items()
+            if int(numbers["last_enqueued_collective"]) > 0
+        }
+
+    def _update(self, standing: _Standing, enqueued: int, completed: int, now: float) -> None:
+        if (enqueued, completed) != (standing.enqueued, standing.completed):
+            standing.enqueued, standing.completed = enqueued, completed
+            standing.since, standing.is_certain = now, False
+            self._count(standing, completed)
+        if now - standing.rate_since >= _RATE_SECONDS:
+            self._rate(standing, now)
+
+    def _count(self, standing: _Standing, completed: int) -> None:
+        group = standing.group
+        enqueued = max(standing.enqueued - group.offset, 0)
+        _native.counts(self._handle, group.slot, enqueued, min(max(completed - group.offset, 0), enqueued))
+
+    def _rate(self, standing: _Standing, now: float) -> None:
+        """The baseline is the upper quartile: what the group does when all is well. Times without operations do not
+        count, they may be of another phase."""
+        done = standing.completed - standing.rate_completed
+        if standing.rate_since and done > 0:
+            standing.rates.append(done / (now - standing.rate_since))
+            if len(standing.rates) >= _MIN_RATES:
+                rates = sorted(standing.rates)
+                _native.baseline(self._handle, standing.group.slot, rates[len(rates) * 3 // 4])
+        standing.rate_since, standing.rate_completed = now, standing.completed
+
+    def _is_doubtful(self, standing: _Standing, now: float) -> bool:
+        if standing.is_certain:
+            return False
+        is_open = standing.completed < standing.enqueued
+        return now - standing.since >= (OPEN_SECONDS if is_open else self._idle_seconds)
+
+    def _read_ring(self, now: float) -> None:
+        before = self._status
+        newest: dict[str, Any] = {}
+        oldest_open: dict[str, Any] = {}
+        for entry in json.loads(self._dump(True)).get("entries", []):
+            if entry["is_p2p"]:
+                continue
+            key = str(entry["pg_id"])
+            newest[key] = entry
+            if not entry["retired"] and entry["state"] != "completed":
+                oldest_open.setdefault(key, entry)
+        taught = False
+        for key, entry in newest.items():
+            if key not in self._standings:
+                name, description = entry["process_group"]
+                group = self._groups.find(name, description, entry["profiling_name"].partition(":")[0])
+                self._standings[key] = _Standing(group, since=now)
+        self._read_status()
+        for key, standing in self._standings.items():
+            numbers = self._status.get(key)
+            if numbers is not None:
+                self._update(standing, *numbers, now)
+            if numbers != before.get(key):
+                continue  # it moves
+            standing.is_certain = True
+            if key in newest:
+                taught |= self._correct(standing, newest[key], oldest_open.get(key))
+        self._idle_seconds = _IDLE_SECONDS if taught else min(2 * self._idle_seconds, _MAX_IDLE_SECONDS)
+
+    def _correct(self, standing: _Standing, newest: Any, oldest_open: Any) -> bool:
+        """Set what the ring says of a group that stands still. Returns whether the offset was another one."""
+        group = standing.group
+        offset = standing.enqueued - newest["collective_seq_id"]
+        taught = bool(offset != group.offset)
+        group.offset = offset
+        if oldest_open is None:
+            self._count(standing, standing.enqueued)
+            operation = newest
+        else:
+            self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
+            operation = oldest_open
+        _native.describe(self._handle, group.slot, _info(operation), _enter_ns(operation))
+        return taught
+
+
+def _info(entry: Any) -> _native.OperationInfo:
+    name = entry["profiling_name"].partition(":")[2]
+    operation = _OPERATION_CODES.get(name, 0)
+    dtypes, sizes = entry["input_dtypes"], entry["input_sizes"]
+    dtype = _DTYPE_CODES[_DTYPES.get(dtypes[0], "")] if dtypes else 0
+    numel = sum(_product(size) for size in sizes) if sizes else -1
+    agreed = name not in _SIZES_DIFFER
+    known = operation != 0
+    return _native.OperationInfo(
+        sequence=entry["collective_seq_id"],
+        signature=signature(operation, dtype if agreed else 0, numel if agreed else -1, _native.NO_ROOT)
+        if known
+        else 0,
+        numel=numel,
+        operation=operation,
+        dtype=dtype,
+        root=_native.NO_ROOT,
+    )
+
+
+def _product(size: list[int]) -> int:
+    numel = 1
+    for extent in size:
+        numel *= extent
+    return numel
+
+
+def _enter_ns(entry: Any) -> int:
+    """The recorder's clock is that of the wall."""
+    age_ns = max(time.time_ns() - entry["time_created_ns"], 0)
+    entered: int = _native.now() - age_ns
+    return max(entered, 1)

@@ -1,0 +1,56 @@
+"""The process groups of this rank, and their slots in its frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(slots=True)
+class Group:
+    """A process group on one backend."""
+
+    id: int
+    slot: int  # -1: the frame has no room for it
+    name: str
+    ranks: Sequence[int]  # global ones, by their rank in the group; empty if torch does not tell
+    torch_name: str
+    # What torch's sequence number counts besides collectives: gloo counts send and recv too, and ranks differ in those.
+    offset: int = 0
+
+
+class Groups:
+    """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._groups: dict[tuple[str, str], Group] = {}
+
+    def find(self, torch_name: str, description: str, backend: str) -> Group:
+        """The group, from the names by which the Flight Recorder calls it."""
+        group = self._groups.get((torch_name, backend))
+        if group is None:
+            ranks = _ranks(torch_name)
+            # Ranks of one job may use one name for different groups; their members tell those apart.
+            identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
+            number = _native.hash64(identity.encode()) or 1
+            name = description if description not in ("", "undefined") else torch_name
+            slot = _native.slot(self._handle, number, name[:32].encode(), len(ranks))
+            group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
+        return group
+
+
+def _ranks(torch_name: str) -> list[int]:
+    import torch.distributed
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    try:
+        group: Any = _resolve_process_group(torch_name)
+        return list(torch.distributed.get_process_group_ranks(group))
+    except (KeyError, RuntimeError, ValueError):  # destroyed meanwhile
+        return []
