@@ -24,8 +24,7 @@ class Gather {
   __m256i zero_ = _mm256_setzero_si256(), all_ = _mm256_set1_epi32(-1);
 };
 
-// The same by 8 loads. Slots get to the loads through registers: were they stored, every load from the table that ends
-// in the 12 address bits of such a store would wait for it.
+// The same by 8 loads. Slots get to them through registers, which is faster than through memory.
 struct Loads {
   __m256i operator()(const uint32_t* table, __m256i slots) const {
     const __m128i low = four(table, _mm256_castsi256_si128(slots));
