@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -18,6 +19,7 @@ from tensorwire.diagnosis.agent import Agent
 from tensorwire.diagnosis.journal import Journal, read_state
 from tensorwire.diagnosis.listener import Listener
 from tensorwire.diagnosis.model import Communicator, Finding, Observation, Operation, Process, Rank, Thresholds
+from tensorwire.diagnosis.recording import replay
 from tensorwire.diagnosis.service import JobService, View
 from tensorwire.errors import CorruptDataError
 
@@ -308,6 +310,40 @@ def test_agent_of_an_impostor_analyzer_does_nothing(start: Start) -> None:
     assert not any(line.startswith("connected") for line in running.log)
 
 
+def test_what_the_service_keeps_gives_the_same_findings_again(tmp_path: Path, start: Start) -> None:
+    service = JobService(Listener(KEY), HANG, Journal(tmp_path))
+    try:
+        two_nodes(start, address(service))
+        view = until(service, lambda view: view.findings and view.findings[0].stacks)
+        time.sleep(0.2)  # writing takes its share of the time, no more
+        service.step()
+    finally:
+        service.close()
+    assert read_state(tmp_path)[1][0].suspects == [2]
+    *_, (observation, findings) = replay(tmp_path / "recording.jsonl.gz", HANG)
+    assert sorted(observation.ranks) == [0, 1, 2, 3]
+    assert [(f.code, f.suspects) for f in findings] == [("TW-H1", [2])]
+    assert findings[0].stacks == view.findings[0].stacks
+
+
+def test_full_disk_does_not_stop_the_service(
+    service: JobService, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FullDisk:
+        def write(self, *_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        add_stack = close = write
+
+    service._journal = FullDisk()  # type: ignore[assignment]
+    two_nodes(start, address(service))
+    view = until(service, lambda view: view.findings and view.findings[0].stacks)
+    assert view.findings[0].suspects == [2]
+    assert [record.message for record in caplog.records] == [
+        "what is seen cannot be kept: [Errno 28] No space left on device"
+    ]
+
+
 # The journal.
 
 
@@ -324,7 +360,8 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     observation = seen()
     observation.silent_nodes = ["gone"]
     findings = [found(stacks={1: "stack <script>"})]
-    Journal(tmp_path / "job").write(observation, findings)
+    with contextlib.closing(Journal(tmp_path / "job")) as journal:
+        journal.write(observation, findings)
     read, read_findings = read_state(tmp_path / "job")
     assert read_findings == findings
     assert (read.time, read.run_id, read.world_size, read.silent_nodes) == (100.0, "run", WORLD, ["gone"])
@@ -342,9 +379,9 @@ def test_state_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_findings_are_logged_when_they_come_and_with_their_stacks(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for findings in ([], [found()], [found(confidence=0.95)], [found(stacks={1: "x"})], [], [found()]):
-        journal.write(seen(), findings)
+    with contextlib.closing(Journal(tmp_path)) as journal:
+        for findings in ([], [found()], [found(confidence=0.95)], [found(stacks={1: "x"})], [], [found()]):
+            journal.write(seen(), findings)
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     assert [line["stacks"] for line in lines] == [{}, {"1": "x"}, {}]
     assert {line["code"] for line in lines} == {"TW-H1"}
@@ -352,9 +389,9 @@ def test_findings_are_logged_when_they_come_and_with_their_stacks(tmp_path: Path
 
 def test_log_of_findings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "_MAX_FINDINGS_NBYTES", 2000)
-    journal = Journal(tmp_path)
-    for number in range(100):
-        journal.write(seen(), [found(suspects=[number])])
+    with contextlib.closing(Journal(tmp_path)) as journal:
+        for number in range(100):
+            journal.write(seen(), [found(suspects=[number])])
     assert sum(path.stat().st_size for path in tmp_path.glob("findings*")) < 6000
     last = (tmp_path / "findings.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["suspects"] == [99]

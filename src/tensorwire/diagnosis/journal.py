@@ -1,7 +1,10 @@
 """What the analyzer keeps in its directory: findings, a recording, and the present state for those who look at it.
 
-findings.jsonl   a line for each finding when it comes up, and again with its stacks; findings.1.jsonl: those before
-state.json       what was seen last and what is found in it, always whole
+    findings.jsonl       a line for each finding when it comes up, and again with its stacks
+    recording.jsonl.gz   what was seen, for `tensorwire report` and for analyzing it again, see :mod:`recording`
+    state.json           what was seen last and what is found in it, always whole
+
+The first two are moved to a name with .1 when they have grown, so the directory stays bounded.
 """
 
 from __future__ import annotations
@@ -16,16 +19,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import CorruptDataError, FormatError
 from .encoding import Decoder, Encoder
 from .model import Edge, Finding, Observation, Rank
+from .recording import Recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FINDINGS: Final = "findings.jsonl"
+RECORDING: Final = "recording.jsonl.gz"
 STATE: Final = "state.json"
-_OLD_FINDINGS = "findings.1.jsonl"
-_MAX_FINDINGS_NBYTES = 16 << 20  # of each of the two files
+_MAX_FINDINGS_NBYTES = 16 << 20
 _MAX_STATE_NBYTES = 1 << 30
-_MAX_SHARE = 0.05  # of the time goes into writing: the state of very large jobs is less fresh
+_MAX_SHARE = 0.05  # of the time goes into writing: of very large jobs less is kept
 _VERSION = 1
 
 _Key = tuple[object, ...]
@@ -34,23 +38,34 @@ _Key = tuple[object, ...]
 class Journal:
     """Writes to a directory, which is made if it is not there. For one thread.
 
-    Nothing is ever half written: the state is replaced whole, and findings are added line by line.
+    Nothing is ever half written: the state is replaced whole, the others grow by whole lines.
+
+    Raises OSError, here and below, if the directory cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
+        self._recorder = Recorder(directory / RECORDING)
         self._logged: dict[_Key, int] = {}
         self._due = 0.0
 
     def write(self, observation: Observation, findings: list[Finding]) -> None:
-        """Raises OSError if the directory cannot be written."""
+        """Take what was seen and found, once a second."""
         self._log(findings)
         start = time.monotonic()
         if start >= self._due:
+            self._recorder.write(observation)
             self._write_state(observation, findings)
             end = time.monotonic()
             self._due = end + (end - start) / _MAX_SHARE
+
+    def add_stack(self, rank: int, text: str) -> None:
+        """Take what the analyzer was given of a rank's stack."""
+        self._recorder.add_stack(rank, text)
+
+    def close(self) -> None:
+        self._recorder.close()
 
     def _log(self, findings: list[Finding]) -> None:
         present = {_key(finding): len(finding.stacks) for finding in findings}
@@ -60,7 +75,7 @@ class Journal:
             return
         path = self._directory / FINDINGS
         if path.exists() and path.stat().st_size > _MAX_FINDINGS_NBYTES:
-            path.replace(self._directory / _OLD_FINDINGS)
+            path.replace(path.with_name(path.name + ".1"))
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         lines = [json.dumps({"at": stamp, **dataclasses.asdict(finding)}) + "\n" for finding in news]
         with path.open("a", encoding="utf-8") as file:

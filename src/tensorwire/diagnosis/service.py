@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from .journal import Journal
     from .listener import Listener
     from .wire import Connection
+
+_log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 1.0
 _ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
@@ -83,7 +86,7 @@ class Desk:
 
     def add_stack(self, rank: int, text: str) -> None:
         self._asked.pop(rank, None)
-        self._analyzer.add_stack(rank, text[:_MAX_STACK])
+        self._analyzer.add_stack(rank, text)
 
     @property
     def awaits_stacks(self) -> bool:
@@ -155,6 +158,7 @@ class JobService:
         self._journal = journal
         self._agents: dict[str, Connection] = {}
         self._names: dict[Connection, str] = {}
+        self._trouble = ""  # with the journal
         self._counters = Counters()
         self._due = time.monotonic()
         self._begin("")
@@ -176,8 +180,7 @@ class JobService:
         counters.lag_seconds, counters.analysis_seconds = start - self._due, end - start
         counters.num_refused, counters.num_agents = self._listener.num_refused, len(self._agents)
         view = View(observation, findings, counters)
-        if self._journal is not None:
-            self._journal.write(observation, findings)
+        self._keep(lambda journal: journal.write(observation, findings))
         self._due = max(start + _INTERVAL_SECONDS, end + (end - start) / _MAX_SHARE)
         return view
 
@@ -192,6 +195,7 @@ class JobService:
 
     def close(self) -> None:
         self._listener.close()
+        self._keep(lambda journal: journal.close())
 
     def _take(self, seconds: float) -> None:
         for event in self._listener.poll(seconds):
@@ -238,9 +242,25 @@ class JobService:
         elif kind == "stack":
             rank, text = message.get("rank"), message.get("text")
             if type(rank) is int and type(text) is str and self._nodes.node_of(rank) == name:
-                self._desk.add_stack(rank, text)
+                self._add_stack(rank, text[:_MAX_STACK])
         else:
             raise TensorwireError(f"an agent sent a message of unknown type {kind!r:.64}")
+
+    def _add_stack(self, rank: int, text: str) -> None:
+        self._desk.add_stack(rank, text)
+        self._keep(lambda journal: journal.add_stack(rank, text))
+
+    def _keep(self, write: Callable[[Journal], None]) -> None:
+        """A full disk is no reason to stop watching."""
+        if self._journal is None:
+            return
+        try:
+            write(self._journal)
+            self._trouble = ""
+        except OSError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("what is seen cannot be kept: %s", error)
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self._listener.send(connection, {"type": "refused", "reason": reason})
