@@ -29,6 +29,7 @@ from tensorwire.cli import main, sources
 from tensorwire.cli.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.journal import Journal
+from tensorwire.diagnosis.recording import Recorder
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
 
@@ -332,6 +333,25 @@ def drawing(history: History, findings: list[model.Finding], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(draw(history, findings, Path("a-job"), width=width))
     return console.file.getvalue()
+
+
+def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The analyzer is a real one here, and draws its own conclusion."""
+    recording = tmp_path / "recording.jsonl.gz"
+    with Recorder(recording) as recorder:
+        for observation in hang(culprit=3, seconds=60):
+            recorder.write(observation)
+        recorder.add_stack(3, "in load_batch")
+    path = tmp_path / "monday.html"
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path)
+    assert (code, err) == (3, "")
+    assert "TW-H1" in out
+    assert "Not-entered hang: rank 3" in path.read_text()
+    recording.write_bytes(b"no recording")
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force")
+    assert (code, out) == (1, "")
+    assert "recording.jsonl.gz" in err
+    assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
 
 
 def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

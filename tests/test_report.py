@@ -16,6 +16,7 @@ from fake_job import communicator, hang, not_entered, rank
 from tensorwire.diagnosis import model, report
 from tensorwire.diagnosis.report import standing
 from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
+from tensorwire.diagnosis.report.stack import for_reader
 from tensorwire.diagnosis.report.standing import STATES
 
 if TYPE_CHECKING:
@@ -267,6 +268,15 @@ def test_nobody_is_behind_in_messages() -> None:
     places = standing.places(observation)
     assert [(place.state, place.behind) for place in places] == [("waits", 0), ("idle", 0)]
     assert standing.slowest(places) == []
+
+
+def test_the_thread_of_the_script_comes_first() -> None:
+    probe = 'Thread 0x1 (most recent call first):\n  File "x/tensorwire/diagnosis/probe.py", line 1 in _run'
+    worker = 'Thread 0x2 (most recent call first):\n  File "loader.py", line 1 in work'
+    script = 'Thread 0x3 (most recent call first):\n  File "train.py", line 9 in <module>'
+    assert for_reader(f"{probe}\n\n{worker}\n\n{script}\n") == f"{script}\n\n{worker}"
+    assert for_reader("all_reduce #3\nstack unavailable: gone") == "all_reduce #3\nstack unavailable: gone"
+    assert for_reader(probe) == probe, "better than nothing"
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,10 @@ def command(
         raise click.UsageError("expected one of --dir, --analyzer-dir and --recording")
     history = History()
     if recording is not None:
+        from ..diagnosis.recording import replay
+
         origin = recording
-        for observation, findings in sources.replay(recording, limits):
+        for observation, findings in replay(recording, limits):
             history.add(observation, findings)
     else:
         with sources.open_job(directory, analyzer_directory, limits) as (source, origin):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..diagnosis.report.codes import MEANINGS
+from ..diagnosis.report.stack import for_reader
 from ..diagnosis.report.standing import lives, place_text, seconds_text, slowest, standings
 from .output import count, escape
 
@@ -91,7 +92,7 @@ def _finding(finding: Finding) -> Iterable[RenderableType]:
         yield Padding(Text(escape(fact)), (0, 0, 0, 2))
     for rank, stack in finding.stacks.items():
         yield Padding(Text(f"stack of rank {rank}:", style="dim"), (0, 0, 0, 2))
-        lines = [escape(line) for line in stack.splitlines()]
+        lines = [escape(line) for line in for_reader(stack).splitlines()]
         if len(lines) > _MAX_STACK_LINES:
             lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))

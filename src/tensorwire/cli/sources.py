@@ -120,8 +120,3 @@ def find_directory(directory: Path | None) -> Path | None:
     root = root_of(directory)
     frames = [*root.glob("rank-*.frame"), *(() if directory else root.glob("*/rank-*.frame"))]
     return max(frames, key=lambda frame: frame.stat().st_ctime).parent if frames else None
-
-
-def replay(recording: Path, thresholds: Thresholds) -> Iterator[tuple[Observation, list[Finding]]]:
-    raise NotImplementedError
-    yield

@@ -61,6 +61,7 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its evidence, its stacks and what to do."""
     from ..diagnosis.report.codes import MEANINGS
+    from ..diagnosis.report.stack import for_reader
     from ..diagnosis.report.standing import rank_ranges
 
     for finding in findings:
@@ -73,7 +74,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
             output.print_line(f"  evidence: {fact}")
         for rank, stack in finding.stacks.items():
             output.print_line(f"  stack of rank {rank}:")
-            for line in stack.splitlines():
+            for line in for_reader(stack).splitlines():
                 output.print_line(f"    {line}")
         output.print_line(f"  what to do: {meaning.action}")
         print()

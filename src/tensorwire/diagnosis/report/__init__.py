@@ -14,6 +14,7 @@ from ..._version import __version__
 from . import charts
 from .codes import MEANINGS
 from .history import History
+from .stack import for_reader
 from .standing import lives, rank_ranges, seconds_text, standings
 
 if TYPE_CHECKING:
@@ -75,4 +76,5 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         width=charts.WIDTH,
         seconds=seconds_text,
         ranges=rank_ranges,
+        for_reader=for_reader,
     )
