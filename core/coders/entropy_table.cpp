@@ -108,6 +108,7 @@ class Chooser {
       left_ += kLevels[level].frequency - kLevels[level - 1].frequency;
       --level;
     }
+    left_log_ = fixed_log2(static_cast<uint32_t>(left_));
   }
 
   // Move single symbols up or down a level for as long as that makes payload and table together smaller.
@@ -128,8 +129,7 @@ class Chooser {
     table->last = static_cast<uint8_t>(last_);
     table->implied = static_cast<uint8_t>(implied_);
     std::memset(table->frequencies, 0, sizeof table->frequencies);
-    uint64_t payload =
-        implied_count_ * uint64_t{(kRansBits << kEntropyFraction) - fixed_log2(static_cast<uint32_t>(left_))};
+    uint64_t payload = implied_count_ * uint64_t{(kRansBits << kEntropyFraction) - left_log_};
     size_t table_bits = 0;
     unsigned symbol = first_, previous = 0;
     for (unsigned i = 0; i < size_; ++i, ++symbol) {
@@ -152,8 +152,8 @@ class Chooser {
     const int32_t left = left_ + old.frequency - now.frequency;
     if (left < 1 || left >= static_cast<int32_t>(kRansTotal)) return false;
     int64_t saved = counts_[i] * (int64_t{now.log} - old.log);
-    saved +=
-        implied_count_ * (int64_t{fixed_log2(static_cast<uint32_t>(left))} - fixed_log2(static_cast<uint32_t>(left_)));
+    const uint32_t left_log = fixed_log2(static_cast<uint32_t>(left));
+    saved += implied_count_ * (int64_t{left_log} - left_log_);
     const unsigned previous = i == 0 ? 0 : kLevels[levels_[i - 1]].length;
     unsigned old_bits = step_bits(previous, old.length) + old.top_bits;
     unsigned now_bits = step_bits(previous, now.length) + now.top_bits;
@@ -166,12 +166,14 @@ class Chooser {
     if (saved <= 0) return false;
     levels_[i] = static_cast<uint8_t>(to);
     left_ = left;
+    left_log_ = left_log;
     return true;
   }
 
   unsigned first_ = 0, last_ = 255, implied_;
   uint32_t implied_count_;
   int32_t left_ = kRansTotal;  // the implied symbol's frequency
+  uint32_t left_log_;          // its log2 in units of 2^-16
   unsigned size_ = 0;
   uint32_t counts_[255];
   uint8_t levels_[255], lowest_[255];
