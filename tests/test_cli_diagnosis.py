@@ -175,7 +175,7 @@ def test_thresholds_are_options(
         (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
         (["report", "--recording", "no/such/file"], "no/such/file"),
         (["report", "-o", __file__], "--force"),
-        (["report", "--recording", __file__, "--dir", "."], "expected one of"),
+        (["report", "--recording", __file__, "--dir", "."], "got both"),
         (["agent", "--analyzer", "nowhere", "--key-file", __file__], "expected HOST:PORT, got 'nowhere'"),
         (["analyzer"], "--key-file"),
     ],
@@ -222,17 +222,18 @@ def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def analyzed(tmp_path: Path) -> Path:
     """The directory of an analyzer that has seen a job hang."""
     directory = tmp_path / "analyzer"
-    Journal(directory).write(hang()[-1], [not_entered()])
+    journal = Journal(directory)
+    journal.write(hang()[-1], [not_entered()])
+    journal.close()
     return directory
 
 
-def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "")
     assert out.startswith(f"TW-H1 not-entered hang: {not_entered().summary}\n")
     code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
     assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
-    assert run(capsys, "report", "--analyzer-dir", analyzed, "--for", 0, "-o", tmp_path / "x.html")[0] == 3
 
 
 def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +344,9 @@ def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Pat
             recorder.write(observation)
         recorder.add_stack(3, "in load_batch")
     path = tmp_path / "monday.html"
-    code, out, err = run(capsys, "report", "--recording", recording, "-o", path)
+    assert run(capsys, "report", "--recording", recording, "-o", path)[0] == 0, "a minute is no hang, for an analyzer"
+    assert "No finding" in path.read_text()
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 30)
     assert (code, err) == (3, "")
     assert "TW-H1" in out
     assert "Not-entered hang: rank 3" in path.read_text()

@@ -74,12 +74,16 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
     Raises:
         click.UsageError: they contradict each other, or the analyzer that is asked has its own.
     """
-    context = click.get_current_context()
-    if context.params.get("analyzer_directory") is not None:
-        given = [name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if click.get_current_context().params.get("analyzer_directory") is not None:
+        given = [name for name in options if is_given(name)]
         if given:
             name = f"--{given[0].replace('_', '-')}"
             raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire analyzer")
     if options["beta"] >= options["alpha"]:
         raise click.UsageError(f"expected --beta below --alpha, got {options['beta']} and {options['alpha']}")
     return Thresholds(**options)
+
+
+def is_given(option: str) -> bool:
+    """Whether an option of the present command was written down, and is not its default."""
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT

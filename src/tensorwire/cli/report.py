@@ -13,12 +13,11 @@ _INTERVAL = 1.0
 
 @click.command()
 @job.dir_option
-@job.analyzer_dir_option
 @click.option(
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Tell of a job that an analyzer recorded, instead of one on this machine.",
+    help="Tell of a job that an analyzer recorded; --hang-seconds is then 300 unless given.",
 )
 @click.option(
     "path",
@@ -44,7 +43,6 @@ _INTERVAL = 1.0
 @options.json_option
 def command(
     directory: Path | None,
-    analyzer_directory: Path | None,
     recording: Path | None,
     path: Path,
     force: bool,
@@ -62,16 +60,19 @@ def command(
       tensorwire report -o hang.html
       tensorwire report --recording job/recording.jsonl.gz -o monday.html
     """
+    from ..diagnosis.model import Thresholds
     from ..diagnosis.report import History, render
     from . import sources
 
+    if recording is not None and not job.is_given("hang_seconds"):
+        thresholds["hang_seconds"] = Thresholds().hang_seconds  # nobody suspects a hang all the time
     limits = job.thresholds_of(thresholds)
     if path.exists() and not force:
         raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
-    if recording is not None and (directory is not None or analyzer_directory is not None):
-        raise click.UsageError("expected one of --dir, --analyzer-dir and --recording")
+    if recording is not None and directory is not None:
+        raise click.UsageError("expected --dir or --recording, got both")
     history = History()
     if recording is not None:
         from ..diagnosis.recording import replay
@@ -80,7 +81,7 @@ def command(
         for observation, findings in replay(recording, limits):
             history.add(observation, findings)
     else:
-        with sources.open_job(directory, analyzer_directory, limits) as (source, origin):
+        with sources.open_job(directory, None, limits) as (source, origin):
             for _ in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
                 pass
     _write(path, render(history, limits, source=str(origin)))
