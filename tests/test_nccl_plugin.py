@@ -6,12 +6,12 @@ What the plugin makes of events is tested by core/probe/tests.
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tensorwire.diagnosis import frame, nccl_plugin
-from tensorwire.diagnosis.nccl_plugin import nccl_plugin_path
+from tensorwire import diagnosis
+from tensorwire.diagnosis import _native, frame, nccl_plugin_path
+from tensorwire.diagnosis.process import read_stat
 
 # A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
 RANK = """
@@ -84,7 +84,15 @@ def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
             directory.rmdir()
 
 
+def test_both_name_a_run_without_an_id(rank, tmp_path):
+    process = rank(RANK="1", TORCHELASTIC_RUN_ID="none")
+    read = frame.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    start_ticks = read_stat(os.getpid()).start_ticks
+    assert process.pid == read.pid
+    assert read.run == _native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
+
+
 def test_an_installation_without_the_library_says_so(monkeypatch):
-    monkeypatch.setattr(nccl_plugin, "_LIBRARY", Path("/nowhere/libnccl.so"))
+    monkeypatch.setattr(diagnosis, "__path__", ["/nowhere"])
     with pytest.raises(FileNotFoundError, match="/nowhere"):
         nccl_plugin_path()

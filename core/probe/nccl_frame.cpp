@@ -5,6 +5,7 @@
 
 #include <cctype>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -77,11 +78,21 @@ bool is_left_behind(const char* path) {
          probe::start_time(frame.header.pid) != frame.header.start_time;
 }
 
+// The launcher's id of the run; where it has none, one that its ranks on this node share, as diagnosis/probe.py has it.
+const char* identify_run() {
+  static char made[64];
+  const char* given = text_of("TORCHELASTIC_RUN_ID", "none");
+  if (std::strcmp(given, "none") != 0) return given;
+  const auto launcher = static_cast<uint32_t>(getppid());
+  std::snprintf(made, sizeof(made), "run-%u-%" PRIu64, launcher, probe::start_time(launcher));
+  return made;
+}
+
 }  // namespace
 
 probe::Identity identify_process(int rank, int size) {
   probe::Identity identity;
-  identity.run_id = text_of("TORCHELASTIC_RUN_ID", "none");
+  identity.run_id = identify_run();
   identity.rank = number_of("RANK", rank);
   identity.world_size = static_cast<uint32_t>(number_of("WORLD_SIZE", size));
   identity.local_rank = number_of("LOCAL_RANK", -1);

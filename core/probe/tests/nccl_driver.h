@@ -23,7 +23,7 @@ using probe::Slot;
 constexpr uint64_t kHash = 0x0b5a64a1f36c1fd2;
 constexpr int kRank = 3;
 
-inline char directory[] = "/tmp/tensorwire-nccl-XXXXXX";
+inline char directory[] = P_tmpdir "/tensorwire-nccl-XXXXXX";
 inline std::string frame_path;
 
 inline Frame read_frame() {

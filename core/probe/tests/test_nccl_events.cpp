@@ -190,6 +190,16 @@ void stops_out_of_order() {
   CHECK(read_slot().sent_nbytes == 4096);
 }
 
+void an_end_that_never_comes() {
+  Nccl6 nccl;
+  void* lost = nccl.coll();
+  nccl.channel(lost);
+  for (int number = 0; number < 63; ++number) nccl.run(nccl.coll());
+  CHECK(read_slot().sequence == 1 && is_open(read_slot()));
+  nccl.run(nccl.coll());
+  check_counts(read_slot(), 65, 65);
+}
+
 void handles_that_name_nothing() {
   Nccl6 nccl;
   nccl.run(nccl.coll());
@@ -319,6 +329,7 @@ constexpr Case kCases[] = {
     TW_CASE(what_ranks_disagree_on_changes_the_signature),
     TW_CASE(more_communicators_than_slots),
     TW_CASE(stops_out_of_order),
+    TW_CASE(an_end_that_never_comes),
     TW_CASE(handles_that_name_nothing),
     TW_CASE(nested_groups),
     TW_CASE(events_after_finalize),

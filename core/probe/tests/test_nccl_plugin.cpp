@@ -119,6 +119,29 @@ void a_forked_child_writes_nothing() {
   check_counts(read_slot(), 1, 1);
 }
 
+void a_child_forked_while_a_thread_holds_a_lock() {
+  constexpr int kNumForks = 50;
+  Nccl6 nccl;
+  void* op = nccl.proxy_op(nullptr, true);
+  std::atomic<bool> is_over{false};
+  std::thread proxy([&] {
+    while (!is_over) nccl.transfer(op, 1);
+  });
+  for (int number = 0; number < kNumForks; ++number) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      alarm(20);  // a lock that nobody is left to release
+      nccl.transfer(op, 1);
+      _exit(0);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+  }
+  is_over = true;
+  proxy.join();
+}
+
 void threads() {
   constexpr int kNumThreads = 4;
   constexpr int kNumRounds = 2000;
@@ -261,6 +284,7 @@ constexpr Case kCases[] = {
     TW_CASE(a_healthy_all_reduce_v6),
     TW_CASE(the_frame_is_private),
     TW_CASE(a_forked_child_writes_nothing),
+    TW_CASE(a_child_forked_while_a_thread_holds_a_lock),
     TW_CASE(threads),
     TW_CASE(a_communicator_without_a_name),
     TW_CASE(a_frame_left_behind_is_replaced),

@@ -5,11 +5,13 @@ with :func:`phase` that it is busy with something else than training. Importing 
 NumPy.
 """
 
+from .nccl_plugin import nccl_plugin_path
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .probe import attach, phase
 
-__all__ = ["attach", "phase"]
+__all__ = ["attach", "nccl_plugin_path", "phase"]
 
 
 def __getattr__(name: str) -> object:
