@@ -1,9 +1,9 @@
-"""Where in the code a suspect stands.
+"""Where in the code a suspect stands: three ways to find out, the least intrusive first.
 
-A rank answers a signal in the C code of `faulthandler`: also while one thread keeps the interpreter lock, when nothing
-written in Python could. A rank that does not listen is asked through torch's worker server, which has to wait for that
-lock. A rank that is stopped runs no code of its own: py-spy reads its memory, where it is installed and ptrace is
-allowed.
+torch's worker server answers from a thread of its own, once that gets the interpreter lock. py-spy reads the memory of
+any rank, a stopped one too, where it is installed and ptrace is allowed. A signal has `faulthandler` write the stacks
+from C: also while one thread keeps the lock for ever, and with nothing installed. It may cut a sleep short that some C
+code is in, so it comes last.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from . import process, worker_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIGNAL: Final = signal.SIGRTMIN + 5
 _ANSWER_SECONDS = 2.0
@@ -70,14 +73,30 @@ def _fetch(target: Target) -> str:
     stat = process.read_stat(target.pid)
     if stat is None or stat.start_ticks != target.start_ticks or not stat.is_alive:
         raise _UnavailableError("the process is gone")
-    if stat.is_stopped:
-        return _py_spy(target, "the process is stopped")
-    if _catches(target.pid):
-        return _signal(target)
+    ways = (_py_spy,) if stat.is_stopped else (_worker_server, _py_spy, _signal)
+    reasons = ["the process is stopped"] if stat.is_stopped else []
+    for way in ways:
+        text = _try(way, target, reasons)
+        if text is not None:
+            return text
+    raise _UnavailableError(", ".join(reasons))
+
+
+def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> str | None:
     try:
-        return worker_server.dump_traceback(target.frame.with_suffix(".sock"), timeout=_ANSWER_SECONDS)
+        return way(target)
+    except _UnavailableError as error:
+        reasons.append(str(error))
+        return None
+
+
+def _worker_server(target: Target) -> str:
+    try:
+        return worker_server.dump_traceback(target.frame, timeout=_ANSWER_SECONDS)
+    except FileNotFoundError:
+        raise _UnavailableError("it has no worker server") from None
     except (OSError, ValueError) as error:
-        return _py_spy(target, f"its worker server does not answer ({error})")
+        raise _UnavailableError(f"its worker server does not answer ({error})") from None
 
 
 def _catches(pid: int) -> bool:
@@ -93,8 +112,8 @@ def _catches(pid: int) -> bool:
 def _signal(target: Target) -> str:
     path = stack_path(target.frame)
     try:
-        if path.is_symlink() or path.stat().st_uid != os.stat(f"/proc/{target.pid}").st_uid:  # noqa: PTH116
-            raise _UnavailableError(f"{path.name} is not a file of the rank")
+        if not _catches(target.pid) or path.is_symlink() or path.stat().st_uid != _owner(target.pid):
+            raise _UnavailableError("it does not listen to a signal")
         os.truncate(path, 0)
         _send_signal(target)
         deadline = time.monotonic() + _ANSWER_SECONDS
@@ -106,8 +125,12 @@ def _signal(target: Target) -> str:
                 with path.open("rb") as file:
                     return file.read(_MAX_NBYTES).decode(errors="replace")
     except OSError as error:
-        return _py_spy(target, f"the rank cannot be asked ({error})")
-    return _py_spy(target, f"the rank did not answer within {_ANSWER_SECONDS:g} s")
+        raise _UnavailableError(f"it cannot be sent a signal ({error})") from None
+    raise _UnavailableError(f"it did not react to a signal within {_ANSWER_SECONDS:g} s")
+
+
+def _owner(pid: int) -> int:
+    return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
 
 
 def _send_signal(target: Target) -> None:
@@ -121,18 +144,20 @@ def _send_signal(target: Target) -> None:
         os.close(descriptor)
 
 
-def _py_spy(target: Target, why: str) -> str:
+def _py_spy(target: Target) -> str:
     program = shutil.which("py-spy")
     if program is None:
-        raise _UnavailableError(f"{why}, and py-spy is not installed")
+        raise _UnavailableError("py-spy is not installed")
     command = [program, "dump", "--nonblocking", "--pid", str(target.pid)]
     try:
         result = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_PY_SPY_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _UnavailableError(f"{why}, and py-spy failed: {error}") from None
+    except subprocess.TimeoutExpired:
+        raise _UnavailableError(f"py-spy took more than {_PY_SPY_SECONDS:g} s") from None
+    except OSError as error:
+        raise _UnavailableError(f"py-spy failed: {error}") from None
     if result.returncode != 0:
         reason = result.stderr.strip().splitlines()
-        raise _UnavailableError(f"{why}, and py-spy failed: {reason[0] if reason else result.returncode}")
+        raise _UnavailableError(f"py-spy failed: {reason[0] if reason else result.returncode}")
     return result.stdout
