@@ -1,7 +1,7 @@
 """What the agents see and what the analyzer finds: plain data, no behaviour.
 
 Times are seconds. No two nodes' clocks are compared: what happened on a node is given as an age, counted back from the
-moment of its observation. Nothing here needs torch or NumPy; everything is JSON once :func:`dataclasses.asdict` took it.
+moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses.asdict` makes JSON of everything.
 """
 
 from __future__ import annotations
