@@ -6,16 +6,22 @@ What the plugin makes of events is tested by core/probe/tests.
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from tensorwire import diagnosis
 from tensorwire.diagnosis import _native, frame, nccl_plugin_path
+from tensorwire.diagnosis.observe import Observer
 from tensorwire.diagnosis.process import read_stat
 
 # A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
 RANK = """
-import ctypes, sys
+import ctypes, os, sys
+if len(sys.argv) > 2:
+    from tensorwire.diagnosis import _native
+    probe = _native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 1, 0)
+    _native.slot(probe, 0xC0FFEE, b"default_pg", 4)
 table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")
 init = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
@@ -32,12 +38,12 @@ def rank(tmp_path):
     """Starts a process that has made its first communicator, and ends it."""
     started = []
 
-    def start(**environment):
+    def start(*arguments, **environment):
         inherited = {
             key: value for key, value in os.environ.items() if not key.startswith(("TENSORWIRE", "TORCHELASTIC"))
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", RANK, nccl_plugin_path()],
+            [sys.executable, "-c", RANK, nccl_plugin_path(), *arguments],
             env=inherited | {"TENSORWIRE_PROBE_DIR": str(tmp_path / "job" / "frames")} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -49,7 +55,8 @@ def rank(tmp_path):
 
     yield start
     for process in started:
-        process.communicate("\n", timeout=30)
+        if process.poll() is None:
+            process.communicate("\n", timeout=30)
 
 
 def test_the_frame_reads_as_any_other(rank, tmp_path):
@@ -64,6 +71,40 @@ def test_the_frame_reads_as_any_other(rank, tmp_path):
     assert (slot.id, slot.name, slot.size) == (0x0B5A64A1F36C1FD2, "data_parallel", 4)
     assert (slot.enqueued, slot.completed, slot.is_open) == (0, 0, False)
     assert (slot.sent_nbytes, slot.baseline_rate, slot.first_sequence) == (-1, None, None)
+
+
+def test_an_observer_joins_the_frames_of_one_process(rank, tmp_path):
+    directory = tmp_path / "job" / "frames"
+    directory.mkdir(0o700, parents=True)
+    process = rank(str(directory / "rank-1-0.frame"), RANK="1", WORLD_SIZE="4", TORCHELASTIC_RUN_ID="abc")
+    (directory / "rank-2-0.nccl.frame").write_bytes((directory / "rank-1-0.nccl.frame").read_bytes()[:100])  # damaged
+    observer = Observer(directory, "here")
+    observation = observer.observe()
+    assert observation.ranks.keys() == {1}
+    assert observation.ranks[1].pid == process.pid
+    names = [communicator.name for communicator in observation.ranks[1].communicators]
+    assert names == ["default_pg", "data_parallel"]
+    assert observer.target(1).frame == directory / "rank-1-0.frame"
+
+    whole = (directory / "rank-1-0.frame").read_bytes()
+    (directory / "rank-1-0.frame").write_bytes(whole[:100])  # seen as it was before, and nothing twice
+    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    assert names == ["default_pg", "data_parallel"]
+
+    (directory / "rank-1-0.frame").unlink()  # the plugin alone
+    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    assert names == ["data_parallel"]
+    observer.close()
+
+
+def test_a_frame_left_behind_is_swept(rank, tmp_path):
+    path = tmp_path / "job" / "frames" / "rank-1-0.nccl.frame"
+    process = rank(RANK="1")
+    frame.sweep(path.parent, before_ns=time.monotonic_ns())
+    assert path.exists()
+    process.communicate("\n", timeout=30)
+    frame.sweep(path.parent, before_ns=time.monotonic_ns())
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

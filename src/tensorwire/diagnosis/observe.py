@@ -72,7 +72,8 @@ class Observer:
                 frame.rank not in newest or frame.restart_count > newest[frame.rank][1].restart_count
             ):
                 newest[frame.rank] = path, frame
-        self._frames = dict(newest.values())
+        plugins = {_process_of(frame): frame for path, frame in frames if path.name.endswith(".nccl.frame")}
+        self._frames = {path: _joined(frame, plugins.get(_process_of(frame))) for path, frame in newest.values()}
         self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._frames}
         self._alive = {path: seen for path, seen in self._alive.items() if path in self._frames}
 
@@ -140,6 +141,18 @@ class Observer:
             )
             for connection in connections
         ]
+
+
+def _process_of(frame: Frame) -> tuple[int, int]:
+    return frame.pid, frame.start_time
+
+
+def _joined(frame: Frame, plugin: Frame | None) -> Frame:
+    """With the communicators that NCCL's plugin sees in the same process."""
+    if plugin is None or plugin is frame:
+        return frame
+    slots = {slot.id: slot for slot in frame.slots + plugin.slots}  # a damaged frame was joined when it was last read
+    return replace(frame, slots=tuple(slots.values()), overflow=frame.overflow or plugin.overflow)
 
 
 def _communicator(slot: Slot, frame: Frame, now: float) -> Communicator:
