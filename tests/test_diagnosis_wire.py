@@ -171,7 +171,7 @@ def test_refused(what: str, server_end: Callable[..., tuple[Recorded, Connection
         data = struct.pack(">I", 0xFFFFFFFF)
         data += bytes(64)
     elif what == "huge_first":
-        data = client.message(b'{"text":"' + b"x" * 5000 + b'"}')
+        data = client.message(b'{"text":"' + b"x" * 70_000 + b'"}')
     elif what == "not_json":
         data = client.message(b"\x80\x04K\x01.")
     elif what == "not_an_object":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_MESSAGE_NBYTES: Final = 16 << 20
-_MAX_FIRST_NBYTES = 4096  # of a peer that has not shown the key yet
+_MAX_FIRST_NBYTES = 1 << 16  # of a peer that has not shown the key yet
 _MAX_WAITING_NBYTES = 32 << 20  # for a peer that does not read
 _RATE_NBYTES = 8 << 20  # per second that a peer may send, after a first burst
 _BURST_NBYTES = 64 << 20
