@@ -33,7 +33,7 @@ class Scene:
 
     job: TrainingJob
     rank: int
-    watch: Watch
+    watch: Watch | None = None
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     def tell(self, do: str, ranks: list[int] | None = None, **arguments: Any) -> None:
@@ -216,7 +216,7 @@ def _duty(scene: Scene) -> None:
 
 
 def _quota(scene: Scene) -> None:
-    quota = CpuQuota(scene.pid, 0.1)
+    quota = CpuQuota(scene.pid, 0.06)
     scene.undo.append(quota.lift)
 
 
@@ -349,7 +349,7 @@ CASES = [
     Case("s1-duty", "TW-S1", _duty, "stopped 9/10 of the time", mends=True, seconds=20),
     Case("s1-gc", "TW-S1", _collect_garbage, "garbage collection in each step", mends=True, seconds=20),
     Case("s1-loader", "TW-S1", _load, "data loader takes 0.2 s for a batch", mends=True, seconds=20),
-    Case("s1-quota", "TW-S1", _quota, "CPU quota of 10 %", needs="quota", settings={"spin": 0.01}, mends=True,
+    Case("s1-quota", "TW-S1", _quota, "CPU quota of 6 %", needs="quota", settings={"spin": 0.01}, mends=True,
          seconds=20),
     Case("s2-egress", "TW-S2", _choke(_THROTTLED), "egress throttled to 40 Mbit/s", needs="links", settings=_BULK,
          mends=True, seconds=20),

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from .cases import Case
 
+_EXCERPT = 300  # of a stack, in characters
+
 
 def is_expected(case: Case, rank: int, finding: Finding) -> bool:
     """Class and rank."""
@@ -30,7 +32,8 @@ def complaint(case: Case, rank: int, looks: list[Look], start: float) -> str:
     if case.notice and not any(is_notice(finding, rank) for finding in told):
         return "no notice of whom the others wait for"
     if case.stack and not any(case.stack in finding.stacks.get(rank, "") for finding in told):
-        return f"no stack of rank {rank} that shows {case.stack}"
+        stacks = {text for finding in told for text in finding.stacks.values()}
+        return f"no stack of rank {rank} that shows {case.stack}: {' / '.join(stacks)[-_EXCERPT:] or 'none'}"
     return ""
 
 

@@ -1,0 +1,207 @@
+"""python -m benchmarks.diagnosis.compare: what other tools tell of the same faults.
+
+Each fault is injected into a job without the probe. A few seconds later a person looks: at the stacks of all ranks
+(py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
+seconds here, 30 minutes by default; gloo has it in place of NCCL's watchdog), and the errors of the ranks are read.
+The last column is the verdict of the analyzer on the recording of the case in tests/recordings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.environment import ROOT, child, describe
+from tensorwire.diagnosis.recording import replay
+
+from .faults.cases import BY_NAME, Case, Scene
+from .faults.launch import WORLD_SIZE, Nursery, TrainingJob
+from .faults.network import Network
+from .faults.run import reason_to_skip
+from .faults.watch import THRESHOLDS, is_finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = ROOT / "docs" / "diagnosis.md"
+BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
+_RECORDINGS = ROOT / "tests" / "recordings"
+_LOOK_SECONDS = 4.0  # after the fault
+_TIMEOUT_SECONDS = 9.0  # of the process groups
+_AFTER_SECONDS = 4.0
+_DUMP_SECONDS = 3.0
+_WIDTH = 90
+_MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
+_FRAME = re.compile(r"^    (\S+) \((.*)\)$", re.M)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.compare", description=__doc__)
+    parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
+    options = parser.parse_args()
+    cases = [BY_NAME[name] for name in options.case or BY_NAME]
+    facts = describe("python -m benchmarks.diagnosis.compare")
+    rows, skipped = [], []
+    nursery = Nursery()
+    try:
+        for case in cases:
+            if case.kind == "none":
+                continue
+            reason = "it is about our own services" if case.needs == "services" else reason_to_skip(case)
+            if reason:
+                skipped.append(f"{case.name} ({reason})")
+                continue
+            rows.append(compare(case, nursery))
+            print("\n".join(rows[-1]), file=sys.stderr, flush=True)
+    finally:
+        nursery.close()
+    table = page(rows, skipped, facts)
+    print(table)
+    if not options.case:
+        include(table, PAGE)
+
+
+def compare(case: Case, nursery: Nursery) -> list[str]:
+    """A row of the table."""
+    rank = recorded_rank(case)
+    network = Network(nursery, WORLD_SIZE) if case.uses_network else None
+    environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
+    try:
+        module = ("benchmarks.diagnosis.faults.job",)
+        job = TrainingJob(nursery, case.settings, network=network, modules=module, **environment)
+        try:
+            job.wait_for_round(20)
+            scene = Scene(job, rank)
+            before = job.rounds()
+            try:
+                case.inject(scene)
+                time.sleep(_LOOK_SECONDS)
+                stacks, recorder = _stacks(job), _flight_recorder(job)
+                time.sleep(_TIMEOUT_SECONDS - _LOOK_SECONDS + _AFTER_SECONDS)
+                errors = _errors(job, before)
+            finally:
+                scene.mend()
+        finally:
+            job.close()
+    finally:
+        if network is not None:
+            network.close()
+    return [f"{case.name}, rank {rank}", errors, recorder, stacks, _verdict(case, rank)]
+
+
+def recorded_rank(case: Case) -> int:
+    """The faulty rank of the case's recording."""
+    paths = sorted(_RECORDINGS.glob(f"{case.name}-?.jsonl.gz"))
+    return int(paths[0].name.removesuffix(".jsonl.gz")[-1]) if paths else case.rank(0)
+
+
+def _errors(job: TrainingJob, before: list[int]) -> str:
+    """What the ranks have printed since, as a person finds it in their logs."""
+    raised: dict[str, list[int]] = {}
+    for rank in range(WORLD_SIZE):
+        found = _MESSAGE.findall(job.output(rank).read_text())
+        if found:
+            raised.setdefault(_shortened(found[-1]), []).append(rank)
+    lines = [f"{_ranks(ranks)}: {text}" for text, ranks in raised.items()]
+    told = {rank for ranks in raised.values() for rank in ranks}
+    gone = [rank for rank in range(WORLD_SIZE) if rank not in told and job.status(rank) is not None]
+    lines += [f"{_ranks([rank])}: gone, status {job.status(rank)}" for rank in gone]
+    if lines:
+        return "<br>".join(lines)
+    moved = min(after - begun for after, begun in zip(job.rounds(), before, strict=True))
+    return "nothing: the job goes on" if moved > 2 else "nothing: it waits"
+
+
+def _shortened(text: str) -> str:
+    """Without what differs from rank to rank and says nothing: places in the source, addresses."""
+    text = re.sub(r"\[(?:enforce fail at )?/\S+\.cc:\d+\]\s*", "", text.replace("what():", "").strip())
+    text = re.sub(r"\[?[\d.]+\]?:\d+|\[10\.77\.\S+", "ADDRESS", text)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+def _flight_recorder(job: TrainingJob) -> str:
+    """What torchfrtrace makes of the ranks' dumps."""
+    folder = job.folder / "dumps"
+    (job.folder / "dump").touch()
+    deadline = time.monotonic() + _DUMP_SECONDS
+    while time.monotonic() < deadline and len(_dumps(folder)) < WORLD_SIZE:
+        time.sleep(0.05)
+    given = _dumps(folder)
+    missing = [rank for rank in range(WORLD_SIZE) if rank not in given]
+    text = f"no dump of {_ranks(missing)}; " if missing else ""
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder), "-p", "rank_", "-j"]
+    done = subprocess.run(command, capture_output=True, text=True, env=child(), check=False)
+    last = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    return text + (f"torchfrtrace fails: {last}" if done.returncode else f"torchfrtrace: {last}")[:_WIDTH]
+
+
+def _dumps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("rank_")) for path in folder.glob("rank_?"))
+
+
+def _stacks(job: TrainingJob) -> str:
+    """Where py-spy finds the main thread of each rank: the innermost functions of the script and of torch."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return "py-spy is not installed"
+    places: dict[str, list[int]] = {}
+    for rank, pid in enumerate(job.pids):
+        if job.status(rank) is not None:
+            places.setdefault("no process", []).append(rank)
+            continue
+        command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = re.findall(
+            r"^    (\S+) \((.*)\)$", done.stdout.partition('"MainThread"')[2].partition("Thread ")[0], re.M
+        )
+        place = next((name for name, file in found if "faults/job.py" in file), "") if found else "no stack"
+        inner = next((name for name, file in found if "distributed_c10d.py" in file), "")
+        places.setdefault(f"{place} > {inner}" if inner else place, []).append(rank)
+    return "<br>".join(f"{_ranks(ranks)}: {place}" for place, ranks in places.items())
+
+
+def _verdict(case: Case, rank: int) -> str:
+    path = _RECORDINGS / f"{case.name}-{rank}.jsonl.gz"
+    if not path.exists():
+        return "not recorded"
+    found = [finding for _, findings in replay(path, THRESHOLDS) for finding in findings if is_finding(finding)]
+    return f"{found[0].code}: {found[0].summary}" if found else "nothing"
+
+
+def _ranks(numbers: list[int]) -> str:
+    if len(numbers) == WORLD_SIZE:
+        return "all ranks"
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))
+
+
+def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> str:
+    lines = [
+        f"Process groups with a time-out of {_TIMEOUT_SECONDS:g} s; stacks and dumps {_LOOK_SECONDS:g} s after the "
+        f"fault. torch {facts['versions']['torch']}, gloo, {WORLD_SIZE} ranks; `{facts['command']}`, {facts['date']}.",
+        "",
+        "| fault | errors after the time-out | Flight Recorder | py-spy dump | tensorwire |",
+        "|---|---|---|---|---|",
+        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
+    ]
+    if skipped:
+        lines += ["", f"Left out: {', '.join(skipped)}."]
+    return "\n".join(lines)
+
+
+def include(table: str, path: Path) -> None:
+    """Put the table between its markers."""
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{path} lacks the lines {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
