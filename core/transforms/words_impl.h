@@ -215,7 +215,12 @@ inline void unpack_pair(const uint8_t* __restrict low, const uint8_t* __restrict
                         uint8_t* __restrict out) {
   if (shift == 0) {  // by far the most frequent
     for (size_t i = 0; i < n; ++i) {
-      as<T>(out)[i].value = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
+      if constexpr (sizeof(T) == 2) {  // half of a number each: nothing is widened
+        out[2 * i] = low[i];
+        out[2 * i + 1] = high[i];
+      } else {
+        as<T>(out)[i].value = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
+      }
     }
     return;
   }
