@@ -16,7 +16,8 @@ MAX_LINES = 500
 
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
 LAYERS = ("_version", "errors", "_core", "codec", "checkpoint", "torch", "cli")
-HELPERS = {"_arrays": "codec", "_frames": "codec", "probe": "diagnosis", "__main__": "cli"}  # modules of a layer that is more than one file
+# Modules of a layer that is more than one file.
+HELPERS = {"_arrays": "codec", "_frames": "codec", "probe": "diagnosis", "__main__": "cli"}
 
 # C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.
 INCLUDES = {

@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> None:
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         own = _without_launcher(trace)
+        if own is None and not issubclass(kind, SyntaxError):  # nothing of the script ran
+            own = trace
         hook(kind, error.with_traceback(own), own)
 
     sys.excepthook = excepthook
@@ -93,11 +95,10 @@ def _new_main(path: str | None, loader: Any) -> ModuleType:
 
 
 def _without_launcher(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the script, if it gets there."""
-    own = trace
-    while own is not None and own.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
-        own = own.tb_next
-    return own or trace
+    """The part of a traceback that begins in the script."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
 
 
 def _status(code: object) -> object:

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <thread>
 
@@ -21,9 +22,9 @@ namespace {
 const Identity kIdentity{"a run", 3, 8, 1, 2};
 
 struct Folder {
-  std::string path = "/tmp/tw_probe_XXXXXX";
+  std::string path = std::filesystem::temp_directory_path() / "tw_probe_XXXXXX";
   Folder() { CHECK(mkdtemp(path.data()) != nullptr); }
-  ~Folder() { CHECK(std::system(("rm -r " + path).c_str()) == 0); }
+  ~Folder() { std::filesystem::remove_all(path); }
   std::string file(const char* name) const { return path + "/" + name; }
 };
 

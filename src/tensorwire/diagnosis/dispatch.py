@@ -2,7 +2,7 @@
 
 All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
 Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
-when an operation is entered and pass it on; its future, or for send and recv the end of wait(), tells when it is done.
+when an operation is entered and pass it on; its future, or where it has none the end of wait(), tells when it is done.
 They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
 could go while the dispatcher is about to call it.
 
@@ -50,6 +50,7 @@ _KINDS: Final = {
     "gather_": _Kind("gather", 1, is_pairwise=True),
     "monitored_barrier_": _Kind("monitored_barrier", 0, agrees=False, is_pairwise=True),
     "recv_": _Kind("recv", 0, is_pairwise=True),
+    "recv_any_source_": _Kind("", 0),  # only counted
     "reduce_": _Kind("reduce", 0, is_pairwise=True),
     "reduce_scatter_": _Kind("reduce_scatter", 1),
     "reduce_scatter_tensor_coalesced_": _Kind("reduce_scatter_tensor_coalesced", 1),
@@ -58,7 +59,7 @@ _KINDS: Final = {
 }
 _ROOTS: Final = ("root_rank", "dst", "src")
 _MESSAGES: Final = ("send", "recv")
-_UNNUMBERED: Final = (*_MESSAGES, "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
+_UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
 
 
 @dataclass(slots=True)
@@ -154,7 +155,7 @@ class Dispatcher:
             if state is None:
                 self._unregister()
                 return redispatch(keyset & below, *args, **kwargs)
-            entered = timed = None
+            entered = timed = before = None
             try:
                 tensors = _tensors(args[kind.tensors])
                 if not tensors or tensors[0].is_cpu:
@@ -167,7 +168,8 @@ class Dispatcher:
                         root = timed.group.ranks[root] if timed.group.ranks else root
                     else:
                         target = timed
-                    entered = self._enter(target, before, describe(tensors, root))
+                    if kind.operation:
+                        entered = self._enter(target, before, describe(tensors, root))
             except Exception:
                 entered = None
             try:
@@ -180,7 +182,7 @@ class Dispatcher:
                 if timed is not None and is_unnumbered and before is not None:
                     timed.group.offset += _sequence_number(group) - before
                 if entered is not None:
-                    return self._await(state, entered, result, is_message)
+                    return self._await(state, entered, result)
             except Exception:
                 pass
             return result
@@ -228,7 +230,7 @@ class Dispatcher:
         info.sequence = sequence
         return _Entered(timed, sequence, _native.enter(self._handle, timed.slot, info))
 
-    def _await(self, state: _State, entered: _Entered, result: Any, is_message: bool) -> Any:
+    def _await(self, state: _State, entered: _Entered, result: Any) -> Any:
         """Have the operation's end noted. Returns what the operation is to return."""
         from torch.distributed import Work
 
@@ -237,13 +239,16 @@ class Dispatcher:
             self._complete(state, entered)
             return result
         work: Any = Work.unbox(boxed)
-        if is_message:
-            return self._await_message(state, entered, work)
-        work.get_future().add_done_callback(lambda _: self._complete(state, entered))
+        try:
+            future = work.get_future()
+        except RuntimeError:  # of gloo's works some have none: send, recv, reduce_scatter
+            watched = self._watch(state, entered, work)
+            return (*result[:-1], watched) if isinstance(result, tuple) else watched
+        future.add_done_callback(lambda _: self._complete(state, entered))
         return result
 
-    def _await_message(self, state: _State, entered: _Entered, work: Any) -> Any:
-        """Send and recv have no future. They are over when somebody has waited for them, so that is what is watched."""
+    def _watch(self, state: _State, entered: _Entered, work: Any) -> Any:
+        """A work in place of one without a future. It is over when somebody has waited for it."""
         from torch._C._distributed_c10d import PythonCallbackWork
 
         def wait(timeout: Any) -> bool:

@@ -110,7 +110,7 @@ class _Probe:
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
-            self.say_farewell(" ".join(f"{kind.__name__}: {error}".split()))
+            self.say_farewell(" ".join(f"{kind.__name__}: {error}".split()).removesuffix(":"))
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
@@ -225,8 +225,8 @@ def _initialized_distributed() -> Any:
 
 def _run_id() -> str:
     """The launcher's id of the run; where it has none, one that its ranks on this node share."""
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id != "none":
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if run_id not in ("", "none"):
         return run_id
     parent = process.read_stat(os.getppid())
     return f"run-{os.getppid()}-{parent.start_ticks if parent else 0}"

@@ -1,0 +1,132 @@
+"""python -m benchmarks.probe [--json]: what the probe costs for each operation of torch.distributed.
+
+CPU time of the whole process with all its threads, in jobs of one rank on gloo that all-reduce one number: nothing is
+waited for, so nothing hides the cost. Three jobs run side by side, without the probe, with it, and with every operation
+timed; they take turns. The probe's thread works by the clock and not by the operation, so its share of a core is given
+as well, in a job that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.timing import interleave, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+MODES = ("off", "passive", "active")
+ROUNDS = 30
+OPERATIONS = 1000
+IDLE_SECONDS = 5.0
+GOALS = {"passive": 5.0, "active": 60.0}  # microseconds
+
+
+def measure() -> dict[str, Any]:
+    """Costs in CPU microseconds for each operation, what they add, and the probe's share of a core when all is idle."""
+    with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
+        jobs = {mode: _Job(mode, Path(folder) / mode) for mode in MODES}
+        try:
+            operations: dict[str, Callable[[], float]] = {mode: job.run for mode, job in jobs.items()}
+            warm_up = {mode: run() for mode, run in operations.items()}
+            times = interleave(operations, warm_up, ROUNDS, float("inf"))
+            idle = {mode: jobs[mode].idle() for mode in ("off", "passive")}
+        finally:
+            for job in jobs.values():
+                job.stop()
+    seconds = {mode: [value or 0.0 for value in values] for mode, values in times.items()}
+    added = {
+        mode: statistics.median(b - a for a, b in zip(seconds["off"], seconds[mode], strict=True)) * 1e6
+        for mode in GOALS
+    }
+    return {
+        "microseconds": {mode: spread([value * 1e6 for value in values]) for mode, values in seconds.items()},
+        "added_microseconds": added,
+        "goal_microseconds": GOALS,
+        "idle_share_of_a_core": idle["passive"] - idle["off"],
+    }
+
+
+class _Job:
+    """A process that makes operations when asked."""
+
+    def __init__(self, mode: str, directory: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(mode, directory, theirs))
+        self._process.start()
+
+    def run(self) -> float:
+        """CPU seconds of an operation."""
+        return self._ask("run")
+
+    def idle(self) -> float:
+        """Share of a core while nothing happens."""
+        return self._ask("idle")
+
+    def stop(self) -> None:
+        self._connection.send("stop")
+        self._process.join()
+
+    def _ask(self, what: str) -> float:
+        self._connection.send(what)
+        answer: float = self._connection.recv()
+        return answer
+
+
+def _work(mode: str, directory: Path, connection: Connection) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tensorwire.diagnosis import attach
+    from tensorwire.diagnosis.frame import frame_path, read_frame, write_control
+
+    os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "frames"), RANK="0", WORLD_SIZE="1")
+    directory.mkdir()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
+    tensor = torch.zeros(1)
+    if mode != "off":
+        attach()
+        if mode == "active":
+            write_control(directory / "frames", {}, 100, forever=True)
+        time.sleep(1.0)
+        frame = read_frame(frame_path(directory / "frames", 0, 0))
+        assert frame is not None
+        assert frame.armed == (mode == "active")
+    while (what := connection.recv()) != "stop":
+        start = time.process_time()
+        if what == "run":
+            for _ in range(OPERATIONS):
+                dist.all_reduce(tensor)
+            connection.send((time.process_time() - start) / OPERATIONS)
+        else:
+            time.sleep(IDLE_SECONDS)
+            connection.send((time.process_time() - start) / IDLE_SECONDS)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Prints a table, or with --json the numbers."""
+    result = measure()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(result, indent=2))
+        return
+    print(f"{'probe':8} {'CPU us/op':>10} {'low':>8} {'high':>8} {'added':>8} {'goal':>6}")
+    for mode, costs in result["microseconds"].items():
+        added = f"{result['added_microseconds'][mode]:8.1f} {GOALS[mode]:6.0f}" if mode in GOALS else ""
+        print(f"{mode:8} {costs['median']:10.1f} {costs['low']:8.1f} {costs['high']:8.1f} {added}")
+    print(f"thread of the probe, job idle: {result['idle_share_of_a_core']:.2%} of a core")
+
+
+if __name__ == "__main__":
+    main()

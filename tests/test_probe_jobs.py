@@ -1,0 +1,44 @@
+"""The probe in real jobs of two gloo ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from probe_jobs import PROBE, SCRIPTS, run_job
+
+from tensorwire.diagnosis.frame import frame_path, read_frame
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("probe")  # one job at a time
+
+
+def test_every_operation_is_seen(tmp_path: Path) -> None:
+    assert run_job([*PROBE, str(SCRIPTS / "operations.py")], tmp_path / "frames") == ["done\n"] * 2
+    for rank in range(2):
+        frame = read_frame(frame_path(tmp_path / "frames", rank, 0))
+        assert frame is not None
+        assert frame.farewell == "exit 0"
+        assert frame.has_socket
+        assert not frame.is_alive
+
+
+def test_training_is_bit_identical(tmp_path: Path) -> None:
+    """DDP and FSDP2, without the probe, with it, and with every operation timed; every step has another loss."""
+    assert run_job([str(SCRIPTS / "training.py")], tmp_path / "frames") == ["6 6\n"] * 2
+
+
+def test_every_operation_of_torch_is_covered() -> None:
+    import torch.distributed  # noqa: F401
+    from torch._C import _dispatch_get_all_op_names, _get_schema
+
+    from tensorwire.diagnosis.dispatch import _KINDS
+
+    def is_operation(name: str) -> bool:
+        return any(argument.name == "process_group" for argument in _get_schema(name, "").arguments)
+
+    names = {name for name in _dispatch_get_all_op_names() if name.startswith("c10d::") and is_operation(name)}
+    assert {name.removeprefix("c10d::") for name in names} == set(_KINDS)
