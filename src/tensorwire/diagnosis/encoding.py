@@ -172,6 +172,7 @@ class Decoder:
         self._ranks: dict[int, _Row] = {}
         self._details: dict[int, dict[int, _Row]] = {}
         self._edges: dict[int, _Row] = {}
+        self._operations: dict[tuple[int, int], Operation] = {}  # of the present call of `ranks`
         self.num_integers = 0
 
     def apply(self, report: dict[str, Any]) -> None:
@@ -255,6 +256,7 @@ class Decoder:
     def ranks(self, node: str, elapsed: float) -> Iterator[Rank]:
         """The ranks of the node, `elapsed` seconds after its last report."""
         now = self._clock + _micros(elapsed)
+        self._operations.clear()
         for row in self._ranks.values():
             yield self._build(row, node, now)
 
@@ -268,11 +270,18 @@ class Decoder:
                 local, remote,
             )  # fmt: skip
 
+    def _operation(self, work: int, sequence: int) -> Operation:
+        """Ranks of a node are in the same operations most of the time: one object does for all of them."""
+        operation = self._operations.get((work, sequence))
+        if operation is None:
+            operation = self._operations[work, sequence] = Operation(sequence, *self._tables["works"][work])
+        return operation
+
     def _build(self, row: _Row, node: str, now: int) -> Rank:
         head, state, cpu, wait, num_throttled, throttled, gone, ticked, flags = row[:_RANK]
         rank, world_size, pid, generation, life, farewell, phase = self._tables["heads"][head]
         details = self._details.get(rank)
-        groups, works = self._tables["groups"], self._tables["works"]
+        groups = self._tables["groups"]
         communicators = []
         for start in range(_RANK, len(row), _GROUP):
             group, enqueued, completed, opened, idle, work, sequence, baseline = row[start : start + _GROUP]
@@ -285,10 +294,12 @@ class Decoder:
                 completed,
                 None if opened < 0 else (now - opened) / 1e6,
                 None if idle < 0 else (now - idle) / 1e6,
-                None if work < 0 else Operation(sequence, *works[work]),
+                None if work < 0 else self._operation(work, sequence),
+                None,
+                -1,
+                -1,
+                None if baseline < 0 else baseline / 1e3,
             )
-            if baseline >= 0:
-                communicator.baseline_rate = baseline / 1e3
             if details and group in details:
                 _add_detail(communicator, details[group])
             communicators.append(communicator)

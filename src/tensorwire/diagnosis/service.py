@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 1.0
 _ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
-_MAX_SHARE: Final = 0.1  # of the time goes into analysis: of very large jobs it is done less often than once a second
+_MAX_SHARE: Final = 0.03  # of the time goes into analysis: of very large jobs it is done less often than once a second
 _MIN_ROUNDS = 12
 _WINDOW = 0.1  # of slow_seconds
 _MAX_STACK = 1 << 16
