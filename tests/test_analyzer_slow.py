@@ -197,6 +197,25 @@ def test_who_is_late_because_it_waits_elsewhere_is_not_to_blame(culprit: int) ->
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
 
 
+@every_rank
+def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> None:
+    """Each stage receives from the one before it; nothing but sends and receives is slow, and counts differ."""
+
+    def at(time: float) -> Observation:
+        done = int(10 * min(time, 20) + max(0.0, time - 20) / 0.6)
+        bad = max(0, done - 200)
+        ranks = []
+        for n in range(WORLD):
+            slow_t = 0.02 if n == culprit else 0.52
+            timing = Timing(1, done, (done - bad) * 0.02 + bad * slow_t, 0.01, 0.6, 1, done) if done else None
+            group = member(done, name="recv", root=(n - 1) % WORLD, timing=timing)
+            ranks.append(rank(n, group))
+        return observed(time, ranks)
+
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+
+
 class TestLegal:
     """None of these is a finding, armed or not."""
 

@@ -68,9 +68,11 @@ class Layout:
     def edges(self) -> np.ndarray:
         """Pairs (rank, peer) that are connected for data parallel or, failing that, all ranks; both directions."""
         rows = self.groups.get("dp", self.groups["world"])
-        size = rows.shape[1]
-        here = np.arange(size)
-        there = (here + 1) % size if self.algorithm == "ring" else (here - 1) // 2
-        here, there = here[there >= 0], there[there >= 0]
-        pairs = np.stack([rows[:, here].ravel(), rows[:, there].ravel()], axis=1)
+        here = np.arange(rows.shape[1])
+        if self.algorithm == "ring":
+            ends = np.stack([here, (here + 1) % len(here)])
+        else:  # two trees, one the mirror image of the other, so that nobody is a leaf in both
+            tree = np.stack([here[1:], (here[1:] - 1) // 2])
+            ends = np.concatenate([tree, len(here) - 1 - tree], axis=1)
+        pairs = np.stack([rows[:, ends[0]].ravel(), rows[:, ends[1]].ravel()], axis=1)
         return np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)

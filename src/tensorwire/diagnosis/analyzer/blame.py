@@ -52,12 +52,13 @@ class Slow:
 
     @property
     def late_by(self) -> float:
-        """Seconds that the others have waited for the latest."""
-        return (self.rounds.t_max - self.rounds.t_min) * self.rounds.num_rounds
+        """Share of the time that the others wait for the latest."""
+        return (self.rounds.t_max - self.rounds.t_min) / self.seconds
 
     @property
     def lost(self) -> float:
-        return (self.rounds.t_max - self.t_base) * self.rounds.num_rounds
+        """Share of the time that is lost in here."""
+        return (self.rounds.t_max - self.t_base) / self.seconds
 
     def p_is_low(self, beta: float) -> bool:
         return self.rounds.p_is_valid and self.p <= beta
@@ -68,16 +69,22 @@ def judge(
 ) -> list[Verdict]:
     """Verdicts on the communicators in which time is lost, except where others explain the loss; none where none is."""
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
+    collective = [one for one in slow if not one.group.peers]
+    if slow and not collective:
+        return [_pairwise(job, transport, slow, since)]
+    first, later = [], []
+    for one in collective:
+        if one.lost < _ACCOUNTS * collective[0].lost:
+            break
+        late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
+        if one.p_is_low(job.thresholds.beta) or late == one.late:
+            first.append(one)
+        elif late:  # some of it is the consequence of another's trouble, which tells more
+            one.late = late
+            later.append(one)
     verdicts: list[Verdict] = []
     named: set[int] = set()
-    for one in slow:
-        if one.lost < _ACCOUNTS * slow[0].lost:
-            break
-        if not one.p_is_low(job.thresholds.beta):
-            late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
-            if one.late and not late:
-                continue
-            one.late = late
+    for one in first + later:
         verdict = _verdict(job, transport, one, since)
         suspects = set(verdict.finding.suspects)
         if not verdicts or (suspects and not suspects & named):
@@ -89,12 +96,29 @@ def judge(
 def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     """Whether a late rank is late because it waits in another communicator."""
     return any(
-        other is not one
-        and number in other.rounds.mean
-        and number not in other.late
-        and other.rounds.mean[number] * other.rounds.num_rounds >= _ACCOUNTS * one.late_by
+        other is not one and other.rounds.mean.get(number, 0.0) / other.seconds >= _ACCOUNTS * one.late_by
         for other in slow
     )
+
+
+def _pairwise(job: Job, transport: Transport, slow: list[Slow], since: tuple[float, dict[int, Process]]) -> Verdict:
+    """Sends and receives alone lose time: whoever is waited for at the end of the chain of waits, or its edge."""
+    one = slow[0]
+    number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
+    waits = {n: peer for each in slow for n, peer in each.group.peers.items() if _is_long(n, each)}
+    seen = set()
+    while number in waits and number not in seen:
+        seen.add(number)
+        number = waits[number]
+    edges = transport.busy(job, seen | {number}, job.thresholds.slow_seconds)
+    if edges is not None or number in seen:
+        return _slow_transfer(job, one, edges, 0.6)
+    one.late = [number]
+    return _finding(job, one, "TW-S1", [number], 0.6, [f"the chain of waits ends at rank {number}"])
+
+
+def _is_long(number: int, one: Slow) -> bool:
+    return one.rounds.mean.get(number, 0.0) >= _ACCOUNTS * one.rounds.t_max
 
 
 def _verdict(job: Job, transport: Transport, one: Slow, since: tuple[float, dict[int, Process]]) -> Verdict:

@@ -38,6 +38,15 @@ class Group:
     def title(self) -> str:
         return self.name or self.id
 
+    @property
+    def peers(self) -> dict[int, int]:
+        """Of the members in a send or receive, or whose last operation was one, the other end."""
+        return {
+            number: member.operation.root
+            for number, member in self.members.items()
+            if member.operation is not None and member.operation.name in PAIRWISE and member.operation.root >= 0
+        }
+
 
 @dataclass
 class Job:

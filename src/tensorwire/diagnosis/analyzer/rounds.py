@@ -64,12 +64,13 @@ class Timer:
     _seen: dict[int, Timing] | None = None  # at the end of the last piece
 
     def add(self, time: float, group: Group) -> Rounds | None:
-        """The rounds since the last call, where at least half of the group is timed alike and has completed some."""
+        """The rounds since the last call, where most of those who take part are timed alike and have completed some."""
         timed = {number: member.timing for number, member in group.members.items() if member.timing is not None}
         if self._seen is None:
             self._seen = timed  # of before our time, for all we know
             return None
-        if 2 * len(timed) <= group.size:
+        taking_part = sum(1 for member in group.members.values() if member.completed)
+        if 2 * len(timed) <= taking_part:
             return None
         first = max(timing.first_sequence for timing in timed.values())
         mean: dict[int, float] = {}
@@ -83,7 +84,7 @@ class Timer:
                 counts.append(count)
                 pairwise = max(pairwise, rooted)
                 least = min(least, timing.min_seconds)
-        if 2 * len(mean) <= group.size or max(counts) > 2 * min(counts) + 2:
+        if 2 * len(mean) <= taking_part or max(counts) > 2 * min(counts) + 2:
             return None  # some lag behind: compare once they have caught up
         self._seen = timed
         rounds = Rounds(time, min(counts), mean, least, pairwise / max(counts))

@@ -14,6 +14,8 @@ from .pace import STEPS, Pace
 from .rounds import ENOUGH, Timer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..model import Process, Thresholds
     from .job import Job
     from .transport import Transport
@@ -22,6 +24,7 @@ _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that
 _MOST = 0.6  # of a window: so much of it was timed that the rounds are enough, though few
 _LEAD_SECONDS = 3.0  # for all agents to hear of an arming before its first round
 _PATIENCE = 3.0  # windows to wait for times that were asked for
+_PATIENT_ROUNDS = 30.0  # but at least so many rounds
 _COOLING = 5.0  # windows before asking again after nothing was found
 
 
@@ -56,10 +59,9 @@ class SlowWatch:
             return []
         measured = self._measured(job, set(slow), set(late))
         if measured:
-            self.arming = None
             found = judge(job, transport, measured, self._processes[0])
             if found:
-                self._standing = found
+                self._standing, self.arming = found, None
             elif not self._standing and job.time - self._since > self._thresholds.slow_seconds:
                 self._accept(job.time, slow)
         elif not self._standing:
@@ -80,10 +82,10 @@ class SlowWatch:
                 timer.good.append((rounds.t_min, rounds.t_max))
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
-        """All that was timed of late, with what each lost."""
+        """What was timed since the gate opened; nothing while times of slow communicators are still to come."""
+        window = 1.01 * max(self._thresholds.slow_seconds, job.time - self._since)
         measured = []
         for group_id, timer in self._timers.items():
-            window = 1.01 * self._thresholds.slow_seconds
             rounds, pace, good = timer.recent(job.time, window), self._paces[group_id], timer.baseline()
             if rounds is None or (rounds.num_rounds < ENOUGH and rounds.num_rounds * pace.seconds < _MOST * window):
                 continue
@@ -99,25 +101,36 @@ class SlowWatch:
                     is_slow=group_id in slow,
                 )
             )
-        return measured if any(slow.is_late or slow.is_slow for slow in measured) else []
+        known = {one.group.id for one in measured}
+        open_questions = {group_id for group_id in slow - known if not job.groups[group_id].peers}
+        if open_questions and not self._is_overdue(job.time, open_questions):
+            return []
+        return measured if any(one.is_late or one.is_slow for one in measured) else []
+
+    def _is_overdue(self, time: float, group_ids: Iterable[str]) -> bool:
+        """Whether times of these communicators should have come by now."""
+        slowest = max(self._paces[group_id].seconds for group_id in group_ids)
+        return time - self._since >= max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
 
     def _ask(self, job: Job, slow: list[str]) -> None:
         """Have the operations of the slow communicators timed; give up after a while, and say so."""
-        if self._asked is None and job.time >= self._quiet_until and slow:
+        if not slow or job.time < self._quiet_until:
+            return
+        if self._asked is None:
             self._asked = job.time
             self.arming = {}
             for group_id in slow:
                 enqueued = max(member.enqueued for member in job.groups[group_id].members.values())
                 pace = self._paces[group_id].seconds
                 self.arming[group_id] = enqueued + 2 + (ceil(_LEAD_SECONDS / pace) if pace else 0)
-        elif self._asked is not None and job.time - self._asked >= _PATIENCE * self._thresholds.slow_seconds:
-            self._standing = [self._untimed(job, slow)] if slow else []
+        elif self._is_overdue(job.time, slow):
+            self._standing = [self._untimed(job, slow)]
 
     def _accept(self, time: float, slow: list[str]) -> None:
         """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""
         for group_id in slow:
             self._paces[group_id].accept()
-        self._asked = None
+        self._asked, self.arming = None, None
         self._quiet_until = time + _COOLING * self._thresholds.slow_seconds
 
     def _untimed(self, job: Job, slow: list[str]) -> Verdict:

@@ -20,7 +20,7 @@ PROGRESS = 65536.0
 a link that is choked below it stands still as far as training is concerned."""
 
 _SAMPLES = 16
-_BUSY = 0.5  # share of time from which an edge may be what the others wait for
+_BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
 

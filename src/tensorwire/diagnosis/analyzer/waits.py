@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FIRM = 0.1
 """An operation open for this share of the hang gate holds its rank up; a younger one may be part of normal work."""
 
+_FRESH_SECONDS = 1.0  # counts that are no older are those of now
+
 
 @dataclass(eq=False, slots=True)
 class Wait:
@@ -47,7 +49,7 @@ class WaitGraph:
         self._of_rank: dict[int, list[Wait]] = {}
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         for group in job.groups.values():
-            self._add(group)
+            self._add(job, group)
         self._before: dict[int, list[Wait]] = {}
         for wait in self.waits:
             self._link(wait)
@@ -83,12 +85,18 @@ class WaitGraph:
         """These, and all that waits for them through others."""
         return _closure(roots, lambda wait: self._before.get(id(wait), []))
 
-    def _add(self, group: Group) -> None:
+    def _add(self, job: Job, group: Group) -> None:
         firm: list[tuple[int, Communicator]] = []
+        frozen: list[tuple[int, Communicator]] = []
         for number, communicator in group.members.items():
             age = communicator.open_seconds
             if age is not None and age >= self._firm_seconds:
-                firm.append((number, communicator))
+                # In counts that stand still an operation looks open for ever: what they say is how old it was then.
+                is_known = age - job.ranks[number].tick_seconds >= self._firm_seconds
+                (firm if is_known or job.ranks[number].tick_seconds < _FRESH_SECONDS else frozen).append(
+                    (number, communicator)
+                )
+        firm = firm or frozen
         if not firm:
             return
         paired = {number for number, communicator in firm if _is_pairwise(communicator)}
