@@ -27,7 +27,7 @@ from rich.console import Console
 
 from tensorwire.cli import main, sources
 from tensorwire.cli.screen import draw
-from tensorwire.diagnosis import model
+from tensorwire.diagnosis import _native, frame, model
 from tensorwire.diagnosis.journal import Journal
 from tensorwire.diagnosis.recording import Recorder
 from tensorwire.diagnosis.report import History
@@ -275,6 +275,80 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
     names += [f"{name}_total" for name in re.findall(r'_counter\("(\w+)"', metrics)]
     assert len(names) >= 9
     assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Iterator[Path]:
+    """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
+    directory = tmp_path / "frames"
+    directory.mkdir(mode=0o700)
+    handles = []
+    for rank in range(4):
+        path = frame.frame_path(directory, rank, 0)
+        handles.append(_native.create(str(path), "a-run", rank, 4, rank, 0))
+        slot = _native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
+        _native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
+        if rank != 1:
+            info = _native.OperationInfo(8, 0, 1 << 20, 1 << 22, _native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
+            _native.describe(handles[-1], slot, info, _native.now() - 60 * 10**9)
+        _native.tick(handles[-1])
+    yield directory
+    for handle in handles:
+        _native.close(handle)
+
+
+def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The whole way on one node: frames, what the kernel knows, the analyzer, the words."""
+    code, out, err = run(capsys, "diagnose", "--dir", frames)
+    assert (code, err) == (3, "")
+    assert out.startswith("TW-H1 not-entered hang: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait")
+    assert "stack of rank 1:" in out
+    assert run(capsys, "diagnose", "--dir", frames, "--hang-seconds", 300, "--for", 0)[0] == 0
+    assert run(capsys, "report", "--dir", frames, "--for", 0, "-o", tmp_path / "x.html")[0] == 3
+    assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
+
+
+def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
+    """The same way with a network in it."""
+    key, state = tmp_path / "job.key", tmp_path / "state"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    program = [sys.executable, "-m", "tensorwire"]
+    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
+    with contextlib.ExitStack() as stack:
+        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
+        assert analyzer.stderr is not None
+        assert analyzer.stdout is not None
+        address = analyzer.stderr.readline().rpartition(" at ")[2].strip()
+        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
+        agent = stack.enter_context(service([*program, "agent", *options]))
+        finding = json.loads(analyzer.stdout.readline())
+        assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
+        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        assert (answer.returncode, answer.stderr) == (3, "")
+        assert json.loads(answer.stdout)["findings"][0]["summary"] == finding["summary"]
+        for process, code in ((agent, 0), (analyzer, 3)):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == code
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+
+
+@contextlib.contextmanager
+def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_the_example_names_the_rank(repository: Path) -> None:
+    pytest.importorskip("torch")
+    ran = subprocess.run([sys.executable, repository / "examples/hang.py"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

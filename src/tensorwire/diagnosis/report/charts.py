@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .history import Episode, Family, History, Sample
 
 WIDTH = 960
-_LABEL = 104  # left of the lanes
+_LABEL, _MARGIN = 104, 16  # left and right of the lanes
 _MAX_LANES = 64  # of single ranks; blocks of them, for larger jobs, are half as many
 _MAX_FAMILIES = 6
 _MAX_CELLS = 4096
@@ -277,7 +277,7 @@ def _gravest(sample: Sample, ranks: range) -> int:
 
 def _time_axis(samples: Sequence[Sample]) -> Callable[[float], float]:
     start, end = samples[0].start, samples[-1].end
-    scale = (WIDTH - _LABEL) / ((end - start) or 1.0)
+    scale = (WIDTH - _LABEL - _MARGIN) / ((end - start) or 1.0)
     if end <= start:  # a single look: it fills the width
         return lambda time: float(_LABEL)
     return lambda time: round(_LABEL + min(max(time - start, 0.0), end - start) * scale, 1)
