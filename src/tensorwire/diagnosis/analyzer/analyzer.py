@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..model import Finding, Observation, Rank
     from .job import Verdict
 
+_GONE = ("exited", "lost")
 _SUSPECTS_WITH_STACKS = 3
 _RIVAL = 0.1  # confidence by which a later verdict on the same trouble has to exceed the standing one
 _SILENT_DOUBT = 0.8
@@ -120,25 +121,27 @@ class Analyzer:
         changed: Set[int] | None = observation.changed
         if changed is None or silent != self._silent or not self._ranks:
             changed = self._ranks.keys() | observation.ranks.keys()
-        newest = max(
-            (observation.ranks[number].generation for number in changed if number in observation.ranks),
-            default=-1,
-        )
+        entries = observation.ranks
+        newest = max((entries[number].generation for number in changed if number in entries), default=-1)
         if newest > self._generation:
             self._forget()
             self._generation = newest
-            changed = observation.ranks.keys()
+            changed = entries.keys()
         self._time, self._silent = observation.time, silent
-        gate = self._thresholds.hang_seconds
+        self._look_at(entries, changed)
+
+    def _look_at(self, entries: dict[int, Rank], changed: Set[int]) -> None:
+        """This runs for every rank every second: it is written for speed."""
+        gate, generation, silent = self._thresholds.hang_seconds, self._generation, self._silent
+        self._held -= changed
+        self._dead -= changed
         for number in changed:
-            rank = observation.ranks.get(number)
-            self._held.discard(number)
-            self._dead.discard(number)
-            if rank is None or rank.generation != self._generation or rank.node in silent:
+            rank = entries.get(number)
+            if rank is None or rank.generation != generation or (silent and rank.node in silent):
                 self._ranks.pop(number, None)
                 continue
             self._ranks[number] = rank
-            if rank.process.life in ("exited", "lost"):
+            if rank.process.life in _GONE:
                 self._dead.add(number)
                 continue
             for communicator in rank.communicators:

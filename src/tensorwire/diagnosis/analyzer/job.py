@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ..model import Communicator
 from . import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model import Communicator, Edge, Finding, Rank, Thresholds
+    from ..model import Edge, Finding, Rank, Thresholds
 
 PAIRWISE = frozenset({"send", "recv", "isend", "irecv", "recv_any_source", "recvAnysource"})
 _STALE_SECONDS = 3.0  # the probe ticks many times a second
@@ -66,7 +67,21 @@ class Job:
                 if group is None:
                     group = groups[communicator.id] = Group(communicator.id, communicator.name, communicator.size)
                 group.members[number] = communicator
+        for group in groups.values():
+            if group.size == self.world_size > len(group.members):
+                self._add_newcomers(group)
         return groups
+
+    def _add_newcomers(self, group: Group) -> None:
+        """Before its first operation a rank does not know of a communicator; of one that has all ranks it is a member.
+
+        Once an operation was completed, a rank without it is one that nothing is known of.
+        """
+        if any(member.completed for member in group.members.values()):
+            return
+        for number, rank in self.ranks.items():
+            if number not in group.members and not rank.overflow:
+                group.members[number] = Communicator(group.id, group.name, group.size, 0, 0, None, None, None)
 
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""

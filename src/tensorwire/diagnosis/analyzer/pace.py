@@ -42,6 +42,15 @@ class Pace:
         rate = self._rate(0.0)
         return 1.0 / rate if rate else 0.0
 
+    @property
+    def latest_seconds(self) -> float:
+        """Time per operation in the last step, or in the window if that is longer: where slowness has just begun, the
+        window is full of better times."""
+        if len(self.samples) < 2:
+            return self.seconds
+        (start, before), (end, completed) = self.samples[-2], self.samples[-1]
+        return max(self.seconds, (end - start) / max(completed - before, 1))
+
     def add(self, time: float, group: Group, thresholds: Thresholds) -> None:
         """Count what the members in view have completed.
 

@@ -121,7 +121,7 @@ class SlowWatch:
             self.arming = {}
             for group_id in slow:
                 enqueued = max(member.enqueued for member in job.groups[group_id].members.values())
-                pace = self._paces[group_id].seconds
+                pace = self._paces[group_id].latest_seconds
                 self.arming[group_id] = enqueued + 2 + (ceil(_LEAD_SECONDS / pace) if pace else 0)
         elif self._is_overdue(job.time, slow):
             self._standing = [self._untimed(job, slow)]

@@ -10,7 +10,7 @@ from .job import PAIRWISE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model import Communicator, Operation
+    from ..model import Communicator, Operation, Rank
     from .job import Group, Job
 
 FIRM = 0.1
@@ -86,19 +86,19 @@ class WaitGraph:
         return _closure(roots, lambda wait: self._before.get(id(wait), []))
 
     def _add(self, job: Job, group: Group) -> None:
-        firm: list[tuple[int, Communicator]] = []
-        frozen: list[tuple[int, Communicator]] = []
-        for number, communicator in group.members.items():
-            age = communicator.open_seconds
-            if age is not None and age >= self._firm_seconds:
-                # In counts that stand still an operation looks open for ever: what they say is how old it was then.
-                is_known = age - job.ranks[number].tick_seconds >= self._firm_seconds
-                (firm if is_known or job.ranks[number].tick_seconds < _FRESH_SECONDS else frozen).append(
-                    (number, communicator)
-                )
-        firm = firm or frozen
+        least = self._firm_seconds
+        firm = [
+            (number, communicator)
+            for number, communicator in group.members.items()
+            if communicator.open_seconds is not None and communicator.open_seconds >= least
+        ]
         if not firm:
             return
+        # In counts that stand still an operation looks open for ever: what they say is how old it was then.
+        known = [
+            (number, communicator) for number, communicator in firm if _is_known(job.ranks[number], communicator, least)
+        ]
+        firm = known or firm
         paired = {number for number, communicator in firm if _is_pairwise(communicator)}
         for number, communicator in firm:
             if number in paired:
@@ -106,8 +106,9 @@ class WaitGraph:
         collective = [(number, communicator) for number, communicator in firm if number not in paired]
         if not collective:
             return
-        sequence = min(_at(communicator) for _, communicator in collective)
-        inside = [number for number, communicator in collective if _at(communicator) == sequence]
+        at = {number: _at(communicator) for number, communicator in collective}
+        sequence = min(at.values())
+        inside = [number for number, position in at.items() if position == sequence]
         held = set(inside)
         missing = [
             number
@@ -115,7 +116,7 @@ class WaitGraph:
             if number not in held and (number in paired or not _has_entered(communicator, sequence))
         ]
         age = max(communicator.open_seconds or 0.0 for _, communicator in collective)
-        self._put(Wait(group, sequence, inside, missing, age, [number for number, _ in collective]))
+        self._put(Wait(group, sequence, inside, missing, age, list(at)))
 
     def _add_pair(self, group: Group, number: int, communicator: Communicator) -> None:
         operation = communicator.operation
@@ -163,6 +164,12 @@ def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]]) -> list[Wai
                 found[id(wait)] = wait
                 queue.append(wait)
     return list(found.values())
+
+
+def _is_known(rank: Rank, communicator: Communicator, seconds: float) -> bool:
+    """Whether the operation was open for so long when the rank was last heard of."""
+    ticked = rank.tick_seconds
+    return ticked < _FRESH_SECONDS or (communicator.open_seconds or 0.0) - ticked >= seconds
 
 
 def _at(communicator: Communicator) -> int:
