@@ -274,7 +274,8 @@ def test_the_thread_of_the_script_comes_first() -> None:
     probe = 'Thread 0x1 (most recent call first):\n  File "x/tensorwire/diagnosis/probe.py", line 1 in _run'
     worker = 'Thread 0x2 (most recent call first):\n  File "loader.py", line 1 in work'
     script = 'Thread 0x3 (most recent call first):\n  File "train.py", line 9 in <module>'
-    assert for_reader(f"{probe}\n\n{worker}\n\n{script}\n") == f"{script}\n\n{worker}"
+    native = "Thread 0x4 (most recent call first):\n  <no Python frame>"
+    assert for_reader(f"{probe}\n\n{worker}\n\n{native}\n\n{script}\n") == f"{script}\n\n{worker}"
     assert for_reader("all_reduce #3\nstack unavailable: gone") == "all_reduce #3\nstack unavailable: gone"
     assert for_reader(probe) == probe, "better than nothing"
 
