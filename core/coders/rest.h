@@ -45,10 +45,9 @@ bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs
                   size_t* written, uint8_t* params, RestScratch* scratch);
 
 struct RestDecodeScratch {
-  alignas(64) uint8_t numbers[kMaxBlockWords * kMaxWordNbytes + kSlack];
-  alignas(64) uint8_t bytes[kMaxBlockWords + kSlack];
+  alignas(64) uint8_t bytes[kSegment + kSlack];
   alignas(64) uint8_t segment[kSegment * kMaxWordNbytes + kSlack];
-  EntropyDecoder entropy;
+  EntropyDecoder entropy[kMaxWordNbytes];  // of each slice
 };
 
 class RestDecoder {
@@ -59,18 +58,31 @@ class RestDecoder {
                    const uint8_t* params, RestDecodeScratch* scratch);
   static size_t params_nbytes(uint8_t mode, unsigned width);
   size_t streams_nbytes() const { return streams_nbytes_; }
-  // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment.
+  // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment. To
+  // be called for one segment after the other.
   const uint8_t* segment(size_t first, size_t count);
+  // After the last one: nullptr, or what was wrong.
+  const char* finish() const;
 
  private:
+  // A slice of kBytes.
+  struct Slice {
+    uint8_t coding, bits, value;  // the value of a constant one
+    const uint8_t* field;         // of a verbatim one
+  };
+
   const char* open_bytes(const uint8_t* src, size_t available, const uint8_t* params);
+  const uint8_t* slice_bytes(unsigned s, size_t first, size_t count);
 
   const uint8_t* field_;
   RestDecodeScratch* scratch_;
   size_t n_, streams_nbytes_;
   unsigned nbytes_, width_, field_width_, shift_;
-  bool per_run_, whole_;
+  bool per_run_;
   uint8_t lead_;
+  unsigned num_slices_;  // 0 unless kBytes
+  Slice slices_[kMaxWordNbytes];
+  bool misfit_;  // has a slice had a value that does not fit its bits?
   // Of each run, its bits trimmed below and where its field begins. Copied: bytes that change after the check, as those
   // of a mapped file may, must not lead out of the block.
   uint8_t trails_[kMaxRuns];

@@ -7,6 +7,7 @@ namespace {
 
 constexpr const char* kTooLong = "the rest's streams exceed the block";
 constexpr const char* kFiller = "filler bits of the rest are not zero";
+constexpr const char* kMisfit = "a slice's value does not fit its bits";
 
 }  // namespace
 
@@ -23,7 +24,8 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
   width_ = width;
   field_width_ = width;
   shift_ = 0;
-  per_run_ = whole_ = false;
+  per_run_ = misfit_ = false;
+  num_slices_ = 0;
   if (mode == kBytes) return open_bytes(src, available, params);
   if (mode == kTrimmed) {
     lead_ = params[0];
@@ -53,51 +55,72 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
 }
 
 const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const uint8_t* params) {
-  whole_ = true;
-  const WordKernels& kernels = word_kernels();
-  std::memset(scratch_->numbers, 0, n_ * nbytes_);
+  num_slices_ = static_cast<unsigned>(ceil_div(width_, 8));
   size_t used = 0;
-  for (unsigned s = 0; s < ceil_div(width_, 8); ++s) {
+  for (unsigned s = 0; s < num_slices_; ++s) {
     const unsigned bits = width_ - 8 * s < 8 ? width_ - 8 * s : 8;
     const size_t left = available - used;
-    const uint8_t* bytes = scratch_->bytes;
-    if (params[s] == kSliceVerbatim) {
+    Slice& slice = slices_[s];
+    slice = {params[s], static_cast<uint8_t>(bits), 0, src + used};
+    if (slice.coding == kSliceVerbatim) {
       const size_t nbytes = field_nbytes(n_, bits);
       if (nbytes > left) return kTooLong;
-      if (!filler_is_zero(src + used, n_, bits)) return kFiller;
-      plane_kernels().unpack_field(bits, src + used, n_, scratch_->bytes);
+      if (!filler_is_zero(slice.field, n_, bits)) return kFiller;
       used += nbytes;
-    } else if (params[s] == kSliceConstant) {
+    } else if (slice.coding == kSliceConstant) {
       if (left == 0) return kTooLong;
-      std::memset(scratch_->bytes, src[used++], n_);
-    } else if (params[s] == kSliceEntropy) {
+      slice.value = src[used++];
+      if (slice.value >> bits != 0) return kMisfit;
+    } else if (slice.coding == kSliceEntropy) {
       size_t consumed = 0;
-      if (!scratch_->entropy.open(src + used, left, n_, &consumed)) return "invalid entropy stream";
-      scratch_->entropy.decode(scratch_->bytes, n_);
-      if (!scratch_->entropy.finish()) return "entropy stream does not end where it should";
+      if (!scratch_->entropy[s].open(src + used, left, n_, &consumed)) return "invalid entropy stream";
       used += consumed;
     } else {
       return "unknown coding of a slice";
     }
-    if (bits < 8) {
-      uint64_t all = 0;
-      kernels.or_runs(1, bytes, n_ < kRun ? n_ : kRun, &all);
-      for (size_t i = kRun; i < n_; i += kRun) {
-        uint64_t run = 0;
-        kernels.or_runs(1, bytes + i, n_ - i < kRun ? n_ - i : kRun, &run);
-        all |= run;
-      }
-      if (all >> bits != 0) return "a slice's value does not fit its bits";
-    }
-    kernels.or_bytes(nbytes_, bytes, n_, 8 * s, scratch_->numbers);
   }
   streams_nbytes_ = used;
   return nullptr;
 }
 
-const uint8_t* RestDecoder::segment(size_t first, size_t count) {
-  if (whole_) return scratch_->numbers + first * nbytes_;
+const uint8_t* RestDecoder::slice_bytes(unsigned s, size_t first, size_t count) {
+  const Slice& slice = slices_[s];
   const WordKernels& kernels = word_kernels();
+  uint8_t* const bytes = scratch_->bytes;
+  if (slice.coding == kSliceConstant) {
+    std::memset(bytes, slice.value, count);
+  } else if (slice.coding == kSliceEntropy) {
+    scratch_->entropy[s].decode(bytes, count);
+    uint64_t runs[kSegment / kRun] = {};
+    if (slice.bits < 8) kernels.or_runs(1, bytes, count, runs);
+    for (const uint64_t run : runs) misfit_ |= run >> slice.bits != 0;
+  } else if (slice.bits == 8) {
+    return slice.field + first;
+  } else {
+    kernels.unpack_numbers(1, slice.bits, 0, slice.field, n_, first, count, bytes);
+  }
+  return bytes;
+}
+
+const char* RestDecoder::finish() const {
+  if (misfit_) return kMisfit;
+  for (unsigned s = 0; s < num_slices_; ++s) {
+    if (slices_[s].coding == kSliceEntropy && !scratch_->entropy[s].finish()) {
+      return "entropy stream does not end where it should";
+    }
+  }
+  return nullptr;
+}
+
+const uint8_t* RestDecoder::segment(size_t first, size_t count) {
+  const WordKernels& kernels = word_kernels();
+  if (num_slices_ != 0) {
+    std::memset(scratch_->segment, 0, count * nbytes_);
+    for (unsigned s = 0; s < num_slices_; ++s) {
+      kernels.or_bytes(nbytes_, slice_bytes(s, first, count), count, 8 * s, scratch_->segment);
+    }
+    return scratch_->segment;
+  }
   if (!per_run_) {
     if (field_width_ == 8 * nbytes_) return field_ + first * nbytes_;
     kernels.unpack_numbers(nbytes_, field_width_, shift_, field_, n_, first, count, scratch_->segment);

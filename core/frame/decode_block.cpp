@@ -181,7 +181,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     }
     if (output.stream) kernels.stream_copy(words, scratch->words, count * dtype.word_nbytes);
   }
-  return nullptr;
+  return coded.rest.finish();
 }
 
 const char* decode_constant(const Coded& coded, size_t length, const BlockOutput& output) {
@@ -204,7 +204,7 @@ const char* decode_plain(Coded& coded, const BlockOutput& output) {
     const size_t count = coded.n - first < kSegment ? coded.n - first : kSegment;
     std::memcpy(output.words + first * width, coded.rest.segment(first, count), count * width);
   }
-  return nullptr;
+  return coded.rest.finish();
 }
 
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes) {
@@ -417,7 +417,7 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
     const BlockBytes& block = *blocks[i];
     if (block.length >= stored_nbytes(*spec.dtype, block.n)) return;
     const Tag tag = Tag::from(block.bytes[block.length - 1]);
-    if (tag.kind != kEntropy || tag.rest == kBytes) return;  // rests in bytes would be decoded here, and again in turn
+    if (tag.kind != kEntropy) return;
     Coded coded{spec, block.bytes, block.n, {}, nullptr, 0, 0, {}};
     size_t consumed = 0;
     if (open_coded(block.length, scratch, &coded) != nullptr ||
