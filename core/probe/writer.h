@@ -69,7 +69,7 @@ struct SlotState {
 
 struct Probe {
   Frame* frame = nullptr;
-  pid_t pid = 0;
+  const volatile pid_t* owner = nullptr;  // in a page that the kernel wipes in a forked child
   std::mutex header_mutex;
   std::atomic<uint32_t> num_slots{0};
   SlotState slots[kNumSlots];

@@ -2,7 +2,8 @@
 
 All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
 Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
-when an operation is entered and pass it on; its future, or where it has none the end of wait(), tells when it is done.
+when an operation is entered and pass it on. A synchronous one they also wait for, as its caller is about to do; of
+others the future, or where there is none the end of wait(), tells when it is done.
 They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
 could go while the dispatcher is about to call it.
 
@@ -12,8 +13,11 @@ complete once the kernel is launched; the NCCL plugin times those).
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -57,6 +61,7 @@ _KINDS: Final = {
     "scatter_": _Kind("scatter", 0, is_pairwise=True),
     "send": _Kind("send", 0, is_pairwise=True),
 }
+_MAX_INFOS: Final = 4096
 _ROOTS: Final = ("root_rank", "dst", "src")
 _MESSAGES: Final = ("send", "recv")
 _UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
@@ -72,11 +77,12 @@ class _Timed:
     window: range = range(0)  # sequences that are asked for
     left: int = 0  # of them, still to complete
 
-
-class _Entered(NamedTuple):
-    timed: _Timed
-    sequence: int
-    token: int
+    def next_sequence(self, before: int | None) -> int:
+        """Of an operation, from torch's number of the one before."""
+        if self.counter is None and before is not None:
+            return before - self.group.offset + 1
+        self.counter = (self.counter or 0) + 1
+        return self.counter
 
 
 @dataclass(slots=True)
@@ -120,7 +126,7 @@ class Dispatcher:
         _native.armed(self._handle, False, self._number)
 
     def _register(self) -> None:
-        import torch
+        import torch.distributed
 
         with self._lock:
             if self._library is not None:
@@ -142,10 +148,14 @@ class Dispatcher:
 
     def _kernel(self, operator: Any, kind: _Kind, below: Any) -> Callable[..., Any]:
         """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
+        import torch.distributed
+
         names = [argument.name for argument in operator._schema.arguments]
         group_at = names.index("process_group")
+        async_at = names.index("async_op") if "async_op" in names else len(names)
         root_at = next((names.index(root) for root in _ROOTS if root in names), None)
         redispatch = operator.redispatch
+        unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
         describe = _Describer(kind)
         is_message = kind.operation in _MESSAGES
         is_unnumbered = kind.operation in _UNNUMBERED
@@ -155,34 +165,39 @@ class Dispatcher:
             if state is None:
                 self._unregister()
                 return redispatch(keyset & below, *args, **kwargs)
-            entered = timed = before = None
+            timed: Any = None
+            before: int | None = None
+            token = sequence = 0
             try:
                 tensors = _tensors(args[kind.tensors])
                 if not tensors or tensors[0].is_cpu:
-                    group = _unbox_group(args[group_at])
-                    timed = self._timed(state, group)
-                    before = _sequence_number(group)
+                    process_group = unbox_group(args[group_at])
+                    timed = owner = state.groups.get(process_group) or self._timed(state, process_group)
+                    before = _sequence_number(process_group)
                     root = _native.NO_ROOT if root_at is None else args[root_at]
                     if is_message:
-                        target = self._pair(state, group, timed, kind.operation, root)
-                        root = timed.group.ranks[root] if timed.group.ranks else root
-                    else:
-                        target = timed
+                        timed = self._pair(state, process_group, owner, kind.operation, root)
+                        root = owner.group.ranks[root] if owner.group.ranks else root
                     if kind.operation:
-                        entered = self._enter(target, before, describe(tensors, root))
+                        sequence = timed.next_sequence(before)
+                        token = _native.enter(self._handle, timed.slot, describe(tensors, root, sequence))
             except Exception:
-                entered = None
+                token = 0
             try:
                 result = redispatch(keyset & below, *args, **kwargs)
             except BaseException:
-                if entered is not None:
-                    self._complete(state, entered)
+                if token:
+                    self._complete(state, timed, sequence, token)
                 raise
             try:
-                if timed is not None and is_unnumbered and before is not None:
-                    timed.group.offset += _sequence_number(group) - before
-                if entered is not None:
-                    return self._await(state, entered, result)
+                if is_unnumbered and before is not None:
+                    owner.group.offset += _sequence_number(process_group) - before
+                if token and len(args) > async_at and not args[async_at]:
+                    with suppress(RuntimeError):  # the caller, who waits too, gets it again
+                        unbox_work(result[-1] if isinstance(result, tuple) else result).wait()
+                    self._complete(state, timed, sequence, token)
+                elif token:
+                    return self._await(result, functools.partial(self._complete, state, timed, sequence, token))
             except Exception:
                 pass
             return result
@@ -190,9 +205,7 @@ class Dispatcher:
         return kernel
 
     def _timed(self, state: _State, process_group: Any) -> _Timed:
-        timed = state.groups.get(process_group)
-        if timed is not None:
-            return timed
+        """The group, on its first operation while armed."""
         group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
         timed = state.groups[process_group] = _Timed(group.slot, group)
         before = _sequence_number(process_group)
@@ -222,32 +235,24 @@ class Dispatcher:
             _native.window(self._handle, slot, 1, state.control.num_rounds, True)
         return pair
 
-    def _enter(self, timed: _Timed, before: int | None, info: _native.OperationInfo) -> _Entered:
-        if timed.counter is None and before is not None:
-            sequence = before - timed.group.offset + 1
-        else:
-            sequence = timed.counter = (timed.counter or 0) + 1
-        info.sequence = sequence
-        return _Entered(timed, sequence, _native.enter(self._handle, timed.slot, info))
-
-    def _await(self, state: _State, entered: _Entered, result: Any) -> Any:
+    def _await(self, result: Any, end: Callable[..., None]) -> Any:
         """Have the operation's end noted. Returns what the operation is to return."""
         from torch.distributed import Work
 
         boxed = result[-1] if isinstance(result, tuple) else result
         if boxed is None:  # it is over
-            self._complete(state, entered)
+            end()
             return result
         work: Any = Work.unbox(boxed)
         try:
             future = work.get_future()
         except RuntimeError:  # of gloo's works some have none: send, recv, reduce_scatter
-            watched = self._watch(state, entered, work)
+            watched = self._watch(work, end)
             return (*result[:-1], watched) if isinstance(result, tuple) else watched
-        future.add_done_callback(lambda _: self._complete(state, entered))
+        future.add_done_callback(end)
         return result
 
-    def _watch(self, state: _State, entered: _Entered, work: Any) -> Any:
+    def _watch(self, work: Any, end: Callable[..., None]) -> Any:
         """A work in place of one without a future. It is over when somebody has waited for it."""
         from torch._C._distributed_c10d import PythonCallbackWork
 
@@ -256,27 +261,29 @@ class Dispatcher:
                 done: bool = work.wait(timeout) if timeout else work.wait()
                 return done
             finally:
-                self._complete(state, entered)
+                end()
 
         return PythonCallbackWork(wait).boxed()
 
-    def _complete(self, state: _State, entered: _Entered) -> None:
-        now = _native.now()
+    def _complete(self, state: _State, timed: _Timed, sequence: int, token: int, _: object = None) -> None:
+        now = time.monotonic_ns()
         if state is not self._state:
             return
-        timed, sequence, token = entered
         _native.complete(self._handle, timed.slot, token, now)
-        if sequence in timed.window and timed.group.id in state.awaited:
+        if timed.left == 0:
+            return
+        if sequence in timed.window:
             timed.left -= 1
-        # A window is over when its rounds are, or when it cannot become whole any more.
-        if timed.group.id in state.awaited and (timed.left == 0 or sequence > timed.window.stop + 64):
-            state.awaited.discard(timed.group.id)
+        elif sequence > timed.window.stop + 64:  # some were never seen
+            timed.left = 0
+        if timed.left == 0 and timed.group.id in state.awaited:
+            state.awaited.remove(timed.group.id)
             if not state.awaited:
                 self.disarm()
 
 
 class _Describer:
-    """Makes OperationInfo of operations of one kind; the signatures that were computed are kept."""
+    """Makes OperationInfo of operations of one kind. Those made are kept: often only the number changes."""
 
     def __init__(self, kind: _Kind) -> None:
         import torch
@@ -285,24 +292,27 @@ class _Describer:
         self._kind = kind
         self._is_message = kind.operation in _MESSAGES  # sender and receiver have to agree
         self._dtypes = {getattr(torch, name): code for code, name in enumerate(_native.DTYPES) if hasattr(torch, name)}
-        self._signatures: dict[tuple[int, int, int], int] = {}
+        self._infos: dict[tuple[Any, int, int], _native.OperationInfo] = {}
 
-    def __call__(self, tensors: list[Any], root: int) -> _native.OperationInfo:
-        dtype, numel, nbytes = 0, 0, 0
-        for tensor in tensors:
-            count = tensor.numel()
-            numel += count
-            nbytes += count * tensor.element_size()
-        if tensors:
-            dtype = self._dtypes.get(tensors[0].dtype, 0)
-        agreed = _native.NO_ROOT if self._is_message else root
-        key = (dtype, numel, agreed) if self._kind.agrees else (0, -1, agreed)
-        known = self._signatures.get(key)
-        if known is None:
-            if len(self._signatures) > 4096:
-                self._signatures.clear()
-            known = self._signatures[key] = signature(0 if self._is_message else self._code, *key)
-        return _native.OperationInfo(0, known, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
+    def __call__(self, tensors: list[Any], root: int, sequence: int) -> int:
+        """Address of what is good until the next call."""
+        first: Any = tensors[0] if tensors else None
+        dtype = None if first is None else first.dtype
+        numel = first.numel() if len(tensors) == 1 else sum(tensor.numel() for tensor in tensors)
+        info = self._infos.get((dtype, numel, root))
+        if info is None:
+            if len(self._infos) >= _MAX_INFOS:
+                self._infos.clear()
+            nbytes = 0 if first is None else numel * first.element_size()
+            info = self._infos[dtype, numel, root] = self._make(self._dtypes.get(dtype, 0), numel, nbytes, root)
+        info.sequence = sequence
+        return ctypes.addressof(info)
+
+    def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> _native.OperationInfo:
+        agreed = (dtype, numel) if self._kind.agrees else (0, -1)
+        code, agreed_root = (0, _native.NO_ROOT) if self._is_message else (self._code, root)
+        number = signature(code, *agreed, agreed_root)
+        return _native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
 
 
 def _tensors(argument: Any) -> list[Any]:
@@ -315,17 +325,6 @@ def _tensors(argument: Any) -> list[Any]:
 def _flat(lists: list[Any]) -> Iterator[Any]:
     for inner in lists:
         yield from inner
-
-
-@functools.cache
-def _process_group_type() -> Any:
-    from torch.distributed import ProcessGroup
-
-    return ProcessGroup
-
-
-def _unbox_group(boxed: Any) -> Any:
-    return _process_group_type().unbox(boxed)
 
 
 def _sequence_number(process_group: Any) -> Any:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OPEN_SECONDS = 1.0  # an open operation that does not move for so long is looked up
 _IDLE_SECONDS = 5.0  # so is a group without one; twice as long after every time that taught nothing
 _MAX_IDLE_SECONDS = 300.0
+_RING_SHARE = 0.01  # of the time that reading the ring may take
 _RATE_SECONDS = 1.0
 _MIN_RATES = 10
 _MAX_RATES = 300
@@ -82,20 +83,19 @@ class FlightRecorder:
         self._standings: dict[str, _Standing] = {}
         self._last_status = b""
         self._status: dict[str, tuple[int, int]] = {}
-        self._unknown_until = 0.0
         self._idle_seconds = _IDLE_SECONDS
+        self._ring_from = 0.0
 
     def look(self) -> None:
         """Bring the frame's counts up to date."""
         now = time.monotonic()
         self._read_status()
-        if self._status.keys() - self._standings.keys() and now >= self._unknown_until:
+        if self._status.keys() - self._standings.keys() and now >= self._ring_from:
             self._read_ring(now)
-            self._unknown_until = now + 1.0  # groups whose operations have all left the ring are not to be found
         for key, standing in self._standings.items():
             if key in self._status:
                 self._update(standing, *self._status[key], now)
-        if any(self._is_doubtful(standing, now) for standing in self._standings.values()):
+        if now >= self._ring_from and any(self._is_doubtful(each, now) for each in self._standings.values()):
             self._read_ring(now)
 
     def num_collectives(self, group: Group) -> int | None:
@@ -173,6 +173,7 @@ class FlightRecorder:
             if key in newest:
                 taught |= self._correct(standing, newest[key], oldest_open.get(key))
         self._idle_seconds = _IDLE_SECONDS if taught else min(2 * self._idle_seconds, _MAX_IDLE_SECONDS)
+        self._ring_from = now + (time.monotonic() - now) / _RING_SHARE
 
     def _correct(self, standing: _Standing, newest: Any, oldest_open: Any) -> bool:
         """Set what the ring says of a group that stands still. Returns whether the offset was another one."""

@@ -15,6 +15,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,7 +141,6 @@ class _Probe:
 
     def _run(self) -> None:
         """The thread. It waits for torch instead of importing it: a script may do without."""
-        wait = threading.Event().wait
         failures = 0
         while self.pid == os.getpid() and failures < _MAX_FAILURES:
             try:
@@ -150,7 +150,7 @@ class _Probe:
                 failures += 1
                 if failures == _MAX_FAILURES:
                     _warn(error)
-            wait(TICK_SECONDS)
+            time.sleep(TICK_SECONDS)
 
     def _tick(self) -> None:
         if self._handle is not None:
