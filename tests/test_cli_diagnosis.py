@@ -308,6 +308,15 @@ def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[s
     assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
 
 
+def test_frames_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.frame").write_bytes(bytes(4096))
+    for command in (["diagnose"], ["report", "-o", tmp_path / "x.html"]):
+        code, out, err = run(capsys, *command, "--dir", tmp_path, "--for", 0)
+        assert (code, out) == (1, "")
+        assert "no rank is in view" in err
+    assert not (tmp_path / "x.html").exists()
+
+
 def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
     """The same way with a network in it."""
     key, state = tmp_path / "job.key", tmp_path / "state"

@@ -56,6 +56,7 @@ def command(
             told_twice = findings and not started and not source.awaits_stacks
             if told_twice and all(finding.code in _FIRM for finding in findings):
                 break
+    sources.check_in_view(history, path)
     if as_json:
         output.print_json(verdict.as_object(history, findings))
     else:

@@ -84,6 +84,7 @@ def command(
         with sources.open_job(directory, None, limits) as (source, origin):
             for _ in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
                 pass
+    sources.check_in_view(history, origin)
     _write(path, render(history, limits, source=str(origin)))
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:

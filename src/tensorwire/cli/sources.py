@@ -55,6 +55,16 @@ def follow(
         time.sleep(max(0.0, due - time.monotonic()))
 
 
+def check_in_view(history: History, path: Path) -> None:
+    """Raises FileNotFoundError where no rank was seen: that nothing was found means nothing then."""
+    if history.last is None or not history.last.ranks:
+        message = (
+            "no rank is in view; frames here are damaged or of before the last boot, or no agent has reported to the "
+            "analyzer yet"
+        )
+        raise FileNotFoundError(errno.ENOENT, message, str(path))
+
+
 def is_over(observation: Observation, thresholds: Thresholds) -> bool:
     """Whether no process lives any more, and none has for as long as it takes to count as lost."""
     return bool(observation.ranks) and all(
