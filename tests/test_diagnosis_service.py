@@ -193,11 +193,25 @@ def test_agent_waits_for_an_analyzer_that_comes_later(start: Start) -> None:
 
 
 def test_agent_that_starts_again_takes_its_place(service: JobService, start: Start) -> None:
-    two_nodes(start, address(service))
+    running = two_nodes(start, address(service))
     until(service, lambda view: len(view.observation.ranks) == WORLD)
+    running[1].stop()
     start(Node("b", (3,)), address(service))
     view = until(service, lambda view: sorted(view.observation.ranks) == [0, 1, 3])
     assert not [f for f in view.findings if f.code == "TW-LOST"]
+
+
+def test_second_agent_of_a_node_stays_outside(
+    service: JobService, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = two_nodes(start, address(service))
+    until(service, lambda view: len(view.observation.ranks) == WORLD)
+    second = start(Node("b", (3,)), address(service))
+    until(service, lambda _: any("has an agent already" in line for line in second.log))
+    assert sorted(service.step().observation.ranks) == [0, 1, 2, 3]
+    assert len(running[1].log) == 1
+    monkeypatch.setattr(services, "_TAKEN_SECONDS", 0.0)  # the first one is silent, for all the analyzer knows
+    until(service, lambda view: sorted(view.observation.ranks) == [0, 1, 3])
 
 
 def test_silent_node_is_named(service: JobService, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def run_agent(directory: Path, address: tuple[str, int], key: bytes, *, node: st
     """Report on the ranks whose frames are in `directory` until the process ends.
 
     Args:
-        node: name of this node; another agent of the same name takes its place.
+        node: name of this node; the analyzer takes no second agent of one name.
     """
     local = LocalNode(directory, node)
     agent = Agent(local, address, key, log)

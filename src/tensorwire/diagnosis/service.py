@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 _INTERVAL_SECONDS: Final = 1.0
 _ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
 _MAX_SHARE: Final = 0.03  # of the time goes into analysis: of very large jobs it is done less often than once a second
+_TAKEN_SECONDS: Final = 3.0  # an agent that was silent for longer has died without closing its connection
 _MIN_ROUNDS = 12
 _WINDOW = 0.1  # of slow_seconds
 _MAX_STACK = 1 << 16
@@ -222,10 +223,13 @@ class JobService:
                     f"this analyzer is for run {self._nodes.run_id!r}, not {run_id!r}", advice="start one for each job"
                 )
             self._begin(run_id)
-        self._nodes.join(name, time.monotonic())
+        now = time.monotonic()
         if name in self._agents:
+            if now - self._agents[name].last_heard < _TAKEN_SECONDS:
+                raise TensorwireError(f"node {name!r} has an agent already", advice="end it, or give this one a --node")
             self._listener.drop(self._agents[name])
             self._leave(self._agents[name])
+        self._nodes.join(name, now)
         self._agents[name] = connection
         self._names[connection] = name
         self._listener.send(connection, {"type": "welcome"})
