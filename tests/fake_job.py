@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tensorwire.diagnosis.journal import Journal
 from tensorwire.diagnosis.model import (
     Communicator,
     Finding,
@@ -11,6 +14,9 @@ from tensorwire.diagnosis.model import (
     Rank,
     Timing,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def communicator(completed: int, *, waits: float = 0.0, size: int = 4, late: float = 0.0) -> Communicator:
@@ -68,3 +74,10 @@ def not_entered(world: int = 4, culprit: int = 2, *, time: float = 1025.0, seque
             culprit: 'File "train.py", line 41, in load_batch\n    time.sleep(3600)\nFile "train.py", line 60, in main'
         },
     )
+
+
+def write_state(directory: Path) -> None:
+    """What an analyzer that has seen a job hang leaves in its directory."""
+    journal = Journal(directory)
+    journal.write(hang()[-1], [not_entered()])
+    journal.close()

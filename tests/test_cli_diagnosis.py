@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import fcntl
 import io
 import itertools
 import json
 import os
-import pty
 import re
-import signal
-import struct
-import subprocess
-import sys
-import termios
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from fake_job import hang, not_entered
+from fake_job import hang, not_entered, write_state
 from rich.console import Console
 
 from tensorwire.cli import main, sources
 from tensorwire.cli.screen import draw
-from tensorwire.diagnosis import _native, frame, model
-from tensorwire.diagnosis.journal import Journal
+from tensorwire.diagnosis import model
 from tensorwire.diagnosis.recording import Recorder
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
@@ -221,11 +212,8 @@ def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.fixture
 def analyzed(tmp_path: Path) -> Path:
     """The directory of an analyzer that has seen a job hang."""
-    directory = tmp_path / "analyzer"
-    journal = Journal(directory)
-    journal.write(hang()[-1], [not_entered()])
-    journal.close()
-    return directory
+    write_state(tmp_path / "analyzer")
+    return tmp_path / "analyzer"
 
 
 def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,37 +265,6 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
     assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
 
 
-@pytest.fixture
-def frames(tmp_path: Path) -> Iterator[Path]:
-    """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
-    directory = tmp_path / "frames"
-    directory.mkdir(mode=0o700)
-    handles = []
-    for rank in range(4):
-        path = frame.frame_path(directory, rank, 0)
-        handles.append(_native.create(str(path), "a-run", rank, 4, rank, 0))
-        slot = _native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
-        _native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
-        if rank != 1:
-            info = _native.OperationInfo(8, 0, 1 << 20, 1 << 22, _native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
-            _native.describe(handles[-1], slot, info, _native.now() - 60 * 10**9)
-        _native.tick(handles[-1])
-    yield directory
-    for handle in handles:
-        _native.close(handle)
-
-
-def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The whole way on one node: frames, what the kernel knows, the analyzer, the words."""
-    code, out, err = run(capsys, "diagnose", "--dir", frames)
-    assert (code, err) == (3, "")
-    assert out.startswith("TW-H1 not-entered hang: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait")
-    assert "stack of rank 1:" in out
-    assert run(capsys, "diagnose", "--dir", frames, "--hang-seconds", 300, "--for", 0)[0] == 0
-    assert run(capsys, "report", "--dir", frames, "--for", 0, "-o", tmp_path / "x.html")[0] == 3
-    assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
-
-
 def test_frames_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "rank-0-0.frame").write_bytes(bytes(4096))
     for command in (["diagnose"], ["report", "-o", tmp_path / "x.html"]):
@@ -315,49 +272,6 @@ def test_frames_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixtu
         assert (code, out) == (1, "")
         assert "no rank is in view" in err
     assert not (tmp_path / "x.html").exists()
-
-
-def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
-    """The same way with a network in it."""
-    key, state = tmp_path / "job.key", tmp_path / "state"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    program = [sys.executable, "-m", "tensorwire"]
-    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
-    with contextlib.ExitStack() as stack:
-        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
-        assert analyzer.stderr is not None
-        assert analyzer.stdout is not None
-        address = analyzer.stderr.readline().rpartition(" at ")[2].strip()
-        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
-        agent = stack.enter_context(service([*program, "agent", *options]))
-        finding = json.loads(analyzer.stdout.readline())
-        assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
-        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-        assert (answer.returncode, answer.stderr) == (3, "")
-        assert json.loads(answer.stdout)["findings"][0]["summary"] == finding["summary"]
-        for process, code in ((agent, 0), (analyzer, 3)):
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=20) == code
-            assert process.stderr is not None
-            assert "Traceback" not in process.stderr.read()
-
-
-@contextlib.contextmanager
-def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.slow
-def test_the_example_names_the_rank(repository: Path) -> None:
-    pytest.importorskip("torch")
-    ran = subprocess.run([sys.executable, repository / "examples/hang.py"], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,33 +375,6 @@ def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys:
     drawn = drawing(history, [finding], 100)
     assert not set(drawn) & {"\x1b", "\u202e"}
     assert drawn.count("c[bold]") >= 6, "names are no markup"
-
-
-def test_ctrl_c_gives_the_terminal_back(analyzed: Path) -> None:
-    primary, secondary = pty.openpty()
-    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
-    command = [sys.executable, "-m", "tensorwire", "watch", "--analyzer-dir", str(analyzed), "--interval", "0.2"]
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
-    os.close(secondary)
-    shown = b""
-    try:
-        while b"waits in" not in shown:
-            shown += os.read(primary, 1 << 16)
-        watch.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # the other end is closed
-            while data := os.read(primary, 1 << 16):
-                shown += data
-        assert watch.wait(timeout=20) == 3
-    finally:
-        watch.kill()
-        watch.wait()
-        os.close(primary)
-    screen, _, after = shown.partition(b"\x1b[?1049l")
-    assert b"\x1b[?1049h" in screen
-    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
-    assert b"Traceback" not in after
-    assert after.index(b"TW-H1 not-entered hang") < after.index(b": 4 ranks, 4 running"), "findings stay to be read"
 
 
 @pytest.mark.parametrize("width", [24, 40, 80, 200])
