@@ -10,6 +10,7 @@ send and recv among the operations although ranks of a group differ in those.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from . import _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from .groups import Group, Groups
 
@@ -45,6 +47,8 @@ _OPERATION_CODES |= {  # what recorders call otherwise
     "all_to_all_single": _OPERATION_CODES["all_to_all"],
 }
 _DTYPE_CODES = {name: code for code, name in enumerate(_native.DTYPES)}
+_ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
+_TORCH_FUNCTIONS = "distributed_c10d.py"
 _SIZES_DIFFER = {"all_to_all", "scatter", "barrier"}  # between ranks, or on the record of some
 
 
@@ -97,6 +101,11 @@ class FlightRecorder:
                 self._update(standing, *self._status[key], now)
         if now >= self._ring_from and any(self._is_doubtful(each, now) for each in self._standings.values()):
             self._read_ring(now)
+
+    def look_closely(self) -> None:
+        """As `look`, but what stands in the ring is described whatever it costs: there is no later."""
+        self._read_status()
+        self._read_ring(time.monotonic())
 
     def num_collectives(self, group: Group) -> int | None:
         """How many collectives a group has made so far, as the ring's last entry of it says; slow."""
@@ -187,11 +196,32 @@ class FlightRecorder:
         else:
             self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
             operation = oldest_open
-        _native.describe(self._handle, group.slot, _info(operation), _enter_ns(operation))
+        root = _native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
+        _native.describe(self._handle, group.slot, _info(operation, root), _enter_ns(operation))
         return taught
 
 
-def _info(entry: Any) -> _native.OperationInfo:
+def waiting_root(profiling_name: str, torch_name: str) -> int:
+    """The root, within the group, of a rooted operation that a thread waits in; NO_ROOT if none is found.
+
+    The recorder does not keep it. It is a variable of torch's function that called the operation, if Python did.
+    """
+    name = profiling_name.partition(":")[2]
+    variable = _ROOTS.get(name)
+    if variable is None:
+        return _native.NO_ROOT
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(_TORCH_FUNCTIONS):
+                root = frame.f_locals.get(variable)
+                if isinstance(root, int) and getattr(frame.f_locals.get("group"), "group_name", "") == torch_name:
+                    return root
+            frame = frame.f_back
+    return _native.NO_ROOT
+
+
+def _info(entry: Any, root: int) -> _native.OperationInfo:
     name = entry["profiling_name"].partition(":")[2]
     operation = _OPERATION_CODES.get(name, 0)
     dtypes, sizes = entry["input_dtypes"], entry["input_sizes"]
@@ -207,7 +237,7 @@ def _info(entry: Any) -> _native.OperationInfo:
         numel=numel,
         operation=operation,
         dtype=dtype,
-        root=_native.NO_ROOT,
+        root=root,
     )
 
 

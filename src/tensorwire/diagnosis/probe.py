@@ -112,6 +112,8 @@ class _Probe:
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
             self.say_farewell(" ".join(f"{kind.__name__}: {error}".split()).removesuffix(":"))
+            if self._looks is not None:
+                self._looks.look_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
@@ -179,6 +181,7 @@ class _Looks:
         from .groups import Groups
 
         self._directory = path.parent
+        self._lock = threading.Lock()
         groups = Groups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
         self._recorders = [
@@ -192,11 +195,18 @@ class _Looks:
     def look(self) -> None:
         from .frame import read_control
 
-        for recorder in self._recorders:
-            recorder.look()
+        with self._lock:
+            for recorder in self._recorders:
+                recorder.look()
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
+
+    def look_closely(self) -> None:
+        """In any thread, when the process is about to end."""
+        with self._lock:
+            for recorder in self._recorders:
+                recorder.look_closely()
 
 
 _DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")

@@ -19,18 +19,27 @@ _UNEVEN = frozenset({"all_to_all", "alltoall", "all_to_all_single", "all_gather"
 
 
 def sides(operations: dict[int, Operation]) -> list[list[int]]:
-    """The ranks by what they called, the largest side first; one side where all agree."""
+    """The ranks by what they called, the largest side first; one side where all agree.
+
+    Roots are compared where they are known; a rank whose root is not known is taken to agree with most.
+    """
     known = {number: operation for number, operation in operations.items() if operation.signature or operation.name}
     hashed = all(operation.signature for operation in known.values())
-    by_call: dict[Hashable, list[int]] = {}
+    by_call: dict[Hashable, dict[int, list[int]]] = {}
     for number, operation in known.items():
-        by_call.setdefault(operation.signature if hashed else _call(operation), []).append(number)
-    return sorted((sorted(side) for side in by_call.values()), key=lambda side: (-len(side), side))
+        by_root = by_call.setdefault(operation.signature if hashed else _call(operation), {})
+        by_root.setdefault(operation.root, []).append(number)
+    found = []
+    for by_root in by_call.values():
+        unknown = by_root.pop(-1, [])
+        parts = sorted(by_root.values(), key=lambda part: (-len(part), part)) or [[]]
+        found += [parts[0] + unknown, *parts[1:]]
+    return sorted((sorted(side) for side in found), key=lambda side: (-len(side), side))
 
 
 def _call(operation: Operation) -> Hashable:
     numel = -1 if operation.name in _UNEVEN else operation.numel
-    return operation.name, operation.dtype, numel, operation.root
+    return operation.name, operation.dtype, numel
 
 
 def mismatch(job: Job) -> Verdict | None:
