@@ -31,7 +31,7 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
 
     \b
     Example:
-      tensorwire agent --analyzer node0:29400 --key-file job.key
+      tensorwire agent --analyzer node0:29450 --key-file job.key
     """
     address = _address(analyzer)
     from ..diagnosis.agent import run_agent

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Listen here; an address of this machine lets agents of other nodes in.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=29400, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=29450, show_default=True, help="0: any free one.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve OpenMetrics here, at the same address.")
 @click.option(
     "state_directory",
