@@ -9,13 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorwire.diagnosis import _native, control, frame
+from tensorwire.diagnosis import _native, control, frame, standstill
 from tensorwire.diagnosis.encoding import Encoder
+from tensorwire.diagnosis.model import Operation
 from tensorwire.diagnosis.observe import Observer
 
 if TYPE_CHECKING:
@@ -310,6 +312,96 @@ def test_whom_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
     assert (target.pid, target.frame) == (process.pid, job.path(3))
     assert "operation 5 of default_pg" in target.doing
     assert observer.target(0) is None
+
+
+# Ranks that stand still.
+
+ENTRY = {
+    "collective_seq_id": 6, "input_sizes": [[3, 4], [2]], "is_p2p": False, "process_group": ["0", "default_pg"],
+    "profiling_name": "gloo:all_reduce", "retired": False, "state": "scheduled", "time_created_ns": 0,
+}  # fmt: skip
+
+
+class Recorder:
+    """Answers as torch's worker server in a rank does."""
+
+    def __init__(self, path: Path, answer: bytes) -> None:
+        self.asked = 0
+        self._answer = answer
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(1)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            connection = self._server.accept()[0]
+            with connection:
+                if not connection.recv(4096):
+                    return
+                self.asked += 1
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self._answer) + self._answer)
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(self._server.getsockname())
+        self._thread.join()
+        self._server.close()
+
+
+@pytest.fixture
+def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Recorder]]:
+    """A rank that lives and does not tick: operation 5 of its group was open when it did."""
+    monkeypatch.setattr(standstill, "_STILL_SECONDS", 0.2)
+    recorders = []
+
+    def start(answer: bytes) -> Recorder:
+        job.start(ticks=False)
+        data = bytearray(job.path(0).read_bytes())
+        data[_native.Header.flags.offset] |= _native.SOCKET
+        job.path(0).write_bytes(data)
+        recorders.append(Recorder(job.path(0).with_suffix(".sock"), answer))
+        time.sleep(0.3)
+        return recorders[-1]
+
+    yield start
+    for recorder in recorders:
+        recorder.close()
+
+
+def test_what_a_still_rank_entered_since_its_last_tick(still: Callable[[bytes], Recorder], observer: Observer) -> None:
+    entries = [
+        {**ENTRY, "collective_seq_id": 5, "retired": True},
+        {**ENTRY, "collective_seq_id": 9, "is_p2p": True},
+        ENTRY,
+    ]
+    recorder = still(json.dumps({"entries": entries}).encode())
+    for _ in range(3):
+        rank = the_rank(observer)
+        (group,) = rank.communicators
+        assert (group.enqueued, group.completed) == (6, 5)
+        assert group.operation == Operation(6, "all_reduce", numel=14)
+        assert group.open_seconds is not None
+        assert 0 < group.open_seconds <= rank.tick_seconds, "whatever the wall clock says"
+    assert recorder.asked == 1, "not at every look"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"{}", b"[1]", b'{"entries": [5]}', b'{"entries": 5}', b"[" * 100_000,
+        json.dumps({"entries": [{**ENTRY, "collective_seq_id": 4}]}).encode(),
+        json.dumps({"entries": [{**ENTRY, "collective_seq_id": 1 << 70}]}).encode(),
+        json.dumps({"entries": [{**ENTRY, "process_group": ["1", "another"]}]}).encode(),
+    ],
+)  # fmt: skip
+def test_still_rank_of_whom_nothing_newer_is_known(
+    still: Callable[[bytes], Recorder], observer: Observer, answer: bytes
+) -> None:
+    still(answer)
+    (group,) = the_rank(observer).communicators
+    assert (group.enqueued, group.completed) == (5, 4)
 
 
 # Arming.

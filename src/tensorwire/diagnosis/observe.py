@@ -10,6 +10,7 @@ from . import process, tcp
 from .frame import Frame, Slot, read_frame
 from .model import Communicator, Edge, Observation, Operation, Process, Rank, Timing
 from .stacks import Target
+from .standstill import Standstill
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,7 @@ class Observer:
         self._frames: dict[Path, Frame] = {}  # of the newest generation, as they were read last
         self._clocks: dict[Path, process.WaitClock] = {}
         self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
+        self._standstill = Standstill()
         self._owners: dict[str, int] = {}  # rank by its end of a connection
         self.damaged: list[Path] = []  # frames that could not be read this time
 
@@ -44,6 +46,9 @@ class Observer:
         self._read()
         now = time.monotonic()
         ranks = {frame.rank: self._rank(path, frame, now) for path, frame in self._frames.items()}
+        for path, frame in self._frames.items():
+            if frame.has_socket:
+                self._standstill.complete(path, ranks[frame.rank], now)
         run_id = next((f"{frame.run:016x}" for frame in self._frames.values()), "")
         world_size = max((rank.world_size for rank in ranks.values()), default=0)
         return Observation(now, run_id, world_size, ranks, self._edges(ranks))
