@@ -93,12 +93,10 @@ def faults(job: SimulatedJob, rank: int) -> list[Scenario]:
     found = [
         Scenario("process killed", "TW-LOST", me, ((0.0, lambda job: _kill(job, rank)),), 60.0),
         Scenario("rank sleeps", "TW-H1", me, ((0.0, _absent(rank)),), HANGS),
-        Scenario(
-            "stopped outside of an operation", "TW-H1", me, ((0.0, _both(_absent(rank), lambda j: _stop(j, rank))),), HANGS
-        ),
+        Scenario("stopped outside", "TW-H1", me, ((0.0, _both(_absent(rank), lambda j: _stop(j, rank))),), HANGS),
         Scenario("another operation", "TW-H2", me, ((0.0, _condition(other_call={rank})),), HANGS),
-        Scenario("another operation, half and half", "TW-H2", frozenset(), ((0.0, _condition(other_call=half)),), HANGS),
-        Scenario("stopped in an operation", "TW-H3", me, ((0.0, _both(stalled, lambda j: _stop(j, rank))),), HANGS),
+        Scenario("two halves disagree", "TW-H2", frozenset(), ((0.0, _condition(other_call=half)),), HANGS),
+        Scenario("stopped inside", "TW-H3", me, ((0.0, _both(stalled, lambda j: _stop(j, rank))),), HANGS),
         Scenario("link down", "TW-H3", me, ((0.0, _both(stalled, _condition(broken_link=rank))),), HANGS),
         Scenario("data left unread", "TW-H3", me, ((0.0, _both(stalled, _condition(unread=rank))),), HANGS),
         Scenario("slow compute", "TW-S1", me, ((0.0, _compute(rank, 6.0 * job.layout.pp)),), SLOWS),

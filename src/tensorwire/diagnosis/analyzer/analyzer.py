@@ -189,4 +189,8 @@ def _same_trouble(old: Verdict, new: Verdict) -> bool:
 
 
 def _contradicts(new: Verdict, old: Verdict) -> bool:
-    return new.finding.code != old.finding.code or set(new.finding.suspects) != set(old.finding.suspects)
+    return _claim(new.finding) != _claim(old.finding)
+
+
+def _claim(finding: Finding) -> tuple[str, str, set[int]]:
+    return finding.code, finding.communicator, set(finding.suspects)

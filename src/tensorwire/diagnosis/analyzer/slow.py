@@ -113,16 +113,17 @@ class SlowWatch:
         return time - self._since >= max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
 
     def _ask(self, job: Job, slow: list[str]) -> None:
-        """Have the operations of the slow communicators timed; give up after a while, and say so."""
+        """Have the operations of all communicators timed; give up after a while, and say so."""
         if not slow or job.time < self._quiet_until:
             return
         if self._asked is None:
             self._asked = job.time
             self.arming = {}
-            for group_id in slow:
-                enqueued = max(member.enqueued for member in job.groups[group_id].members.values())
+            for group_id, group in job.groups.items():
                 pace = self._paces[group_id].latest_seconds
-                self.arming[group_id] = enqueued + 2 + (ceil(_LEAD_SECONDS / pace) if pace else 0)
+                if pace:  # those that are not slow yet as well: who waits in one is late in another
+                    enqueued = max(member.enqueued for member in group.members.values())
+                    self.arming[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / pace)
         elif self._is_overdue(job.time, slow):
             self._standing = [self._untimed(job, slow)]
 
