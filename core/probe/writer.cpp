@@ -20,7 +20,13 @@ namespace {
 
 std::atomic<Probe*> current_probe{nullptr};
 
-bool writes(const Probe* probe) { return probe != nullptr && *probe->owner != 0; }
+// Asking the kernel for the process id would cost more than all the rest of a call.
+std::atomic<uint32_t> num_forks{0};
+void count_fork() { ++num_forks; }
+
+bool writes(const Probe* probe) {
+  return probe != nullptr && probe->num_forks == num_forks.load(std::memory_order_relaxed);
+}
 
 SlotState* find_slot(Probe* probe, int slot) {
   if (!writes(probe) || slot < 0 || static_cast<uint32_t>(slot) >= probe->num_slots) return nullptr;
@@ -118,23 +124,6 @@ int create_page(const char* path, void** page) {
   return error;
 }
 
-// A number that is 0 in forked children: getpid() would cost more than all the rest of a call.
-int create_owner(const volatile pid_t** owner) {
-  void* page = mmap(nullptr, kPageNbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return errno;
-  if (madvise(page, kPageNbytes, MADV_WIPEONFORK) != 0) {
-    const int error = errno;
-    munmap(page, kPageNbytes);
-    return error;
-  }
-  pid_t* pid = static_cast<pid_t*>(page);
-  *pid = getpid();
-  *owner = pid;
-  return 0;
-}
-
-void free_owner(const volatile pid_t* owner) { munmap(const_cast<pid_t*>(owner), kPageNbytes); }
-
 }  // namespace
 }  // namespace tw::probe
 
@@ -163,12 +152,13 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   Probe* made = new (std::nothrow) Probe;
   if (made == nullptr) return ENOMEM;
   void* page = nullptr;
-  int error = create_owner(&made->owner);
-  if (error == 0 && (error = create_page(path, &page)) != 0) free_owner(made->owner);
+  static const int watches_forks = pthread_atfork(nullptr, nullptr, count_fork);
+  const int error = watches_forks != 0 ? watches_forks : create_page(path, &page);
   if (error != 0) {
     delete made;
     return error;
   }
+  made->num_forks = num_forks;
   made->frame = static_cast<Frame*>(page);
   // The magic comes last: without it a reader sees no frame.
   const size_t magic_nbytes = sizeof(header.magic);
@@ -185,7 +175,6 @@ void tw_probe_close(Probe* probe) {
   Probe* self = probe;
   current_probe.compare_exchange_strong(self, nullptr);
   munmap(probe->frame, kPageNbytes);
-  free_owner(probe->owner);
   delete probe;
 }
 

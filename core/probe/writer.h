@@ -1,7 +1,5 @@
 // What the writing side keeps in private memory.
 #pragma once
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -69,7 +67,7 @@ struct SlotState {
 
 struct Probe {
   Frame* frame = nullptr;
-  const volatile pid_t* owner = nullptr;  // in a page that the kernel wipes in a forked child
+  uint32_t num_forks = 0;  // between the first process and the one that made it
   std::mutex header_mutex;
   std::atomic<uint32_t> num_slots{0};
   SlotState slots[kNumSlots];
