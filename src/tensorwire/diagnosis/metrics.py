@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .service import View
 
 _READ_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1  # until a wish to end is seen
 _PREFIX = "tensorwire_"
 
 
@@ -42,7 +43,9 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(self._collector)
         self._server = make_server(host, port, make_wsgi_app(registry), WSGIServer, _Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True
+        )
         self._thread.start()
 
     @property
