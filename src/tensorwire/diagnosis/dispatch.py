@@ -73,6 +73,7 @@ class _Timed:
 
     slot: int
     group: Group
+    offset: int = 0  # what torch's numbers count besides collectives
     counter: int | None = None  # where torch does not number the operations, and for pairs
     window: range = range(0)  # sequences that are asked for
     left: int = 0  # of them, still to complete
@@ -80,7 +81,7 @@ class _Timed:
     def next_sequence(self, before: int | None) -> int:
         """Of an operation, from torch's number of the one before."""
         if self.counter is None and before is not None:
-            return before - self.group.offset + 1
+            return before - self.offset + 1
         self.counter = (self.counter or 0) + 1
         return self.counter
 
@@ -116,9 +117,9 @@ class Dispatcher:
         if control.num_rounds == 0:
             self.disarm()
             return
+        _native.armed(self._handle, True, control.number)
         self._state = _State(control, awaited=set() if control.forever else set(control.first))
         self._register()
-        _native.armed(self._handle, True, control.number)
 
     def disarm(self) -> None:
         """Kernels go with the next operation."""
@@ -191,9 +192,9 @@ class Dispatcher:
                 raise
             try:
                 if is_unnumbered and before is not None:
-                    owner.group.offset += _sequence_number(process_group) - before
+                    owner.offset += _sequence_number(process_group) - before
                 if token and len(args) > async_at and not args[async_at]:
-                    with suppress(RuntimeError):  # the caller, who waits too, gets it again
+                    with suppress(Exception):  # the caller, who waits too, gets it again
                         unbox_work(result[-1] if isinstance(result, tuple) else result).wait()
                     self._complete(state, timed, sequence, token)
                 elif token:
@@ -214,7 +215,7 @@ class Dispatcher:
         elif self._recorder is not None:
             collectives = self._recorder.num_collectives(group)
             if collectives is not None:
-                group.offset = before - collectives
+                timed.offset = before - collectives
         control = state.control
         first = control.first.get(group.id, 1 if control.forever else None)
         if first is not None:

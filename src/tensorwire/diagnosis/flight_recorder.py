@@ -62,7 +62,8 @@ class _Standing:
     """A group as its counts stand."""
 
     group: Group
-    enqueued: int = 0  # torch's numbers, see Group.offset
+    offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
+    enqueued: int = 0  # torch's numbers
     completed: int = 0
     since: float = 0.0
     is_certain: bool = False  # the ring was read since they moved
@@ -133,9 +134,9 @@ class FlightRecorder:
             self._rate(standing, now)
 
     def _count(self, standing: _Standing, completed: int) -> None:
-        group = standing.group
-        enqueued = max(standing.enqueued - group.offset, 0)
-        _native.counts(self._handle, group.slot, enqueued, min(max(completed - group.offset, 0), enqueued))
+        enqueued = max(standing.enqueued - standing.offset, 0)
+        completed = min(max(completed - standing.offset, 0), enqueued)
+        _native.counts(self._handle, standing.group.slot, enqueued, completed)
 
     def _rate(self, standing: _Standing, now: float) -> None:
         """The baseline is the upper quartile: what the group does when all is well. Times without operations do not
@@ -188,8 +189,8 @@ class FlightRecorder:
         """Set what the ring says of a group that stands still. Returns whether the offset was another one."""
         group = standing.group
         offset = standing.enqueued - newest["collective_seq_id"]
-        taught = bool(offset != group.offset)
-        group.offset = offset
+        taught = bool(offset != standing.offset)
+        standing.offset = offset
         if oldest_open is None:
             self._count(standing, standing.enqueued)
             operation = newest

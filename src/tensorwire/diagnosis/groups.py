@@ -20,8 +20,6 @@ class Group:
     name: str
     ranks: Sequence[int]  # global ones, by their rank in the group; empty if torch does not tell
     torch_name: str
-    # What torch's sequence number counts besides collectives: gloo counts send and recv too, and ranks differ in those.
-    offset: int = 0
 
 
 class Groups:
