@@ -37,7 +37,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
             return inconsistent(job, group, wait.sequence, found, operations)
     ranks = wait.inside if pairwise else list(group.members)
     window = 0.5 * job.thresholds.hang_seconds
-    blame = transport.stopped(job, ranks) or transport.broken(job, ranks)
+    blame = transport.stopped(job, ranks) or transport.broken(job, ranks, window)
     if blame is None and not pairwise:
         blame = _left_alone(wait)
         if blame is not None:

@@ -22,6 +22,9 @@ a link that is choked below it stands still as far as training is concerned."""
 _SAMPLES = 16
 _BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
+_TIE = 0.9  # of the weight at a rank: from here on another has as much
+_REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
+_MAX_SUSPECTS = 5
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
 
 Ends = tuple[int, int]
@@ -118,12 +121,24 @@ class Transport:
         ]
         return Blame(found, evidence, 0.95)
 
-    def broken(self, job: Job, ranks: Collection[int]) -> Blame | None:
-        """The endpoint common to edges whose retransmission timer has backed off: a dead link."""
-        flows = self._flows(job, ranks, None)
-        edges = {ends: float(flow.backoff) for ends, flow in flows.items() if flow.backoff > 0 and flow.send_queue > 0}
-        facts = [f"edge {a} -> {b}: timer backed off {flows[a, b].backoff} times" for a, b in sorted(edges)[:4]]
-        return _endpoint(dict.fromkeys(edges, 1.0), facts)
+    def broken(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
+        """The endpoint common to the edges that are stuck, if a retransmission timer has backed off: a dead link.
+
+        Of a link that lets a little through, the edges whose data is acknowledged at times count as well.
+        """
+        flows = self._flows(job, ranks, self._before(job.time - seconds))
+        stuck = {
+            ends: flow
+            for ends, flow in flows.items()
+            if flow.send_queue > 0 and (flow.backoff > 0 or flow.share >= _BUSY)
+        }
+        if not any(flow.backoff for flow in stuck.values()):
+            return None
+        facts = [
+            f"edge {a} -> {b}: {words.nbytes(flow.send_queue)} unacknowledged, timer backed off {flow.backoff} times"
+            for (a, b), flow in sorted(stuck.items())[:4]
+        ]
+        return _endpoints(dict.fromkeys(stuck, 1.0), facts)
 
     def unread(self, job: Job, ranks: Collection[int]) -> Blame | None:
         """The rank that leaves most of what it was sent unread."""
@@ -151,19 +166,23 @@ class Transport:
         shares = sorted(flow.share for flow in flows.values())
         ordinary = shares[len(shares) // 2]
         lost = sum(flow.retransmits for flow in flows.values())
-        weights: dict[Ends, float] = {}
         facts = []
         for (a, b), flow in sorted(flows.items(), key=lambda item: (-item[1].share, item[0])):
             is_busy = flow.share >= max(_BUSY, _NEAR * shares[-1]) and flow.share >= _DISTINCT * ordinary
             is_lossy = flow.retransmits >= 10 and 5 * flow.retransmits >= lost
             if is_busy or is_lossy:
-                weights[a, b] = flow.share * is_busy + flow.retransmits / max(lost, 1)
                 facts.append(
                     f"edge {a} -> {b}: busy {100 * flow.share:.0f} % of the time, the ordinary edge "
                     f"{100 * ordinary:.0f} %; {words.count(flow.retransmits, 'retransmission')}, "
                     f"{words.nbytes(flow.send_queue)} unacknowledged"
                 )
-        return _endpoint(weights, facts[:4])
+        if not facts:
+            return None
+        # The other edges of a slow link tell its two ends apart, with what little they carry.
+        weights = {
+            ends: max(0.0, flow.share - ordinary) + flow.retransmits / max(lost, 1) for ends, flow in flows.items()
+        }
+        return _endpoints(weights, facts[:4])
 
     def _before(self, time: float) -> tuple[float, list[Edge], dict[tuple[str, int], int]] | None:
         """The newest sample from then or earlier."""
@@ -182,7 +201,7 @@ class Transport:
         inside = set(ranks)
         flows: dict[Ends, Flow] = {}
         for edge in job.edges:
-            if edge.rank in inside and edge.peer in inside:
+            if edge.rank in inside and edge.peer in inside and edge.rank != edge.peer:
                 flow = flows.setdefault((edge.rank, edge.peer), Flow())
                 flow.receive_queue += edge.receive_queue
                 flow.send_queue += edge.send_queue
@@ -204,21 +223,37 @@ def _add(flow: Flow, edge: Edge, sign: int) -> None:
     flow.retransmits += sign * edge.retransmits
 
 
-def _endpoint(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
-    """The rank at most of these edges; of the two ends of a single one, the sender first."""
-    if not weights:
-        return None
-    scores: dict[int, float] = {}
-    sends: dict[int, float] = {}
-    for (sender, receiver), weight in weights.items():
-        scores[sender] = scores.get(sender, 0.0) + weight
-        scores[receiver] = scores.get(receiver, 0.0) + weight
-        sends[sender] = sends.get(sender, 0.0) + weight
-    order = sorted(scores, key=lambda number: (-scores[number], -sends.get(number, 0.0), number))
-    top = [number for number in order if scores[number] > 0.75 * scores[order[0]]]
-    if len(top) == 1:
-        return Blame(top, facts, 0.9)
-    # Both ends of one edge: what leaves a rank slowly is choked there more often than where it arrives.
-    if len(top) == 2 and sends.get(top[0], 0.0) > sends.get(top[1], 0.0):
-        return Blame(top[:1], [*facts, f"rank {top[0]} is the sender; its peer, rank {top[1]}, is not excluded"], 0.7)
-    return Blame(top[:5], facts, 0.5)
+def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
+    """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
+
+    Of the two ends of a single edge the sender: what leaves a rank slowly is choked there more often than where it
+    arrives.
+    """
+    left = {ends: weight for ends, weight in weights.items() if weight > 0}
+    suspects: list[int] = []
+    confidence, most = 0.9, 0.0
+    while left and len(suspects) < _MAX_SUSPECTS:
+        scores: dict[int, float] = {}
+        sends: dict[int, float] = {}
+        for (sender, receiver), weight in left.items():
+            scores[sender] = scores.get(sender, 0.0) + weight
+            scores[receiver] = scores.get(receiver, 0.0) + weight
+            sends[sender] = sends.get(sender, 0.0) + weight
+        best = max(scores.values())
+        if best < _REST * most:
+            break
+        most = max(most, best)
+        tied = [number for number in scores if scores[number] > _TIE * best]
+        tied.sort(key=lambda number: (-sends.get(number, 0.0), -scores[number], number))
+        first = tied[0]
+        suspects.append(first)
+        rivals = [number for number in tied[1:] if (first, number) in left or (number, first) in left]
+        for rival in rivals:
+            if sends.get(rival, 0.0) > _TIE * sends.get(first, 0.0):
+                suspects.append(rival)
+                confidence = min(confidence, 0.5)
+            else:
+                facts = [*facts, f"rank {first} is the sender; its peer, rank {rival}, is not excluded"]
+                confidence = min(confidence, 0.7)
+        left = {ends: weight for ends, weight in left.items() if not set(ends) & set(suspects)}
+    return Blame(suspects, facts, confidence) if suspects else None
