@@ -1,0 +1,145 @@
+#include "frame/open_block.h"
+
+namespace tw {
+namespace {
+
+constexpr const char* kTooLong = "the streams exceed the block";
+constexpr const char* kFiller = "filler bits are not zero";
+
+// Which rest codings a kind may have in a profile (docs/format.md, "Block").
+bool allowed(const BlockSpec& spec, const Tag& tag) {
+  const bool compact = spec.profile == kProfileCompact;
+  const bool split = spec.dtype->exponent_bits != 0;
+  const bool any_rest = tag.rest == kVerbatim || tag.rest == kTrimmed || (tag.rest == kBytes && compact);
+  switch (tag.kind) {
+    case kConstant:
+      return tag.rest == kVerbatim && tag.variant == 0;
+    case kEnec:
+      return split && any_rest && tag.variant >= 2 && tag.variant <= 5;
+    case kCascade:
+      return split && any_rest && spec.profile != kProfileEnec;
+    case kEntropy:
+      return split && any_rest && compact && tag.variant <= kMaxExtraBits && tag.variant <= spec.dtype->mantissa_bits;
+    case kPlain:
+      return any_rest && tag.rest != kVerbatim && tag.variant == 0;
+    case kZeroGroups:
+      return tag.rest == kVerbatim && spec.profile != kProfileEnec;
+    default:
+      return false;
+  }
+}
+
+size_t params_nbytes(const BlockSpec& spec, uint8_t kind) {
+  switch (kind) {
+    case kConstant:
+      return spec.dtype->word_nbytes;
+    case kEnec:
+    case kEntropy:
+      return 4;
+    case kCascade:
+      return 3 + 2 * kMaxTiers;
+    case kZeroGroups:
+      return 6;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
+  coded->tag = Tag::from(coded->block[length - 1]);
+  if (!allowed(coded->spec, coded->tag)) return "a kind of block that this profile and dtype do not have";
+  size_t descriptor = 1 + params_nbytes(coded->spec, coded->tag.kind);
+  const Dtype& dtype = coded->dtype();
+  const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
+  const bool split = coded->tag.kind != kPlain;
+  coded->rest_width = split ? dtype.mantissa_bits + 1u - k : 8u * dtype.word_nbytes;
+  const size_t rest_params = coded->has_rest() ? RestDecoder::params_nbytes(coded->tag.rest, coded->rest_width) : 0;
+  if (descriptor + rest_params > length) return "the descriptor exceeds the block";
+  coded->params = coded->block + length - descriptor;
+  coded->available = length - descriptor - rest_params;
+  if (!coded->has_rest()) return nullptr;
+  return coded->rest.open(coded->tag.rest, rest_nbytes(dtype, split), coded->rest_width, coded->n, coded->block,
+                          coded->available, coded->params - rest_params, scratch);
+}
+
+const char* check_padding(const Coded& coded, size_t streams) {
+  if (streams > coded.available) return kTooLong;
+  if (coded.available - streams >= kBlockAlign) return "more padding than alignment asks for";
+  for (size_t i = streams; i < coded.available; ++i) {
+    if (coded.block[i] != 0) return "padding is not zero";
+  }
+  return nullptr;
+}
+
+const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes) {
+  *params = {coded.params[0], static_cast<uint8_t>(coded.params[1] >> 4), static_cast<uint8_t>(coded.params[1] & 15),
+             coded.tag.variant};
+  *num_high = load<uint16_t>(coded.params + 2);
+  if (params->m < 1 || params->m >= params->nb || params->nb > coded.dtype().exponent_bits || *num_high > coded.n) {
+    return "enec parameters out of range";
+  }
+  *nbytes = enec_stream_nbytes(coded.n, *params, *num_high);
+  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+  if (wrong != nullptr) return wrong;
+  const size_t num_groups = ceil_div(coded.n, size_t{1} << params->log2_group);
+  const uint8_t* low = coded.kind_streams();
+  const uint8_t* mask = low + field_nbytes(coded.n, params->m);
+  const uint8_t* high = mask + field_nbytes(num_groups, 1);
+  const bool clean = filler_is_zero(low, coded.n, params->m) && filler_is_zero(mask, num_groups, 1) &&
+                     filler_is_zero(high, *num_high, params->nb - params->m);
+  return clean ? nullptr : kFiller;
+}
+
+const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes) {
+  const unsigned below = load<uint16_t>(coded.params + 1);
+  *params = CascadeParams{};
+  params->variant = coded.tag.variant;
+  params->lo = coded.params[0];
+  params->counts[0] = static_cast<uint32_t>(coded.n);
+  for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (3 * k - 3) & 7);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 1 + 2 * k);
+  if (below >> (3 * (kMaxTiers - 1)) != 0) return "reserved bits of a cascade block";
+  for (unsigned k = 1; k < kMaxTiers; ++k) {
+    const unsigned width = kTierWidths[params->variant][k];
+    if (params->below[k] > (1u << width) - 1) return "a tier's interval is out of range";
+    if (width == 0 && params->counts[k + 1] != 0) return "a count of a tier that does not exist";
+  }
+  if (!cascade_in_range(*params, coded.dtype().exponent_bits)) return "a tier names an exponent that is too wide";
+  for (unsigned k = 1; k <= kMaxTiers; ++k) {
+    if (params->counts[k] > params->counts[k - 1]) return "a tier larger than the one before";
+  }
+  *nbytes = cascade_nbytes(*params);
+  return check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+}
+
+const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes) {
+  const unsigned bits = coded.dtype().exponent_bits + coded.tag.variant;
+  params->base = load<uint16_t>(coded.params);
+  params->k = coded.tag.variant;
+  params->num_escapes = load<uint16_t>(coded.params + 2);
+  if (params->base > (bits < 8 ? 0 : (1u << bits) - 255)) return "the base leaves no room for all symbols";
+  size_t consumed = 0;
+  if (!decoder->open(coded.kind_streams(), coded.left(), coded.n, &consumed)) return "invalid entropy stream";
+  params->escapes = coded.kind_streams() + consumed;
+  *nbytes = consumed + field_nbytes(params->num_escapes, bits);
+  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
+  if (wrong != nullptr) return wrong;
+  return filler_is_zero(params->escapes, params->num_escapes, bits) ? nullptr : kFiller;
+}
+
+const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros) {
+  zeros->num_words = load<uint32_t>(coded.params);
+  zeros->inner_nbytes = size_t{load<uint16_t>(coded.params + 4)} * kBlockAlign;
+  zeros->group = size_t{1} << coded.tag.variant;
+  zeros->num_groups = ceil_div(coded.n, zeros->group);
+  zeros->mask_nbytes = field_nbytes(zeros->num_groups, 1);
+  if (zeros->num_words < 1 || zeros->num_words > coded.n) return "num_words out of range";
+  if (zeros->inner_nbytes == 0) return "an empty inner block";
+  const char* wrong = check_padding(coded, zeros->inner_nbytes + zeros->mask_nbytes);
+  if (wrong != nullptr) return wrong;
+  return filler_is_zero(coded.block + zeros->inner_nbytes, zeros->num_groups, 1) ? nullptr : kFiller;
+}
+
+}  // namespace tw

@@ -1,0 +1,56 @@
+// The descriptor of a block, taken apart and checked; nothing is decoded. Each function returns nullptr, or what is
+// wrong.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/cascade.h"
+#include "coders/enec.h"
+#include "coders/entropy.h"
+#include "coders/rest.h"
+#include "common/format.h"
+
+namespace tw {
+
+// A coded block with its descriptor taken apart.
+struct Coded {
+  const BlockSpec& spec;
+  const uint8_t* block;
+  size_t n;
+  Tag tag;
+  const uint8_t* params;  // of the kind
+  size_t available;       // bytes before the descriptor
+  unsigned rest_width;
+  RestDecoder rest;
+
+  const Dtype& dtype() const { return *spec.dtype; }
+  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeroGroups; }
+  const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
+  size_t left() const { return available - rest.streams_nbytes(); }
+};
+
+// Kind entropy: x = base + symbol has k extra bits; symbol 255 takes the next of the escapes, a field.
+struct EntropyParams {
+  uint16_t base = 0;
+  unsigned k = 0;
+  const uint8_t* escapes = nullptr;
+  size_t num_escapes = 0;
+};
+
+struct ZeroGroups {
+  size_t num_words, inner_nbytes, group, num_groups, mask_nbytes;
+};
+
+// A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.
+const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
+
+// After the streams: less than kBlockAlign bytes, all zero.
+const char* check_padding(const Coded& coded, size_t streams);
+
+// The kinds; *nbytes is what their streams take.
+const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes);
+const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes);
+const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes);
+const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros);
+
+}  // namespace tw
