@@ -6,6 +6,7 @@ import contextlib
 import hmac
 import json
 import os
+import resource
 import socket
 import struct
 import time
@@ -26,7 +27,7 @@ KEY = b"0123456789abcdef0123456789abcdef"
 GREETING = b"TWDIAG\x00\x01"
 
 
-_opened: list[socket.socket | Connection] = []
+_opened: list[socket.socket | Connection | Listener] = []
 
 
 @pytest.fixture(autouse=True)
@@ -364,6 +365,17 @@ def test_stranger_that_waits_is_dropped(server: Listener, monkeypatch: pytest.Mo
     assert server.num_connections == 1
     serve(server, 2.1)
     assert server.num_connections == 0
+
+
+def test_no_more_connections_than_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (68, 68))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    listener = Listener(KEY)
+    _opened.append(listener)
+    for _ in range(10):
+        stranger(listener)
+    serve(listener, 0.05)
+    assert (listener.num_connections, listener.num_refused) == (4, 6)
 
 
 def test_random_bytes_never_stop_the_listener(server: Listener) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import selectors
 import socket
 import time
@@ -20,6 +21,7 @@ _MAX_STRANGERS_OF_HOST: Final = 64
 _GREETING_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 30.0  # an agent sends something every second
 _ACCEPTED_AT_ONCE = 64
+_OTHER_DESCRIPTORS = 64  # that the process needs besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Listener:
         self._selector.register(self._server, selectors.EVENT_READ)
         self._hosts: dict[Connection, str] = {}  # of every connection, the oldest first
         self._strangers: dict[Connection, str] = {}
+        self._max_connections = _room()
         self._swept = time.monotonic()
         self.num_refused = 0  # connections dropped for what they sent, or did not send
 
@@ -100,11 +103,11 @@ class Listener:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connected, address = self._server.accept()
-            except OSError:  # no more at present, or out of descriptors: later
+            except OSError:  # no more at present
                 return
             host = address[0]
             of_host = Counter(self._strangers.values())[host] if self._strangers else 0
-            if len(self._hosts) >= _MAX_CONNECTIONS:
+            if len(self._hosts) >= self._max_connections:
                 connected.close()
                 self.num_refused += 1
                 continue
@@ -161,3 +164,13 @@ class Listener:
         connection.close()
         del self._hosts[connection]
         self._strangers.pop(connection, None)
+
+
+def _room() -> int:
+    """How many connections the process may have, after asking for as many as it can get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_CONNECTIONS + _OTHER_DESCRIPTORS
+    if soft < wanted:
+        soft = min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(_MAX_CONNECTIONS, max(soft - _OTHER_DESCRIPTORS, 1))
