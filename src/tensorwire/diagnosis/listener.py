@@ -170,7 +170,9 @@ def _room() -> int:
     """How many connections the process may have, after asking for as many as it can get."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_CONNECTIONS + _OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
     if soft < wanted:
-        soft = min(wanted, hard)
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return min(_MAX_CONNECTIONS, max(soft - _OTHER_DESCRIPTORS, 1))
