@@ -105,8 +105,11 @@ class FlightRecorder:
 
     def look_closely(self) -> None:
         """As `look`, but what stands in the ring is described whatever it costs: there is no later."""
-        self._read_status()
-        self._read_ring(time.monotonic())
+        for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
+            self._read_status()
+            self._read_ring(time.monotonic())
+            if all(standing.is_certain for standing in self._standings.values()):
+                return
 
     def num_collectives(self, group: Group) -> int | None:
         """How many collectives a group has made so far, as the ring's last entry of it says; slow."""

@@ -11,14 +11,19 @@ from . import words
 from .job import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model import Code, Process
     from .job import Group, Job
     from .rounds import Rounds
     from .transport import Blame, Transport
 
+    Look = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
+
 _ACCOUNTS = 0.5  # of the time lost: from here on a communicator, or a wait elsewhere, explains it
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
 _THROTTLED = 0.1  # of the time
+_STOPPED = 0.25  # of the looks
 _MAX_FINDINGS = 3
 
 
@@ -64,14 +69,12 @@ class Slow:
         return self.rounds.p_is_valid and self.p <= beta
 
 
-def judge(
-    job: Job, transport: Transport, measured: list[Slow], since: tuple[float, dict[int, Process]]
-) -> list[Verdict]:
+def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Look]) -> list[Verdict]:
     """Verdicts on the communicators in which time is lost, except where others explain the loss; none where none is."""
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
-        return [_pairwise(job, transport, slow, since)]
+        return [_pairwise(job, transport, slow, history)]
     first, later = [], []
     for one in collective:
         if one.lost < _ACCOUNTS * collective[0].lost:
@@ -85,7 +88,7 @@ def judge(
     verdicts: list[Verdict] = []
     named: set[int] = set()
     for one in first + later:
-        verdict = _verdict(job, transport, one, since)
+        verdict = _verdict(job, transport, one, history)
         suspects = set(verdict.finding.suspects)
         if not verdicts or (suspects and not suspects & named):
             verdicts.append(verdict)
@@ -101,7 +104,7 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     )
 
 
-def _pairwise(job: Job, transport: Transport, slow: list[Slow], since: tuple[float, dict[int, Process]]) -> Verdict:
+def _pairwise(job: Job, transport: Transport, slow: list[Slow], history: Sequence[Look]) -> Verdict:
     """Sends and receives alone lose time: whoever is waited for at the end of the chain of waits, or its edge."""
     one = slow[0]
     number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
@@ -121,23 +124,23 @@ def _is_long(number: int, one: Slow) -> bool:
     return one.rounds.mean.get(number, 0.0) >= _ACCOUNTS * one.rounds.t_max
 
 
-def _verdict(job: Job, transport: Transport, one: Slow, since: tuple[float, dict[int, Process]]) -> Verdict:
-    """Throttled processes decide; else P where it is valid, and edges before pairwise waits where it is not."""
+def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Look]) -> Verdict:
+    """Processes kept from running decide; else P where it is valid, and edges before pairwise waits where it is not."""
     thresholds, rounds = job.thresholds, one.rounds
-    edges = transport.busy(job, list(rounds.mean), thresholds.slow_seconds)
-    throttled = _throttled(job, one, since)
-    if throttled:
-        return _finding(job, one, "TW-S1", list(throttled), 0.9, list(throttled.values()))
+    edges = transport.busy(job, list(one.group.members), thresholds.slow_seconds)
+    held = _throttled(job, one, history) or _stopped(one, history)
+    if held:
+        return _finding(job, one, "TW-S1", list(held), 0.9, list(held.values()))
     if rounds.p_is_valid:
         if one.p >= thresholds.alpha and one.late:
-            return _finding(job, one, "TW-S1", one.late, 0.9, _waits(job, one, since))
+            return _finding(job, one, "TW-S1", one.late, 0.9, _waits(job, one, history))
         if one.p_is_low(thresholds.beta):
             return _slow_transfer(job, one, edges, 0.9)
         suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
-        facts = _waits(job, one, since) + (edges.evidence if edges else [])
+        facts = _waits(job, one, history) + (edges.evidence if edges else [])
         return _finding(job, one, "TW-S3", suspects, 0.8 if edges else 0.6, facts)
     if edges is None and rounds.t_max - rounds.t_min >= thresholds.alpha * rounds.t_max and one.late:
-        return _finding(job, one, "TW-S1", one.late, 0.6, _waits(job, one, since))
+        return _finding(job, one, "TW-S1", one.late, 0.6, _waits(job, one, history))
     return _slow_transfer(job, one, edges, 0.6)
 
 
@@ -197,15 +200,16 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], confidence: f
     )
 
 
-def _waits(job: Job, one: Slow, since: tuple[float, dict[int, Process]]) -> list[str]:
+def _waits(job: Job, one: Slow, history: Sequence[Look]) -> list[str]:
     """What the late ranks did meanwhile, as the kernel has it."""
     mean = one.rounds.mean
     facts = []
     for number in one.late[:3]:
         fact = f"rank {number} waits {words.seconds(mean[number])} per operation, the median rank "
         fact += words.seconds(median(mean.values()))
-        rank, before = job.ranks[number], since[1].get(number)
-        elapsed = job.time - since[0]
+        start, processes = history[0]
+        rank, before = job.ranks[number], processes.get(number)
+        elapsed = job.time - start
         if before is not None and elapsed > 0:
             cpu = 100 * (rank.process.cpu_seconds - before.cpu_seconds) / elapsed
             queued = 100 * (rank.process.wait_seconds - before.wait_seconds) / elapsed
@@ -214,15 +218,29 @@ def _waits(job: Job, one: Slow, since: tuple[float, dict[int, Process]]) -> list
     return facts
 
 
-def _throttled(job: Job, one: Slow, since: tuple[float, dict[int, Process]]) -> dict[int, str]:
+def _stopped(one: Slow, history: Sequence[Look]) -> dict[int, str]:
+    """Members that were found stopped again and again, with the fact: of their operations these take long too."""
+    looks = {
+        number: sum(processes[number].life == "stopped" for _, processes in history if number in processes)
+        for number in one.rounds.mean
+    }
+    return {
+        number: f"the process of rank {number} was stopped (state T) in {count} of {len(history)} looks"
+        for number, count in looks.items()
+        if count >= max(2, _STOPPED * len(history))
+    }
+
+
+def _throttled(job: Job, one: Slow, history: Sequence[Look]) -> dict[int, str]:
     """Members that their cgroup's quota held up far more than the others, with the fact."""
-    elapsed = job.time - since[0]
+    start, before = history[0]
+    elapsed = job.time - start
     if elapsed <= 0:
         return {}
     shares = {
-        number: (job.ranks[number].process.throttled_seconds - since[1][number].throttled_seconds) / elapsed
+        number: (job.ranks[number].process.throttled_seconds - before[number].throttled_seconds) / elapsed
         for number in one.rounds.mean
-        if number in job.ranks and number in since[1]
+        if number in job.ranks and number in before
     }
     ordinary = median(shares.values()) if shares else 0.0
     held = [number for number, share in shares.items() if share >= _THROTTLED and share > 2 * ordinary]

@@ -62,6 +62,7 @@ class Timer:
     pieces: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
     good: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY))  # Tmin, Tmax
     _seen: dict[int, Timing] | None = None  # at the end of the last piece
+    _waited_for: int = -1  # first sequence of a window that some were late to end
 
     def add(self, time: float, group: Group) -> Rounds | None:
         """The rounds since the last call, where most of those who take part are timed alike and have completed some."""
@@ -86,6 +87,9 @@ class Timer:
                 least = min(least, timing.min_seconds)
         if 2 * len(mean) <= taking_part or max(counts) > 2 * min(counts) + 2:
             return None  # some lag behind: compare once they have caught up
+        if len(mean) < len(timed) and self._waited_for != first:
+            self._waited_for = first  # a rank that ends its window a moment later is seen with the next call
+            return None
         self._seen = timed
         rounds = Rounds(time, min(counts), mean, least, pairwise / max(counts))
         self.pieces.append(rounds)

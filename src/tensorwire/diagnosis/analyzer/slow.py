@@ -59,7 +59,7 @@ class SlowWatch:
             return []
         measured = self._measured(job, set(slow), set(late))
         if measured:
-            found = judge(job, transport, measured, self._processes[0])
+            found = judge(job, transport, measured, self._processes)
             if found:
                 self._standing, self.arming = found, None
             elif not self._standing and job.time - self._since > self._thresholds.slow_seconds:
