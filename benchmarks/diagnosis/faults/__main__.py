@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gzip
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 from benchmarks.environment import describe, load
 from tensorwire.diagnosis.recording import Recorder
@@ -14,16 +17,18 @@ from tensorwire.diagnosis.recording import Recorder
 from .cases import BY_NAME, CASES, Case
 from .launch import WORLD_SIZE
 from .results import JSON, Results
-from .run import Stage, reason_to_skip, show
-from .watch import THRESHOLDS
+from .run import Outcome, Stage, reason_to_skip, show
+from .watch import THRESHOLDS, interrupted
 
 _BATCH = 4  # runs of a case in a row: once at each rank
+Turn = tuple[Case, list[int]]  # a case, and the ranks to befall
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.faults", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="runs of each case (default 20)")
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
+    parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default 2): ranks sleep for the most part")
     parser.add_argument("--resume", action="store_true", help="keep the runs that are in the results already")
     parser.add_argument("--output", type=Path, default=JSON, help="a .json file; the table is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each case once, and keep a recording there")
@@ -38,18 +43,40 @@ def main() -> None:
     results = Results(options.output, facts, resume=options.resume)
     results.skipped = {case.name: reason for case in cases if (reason := reason_to_skip(case))}
     todo = [case for case in cases if case.name not in results.skipped]
-    with Stage() as stage:
-        for end in range(_BATCH, options.runs + _BATCH, _BATCH):
-            for case in todo:
-                while (run := results.count(case)) < min(end, options.runs):
-                    rank = case.rank(run)
-                    outcome = stage.run(case, rank)
-                    show(case, outcome)
-                    results.add({"case": case.name, "rank": rank, "seconds": outcome.seconds, "wrong": outcome.wrong})
+    turns: SimpleQueue[Turn | None] = SimpleQueue()
+    for first in range(0, options.runs, _BATCH):
+        for case in todo:
+            runs = range(max(first, results.count(case)), min(first + _BATCH, options.runs))
+            turns.put((case, [case.rank(run) for run in runs]))
+    for _ in range(options.jobs):
+        turns.put(None)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        workers = [pool.submit(work, turns, results) for _ in range(options.jobs)]
+        try:
+            for worker in workers:
+                worker.result()
+        except BaseException:
+            interrupted.set()
+            raise
     results.write()
     print(results.page())
     if any(row["wrong"] for row in results.rows):
         sys.exit(3)
+
+
+def work(turns: SimpleQueue[Turn | None], results: Results) -> None:
+    """Take turns until there are no more."""
+    with Stage() as stage:
+        while (turn := turns.get()) is not None:
+            case, ranks = turn
+            for rank in ranks:
+                try:
+                    outcome = stage.run(case, rank)
+                except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+                    stage.clear()
+                    outcome = Outcome(rank, f"the run failed: {error}", None)
+                show(case, outcome)
+                results.add({"case": case.name, "rank": rank, "seconds": outcome.seconds, "wrong": outcome.wrong})
 
 
 def record(cases: list[Case], folder: Path, rank: int | None) -> None:

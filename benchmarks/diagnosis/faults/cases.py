@@ -129,8 +129,10 @@ def _stop_before(scene: Scene) -> None:
 
 
 def _stop_inside(scene: Scene) -> None:
-    number = scene.together("transfer", scene.others, numel=1 << 23)
-    scene.tell("stop_inside", at=number, numel=1 << 23)
+    """While it waits in the operation for another rank, which comes after it was stopped."""
+    number = scene.together("transfer", scene.others, numel=1 << 18)
+    scene.tell("sleep", [(scene.rank + 1) % len(WORLD)], at=number, seconds=0.6)
+    scene.tell("stop_inside", at=number, numel=1 << 18)
     scene.undo.append(lambda: scene.job.signal(scene.rank, signal.SIGCONT))
 
 

@@ -85,6 +85,7 @@ class Job:
             while True:
                 self.pending.append(json.loads(self.commands.recv(65536)))
         due = [command for command in self.pending if command.get("at", 0) <= self.round]
+        due.sort(key=lambda command: command["do"] != "sleep")
         self.pending = [command for command in self.pending if command not in due]
         for command in due:
             arguments = {name: value for name, value in command.items() if name not in ("do", "at")}
@@ -160,7 +161,7 @@ class Job:
 
     def stop_inside(self, numel: int) -> None:
         work = dist.all_reduce(torch.ones(numel), async_op=True)
-        time.sleep(0.01)  # the transfer takes longer
+        time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGSTOP)
         work.wait()
 

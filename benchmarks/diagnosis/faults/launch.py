@@ -71,12 +71,14 @@ class Nursery:
     def close(self) -> None:
         """Ends everything that was started."""
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()  # the ranks die with it
             self._process.wait()
+        self._process.stdout.close()
 
     def _send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None

@@ -16,7 +16,7 @@ class CpuQuota:
         assert controller is not None, "look at missing first"
         _sweep(controller)
         self._parent = controller
-        self._folder = controller / f"tensorwire-faults-{os.getpid()}"
+        self._folder = controller / f"tensorwire-faults-{os.getpid()}-{pid}"
         self._pid = pid
         self._folder.mkdir()
         period = 50_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,11 @@ def wilson(right: int, total: int) -> tuple[float, float]:
 
 
 class Results:
-    """What was run so far. Written whole after each run, so that a run that is cut off can go on."""
+    """What was run so far. Written whole after each run, so that one that is cut off can go on. For any thread."""
 
     def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool) -> None:
         self._path = path
+        self._lock = threading.Lock()
         self.environment = environment
         self.rows: list[Row] = []
         self.skipped: dict[str, str] = {}
@@ -45,8 +47,9 @@ class Results:
         return sum(row["case"] == case.name for row in self.rows)
 
     def add(self, row: Row) -> None:
-        self.rows.append(row)
-        self.write()
+        with self._lock:
+            self.rows.append(row)
+            self.write()
 
     def write(self) -> None:
         head = json.dumps({"environment": self.environment, "skipped": self.skipped}, indent=1)[:-2]

@@ -18,6 +18,10 @@ THRESHOLDS = Thresholds(hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
 _INTERVAL_SECONDS = 0.25
 
 
+interrupted = threading.Event()
+"""Set when the user wants to leave: whoever watches stops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     time: float
@@ -73,7 +77,8 @@ class Watch:
                 raise self._error
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(0.02)
+            if interrupted.wait(0.02):
+                raise KeyboardInterrupt
         return True
 
     def close(self) -> None:
