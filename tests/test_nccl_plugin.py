@@ -108,7 +108,9 @@ def test_a_frame_left_behind_is_swept(rank, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "run_id", [f"test {os.getpid()}/x", f"..test.{os.getpid()}-_", f"tést{os.getpid()}" + "é" * 120]
+    "run_id",
+    [f"test {os.getpid()}/x", f"..test.{os.getpid()}-_", f"tést{os.getpid()}" + "é" * 120],
+    ids=["slash", "dots", "long"],
 )
 def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)

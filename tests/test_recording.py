@@ -145,6 +145,19 @@ SOME = {"time": 1.0, "run": "r", "world_size": 4, "silent_nodes": [], "nodes": {
         gzip.compress(b'{"format"\n'),
         gzip.compress(b"[" * 100_000 + b"\n"),
     ],
+    ids=[
+        "empty",
+        "not gzip",
+        "another version",
+        "no head",
+        "a number",
+        "an empty node",
+        "time",
+        "silent nodes",
+        "no nodes",
+        "half JSON",
+        "deep JSON",
+    ],
 )
 def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "job"
