@@ -110,7 +110,8 @@ class SlowWatch:
     def _is_overdue(self, time: float, group_ids: Iterable[str]) -> bool:
         """Whether times of these communicators should have come by now."""
         slowest = max(self._paces[group_id].seconds for group_id in group_ids)
-        return time - self._since >= max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
+        patience = max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
+        return time - self._since >= _LEAD_SECONDS + patience
 
     def _ask(self, job: Job, slow: list[str]) -> None:
         """Have the operations of all communicators timed; give up after a while, and say so."""

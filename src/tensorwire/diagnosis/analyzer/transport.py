@@ -22,6 +22,7 @@ a link that is choked below it stands still as far as training is concerned."""
 _SAMPLES = 16
 _BUSY = 0.2  # share of time from which an edge may be what the others wait for
 _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
+_LOSSY = 10  # retransmissions from which packets are lost on an edge
 _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
 _MAX_SUSPECTS = 5
@@ -169,7 +170,7 @@ class Transport:
         facts = []
         for (a, b), flow in sorted(flows.items(), key=lambda item: (-item[1].share, item[0])):
             is_busy = flow.share >= max(_BUSY, _NEAR * shares[-1]) and flow.share >= _DISTINCT * ordinary
-            is_lossy = flow.retransmits >= 10 and 5 * flow.retransmits >= lost
+            is_lossy = flow.retransmits >= _LOSSY and 5 * flow.retransmits >= lost
             if is_busy or is_lossy:
                 facts.append(
                     f"edge {a} -> {b}: busy {100 * flow.share:.0f} % of the time, the ordinary edge "
@@ -178,9 +179,10 @@ class Transport:
                 )
         if not facts:
             return None
-        # The other edges of a slow link tell its two ends apart, with what little they carry.
+        # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
+        # all counts, not how many, since that goes with what they carry.
         weights = {
-            ends: max(0.0, flow.share - ordinary) + flow.retransmits / max(lost, 1) for ends, flow in flows.items()
+            ends: max(0.0, flow.share - ordinary) + min(1.0, flow.retransmits / _LOSSY) for ends, flow in flows.items()
         }
         return _endpoints(weights, facts[:4])
 
