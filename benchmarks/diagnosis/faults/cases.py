@@ -352,7 +352,7 @@ CASES = [
          seconds=20),
     Case("s2-egress", "TW-S2", _choke(_THROTTLED), "egress throttled to 40 Mbit/s", needs="links", settings=_BULK,
          mends=True, seconds=20),
-    Case("s2-loss", "TW-S2", _lose(0.12), "12 % of the packets to it are lost", needs="loss", settings=_BULK,
+    Case("s2-loss", "TW-S2", _lose(0.1), "10 % of the packets to it are lost", needs="loss", settings=_BULK,
          mends=True, seconds=20),
     Case("s3-one", "TW-S3", _late_and_choked, "late by 0.2 s, and egress throttled", needs="links", settings=_BULK,
          mends=True, seconds=20),
