@@ -80,10 +80,13 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
+faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; FAULTS=--resume goes on where it was cut off
+	$(VENV)/bin/python -m benchmarks.diagnosis.faults $(FAULTS)
+
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench clean
+.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench faults clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
