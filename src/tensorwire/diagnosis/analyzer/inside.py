@@ -108,7 +108,7 @@ def _left_alone(wait: Wait) -> Blame | None:
     """The few that have completed an operation which needs all, and which the others are still in."""
     if not any(operation.name in _TOGETHER for operation in wait.operations.values()):
         return None
-    ahead = sorted(number for number in wait.group.members if number not in wait.inside)
+    ahead = sorted(wait.group.members.keys() - set(wait.inside))
     if not ahead or 2 * len(ahead) >= len(wait.group.members):
         return None
     return Blame(ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], 0.5)

@@ -46,13 +46,17 @@ class WaitGraph:
     def __init__(self, job: Job) -> None:
         self._firm_seconds = FIRM * job.thresholds.hang_seconds
         self.waits: list[Wait] = []
-        self._of_rank: dict[int, list[Wait]] = {}
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         for group in job.groups.values():
             self._add(job, group)
+        of_missing: dict[int, list[Wait]] = {number: [] for wait in self.waits for number in wait.missing}
+        for wait in self.waits:
+            for number in wait.held:
+                if number in of_missing:
+                    of_missing[number].append(wait)
         self._before: dict[int, list[Wait]] = {}
         for wait in self.waits:
-            self._link(wait)
+            self._link(wait, of_missing)
 
     def victims(self, roots: list[Wait]) -> set[int]:
         """Ranks that wait, directly or through others, for these."""
@@ -86,37 +90,32 @@ class WaitGraph:
         return _closure(roots, lambda wait: self._before.get(id(wait), []))
 
     def _add(self, job: Job, group: Group) -> None:
-        least = self._firm_seconds
+        # Of the largest jobs this sees tens of thousands of members: it makes numbers, not objects to collect.
+        least, members, ranks = self._firm_seconds, group.members, job.ranks
         firm = [
-            (number, communicator)
-            for number, communicator in group.members.items()
+            number
+            for number, communicator in members.items()
             if communicator.open_seconds is not None and communicator.open_seconds >= least
         ]
         if not firm:
             return
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
-        known = [
-            (number, communicator) for number, communicator in firm if _is_known(job.ranks[number], communicator, least)
-        ]
-        firm = known or firm
-        paired = {number for number, communicator in firm if _is_pairwise(communicator)}
-        for number, communicator in firm:
-            if number in paired:
-                self._add_pair(group, number, communicator)
-        collective = [(number, communicator) for number, communicator in firm if number not in paired]
-        if not collective:
+        firm = [number for number in firm if _is_known(ranks[number], members[number], least)] or firm
+        paired = {number for number in firm if _is_pairwise(members[number])}
+        for number in paired:
+            self._add_pair(group, number, members[number])
+        at = {number: _at(members[number]) for number in firm if number not in paired}
+        if not at:
             return
-        at = {number: _at(communicator) for number, communicator in collective}
         sequence = min(at.values())
-        inside = [number for number, position in at.items() if position == sequence]
-        held = set(inside)
         missing = [
             number
-            for number, communicator in group.members.items()
-            if number not in held and (number in paired or not _has_entered(communicator, sequence))
+            for number, communicator in members.items()
+            if number in paired or (number not in at and not _has_entered(communicator, sequence))
         ]
-        age = max(communicator.open_seconds or 0.0 for _, communicator in collective)
-        self._put(Wait(group, sequence, inside, missing, age, list(at)))
+        age = max(members[number].open_seconds or 0.0 for number in at)
+        inside = [number for number, position in at.items() if position == sequence]
+        self.waits.append(Wait(group, sequence, inside, missing, age, list(at)))
 
     def _add_pair(self, group: Group, number: int, communicator: Communicator) -> None:
         operation = communicator.operation
@@ -125,7 +124,7 @@ class WaitGraph:
         age = communicator.open_seconds or 0.0
         if other is None or not _matches(communicator, other, number):
             missing = [peer] if other is not None else []
-            self._put(Wait(group, _at(communicator), [number], missing, age, [number]))
+            self.waits.append(Wait(group, _at(communicator), [number], missing, age, [number]))
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end
         if known is None:
@@ -135,17 +134,11 @@ class WaitGraph:
             self.waits.append(known)
         known.held.append(number)
         known.seconds = max(known.seconds, age)
-        self._of_rank.setdefault(number, []).append(known)
 
-    def _put(self, wait: Wait) -> None:
-        self.waits.append(wait)
-        for number in wait.held:
-            self._of_rank.setdefault(number, []).append(wait)
-
-    def _link(self, wait: Wait) -> None:
+    def _link(self, wait: Wait, of_missing: dict[int, list[Wait]]) -> None:
         following: dict[int, Wait] = {}
         for number in wait.missing:
-            others = [other for other in self._of_rank.get(number, ()) if other is not wait]
+            others = [other for other in of_missing[number] if other is not wait]
             if not others:
                 wait.free.append(number)
             for other in others:
