@@ -46,12 +46,11 @@ void append_name(char* directory, size_t room, const char* run) {
   size_t length = std::strlen(directory);
   directory[length++] = '/';
   int num_characters = 0;
-  for (bool is_leading = true; *run != '\0' && length + 1 < room; ++run) {
+  for (; *run != '\0' && length + 1 < room; ++run) {
     const auto byte = static_cast<unsigned char>(*run);
-    if ((byte & 0xC0) != 0x80 && ++num_characters > 100) break;
-    if (is_leading && byte == '.') continue;
-    is_leading = false;
-    const bool is_kept = byte >= 0x80 || std::isalnum(byte) != 0 || byte == '_' || byte == '-' || byte == '.';
+    if ((byte & 0xC0) == 0x80) continue;  // belongs to the character before
+    if (++num_characters > 100) break;
+    const bool is_kept = byte < 0x80 && (std::isalnum(byte) != 0 || byte == '_' || byte == '-');
     directory[length++] = is_kept ? *run : '_';
   }
   directory[length] = '\0';

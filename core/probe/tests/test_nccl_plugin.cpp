@@ -238,7 +238,7 @@ void a_directory_for_the_run() {
   const std::string run = "../jöb/" + std::to_string(getpid());
   setenv("TORCHELASTIC_RUN_ID", run.c_str(), 1);
   Nccl6 nccl;
-  const std::string expected = std::string(user) + "/_jöb_" + std::to_string(getpid());
+  const std::string expected = std::string(user) + "/___j_b_" + std::to_string(getpid());
   frame_path = expected + "/rank-3-1.nccl.frame";
   const Frame frame = read_frame();
   CHECK(frame.header.run == tw_probe_hash(run.data(), run.size()));

@@ -224,7 +224,7 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *,
 def job_directory(run_id: str) -> Path:
     """Where the frames of a job lie on this node: TENSORWIRE_PROBE_DIR, or a directory below /dev/shm for the run."""
     given = os.environ.get("TENSORWIRE_PROBE_DIR")
-    return Path(given) if given else root_directory() / re.sub(r"[^\w-]", "_", run_id)[:100]
+    return Path(given) if given else root_directory() / re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:100]
 
 
 def root_directory() -> Path:
