@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Event = tuple[float, "Callable[[SimulatedJob], None]"]
 
 HANGS = 340.0  # seconds from a fault to the end of its run: the hang gate and some more
-SLOWS = 300.0
+SLOWS = 420.0  # a window of twelve rounds of the slowest of these jobs takes four minutes
 
 
 @dataclass(frozen=True)
