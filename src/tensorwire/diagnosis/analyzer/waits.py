@@ -100,7 +100,10 @@ class WaitGraph:
         if not firm:
             return
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
-        firm = [number for number in firm if _is_known(ranks[number], members[number], least)] or firm
+        known = [number for number in firm if _is_known(ranks[number], members[number], least)]
+        if not known and any(ranks[number].tick_seconds < _FRESH_SECONDS for number in members):
+            return  # those that are heard of are not held up
+        firm = known or firm
         paired = {number for number in firm if _is_pairwise(members[number])}
         for number in paired:
             self._add_pair(group, number, members[number])
