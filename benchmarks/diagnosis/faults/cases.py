@@ -117,6 +117,7 @@ def _die(scene: Scene) -> None:
 # Hangs.
 
 _HELD = 7.0  # seconds; longer than it takes to see it
+_AWAY = 9.0  # and to get the stack where the machine is busy
 
 
 def _sleep(scene: Scene) -> None:
@@ -258,7 +259,7 @@ def _checkpoint_all(scene: Scene) -> None:
 
 def _away(do: str, declared: bool) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        scene.tell(do, seconds=_HELD, declared=declared)
+        scene.tell(do, seconds=_AWAY, declared=declared)
 
     return inject
 
@@ -306,9 +307,8 @@ def _kill_service(name: str) -> Callable[[Scene], None]:
 def _corrupt(scene: Scene) -> None:
     """The frame of a rank is overwritten, and stays so as far as its probe does not write it again."""
     for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.frame"):
-        before = path.read_bytes()
-        path.write_bytes(os.urandom(len(before)))
-        scene.undo.append(lambda path=path, before=before: path.write_bytes(before[:256]))  # type: ignore[misc]
+        with path.open("r+b") as frame:
+            frame.write(os.urandom(path.stat().st_size))
 
 
 def _step_clock(scene: Scene) -> None:
@@ -325,6 +325,8 @@ CASES = [
     Case("lost-sigkill", "TW-LOST", _die, "SIGKILL"),
     Case("lost-exit", "TW-LOST", _differ("exit"), "sys.exit(1)"),
     Case("lost-exception", "TW-LOST", _differ("fail"), "an uncaught ValueError"),
+    Case("lost-abort", "TW-LOST", _differ("smaller_size"), "128 elements instead of 256: gloo aborts the culprit "
+         "itself, and what it called is lost with it"),
     Case("h1-sleep", "TW-H1", _sleep, "sleeps instead of entering", mends=True, stack="sleep"),
     Case("h1-gil", "TW-H1", _differ("hold_gil"), "busy loop in C that holds the GIL", stack="hold_gil"),
     Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
@@ -336,8 +338,8 @@ CASES = [
          mends=True, only_rank=0, stack="checkpoint"),
     Case("h2-operation", "TW-H2", _differ("other_operation"), "broadcast instead of all_reduce"),
     Case("h2-order", "TW-H2", _other_order, "two groups in opposite order"),
-    Case("h2-size", "TW-H2", _differ("other_size"), "512 elements instead of 256; gloo aborts"),
-    Case("h2-dtype", "TW-H2", _differ("other_dtype"), "float64 instead of float32; gloo aborts"),
+    Case("h2-size", "TW-H2", _differ("other_size"), "512 elements instead of 256; gloo aborts a victim"),
+    Case("h2-dtype", "TW-H2", _differ("other_dtype"), "float64 instead of float32; gloo aborts a victim"),
     Case("h2-root", "TW-H2", _wrong_root, "broadcast from another root"),
     Case("h2-split", "TW-H2", _split, "two ranks call broadcast, two all_reduce: no culprit to name",
          suspects=lambda rank: [], sides=_halves),
@@ -362,9 +364,9 @@ CASES = [
          seconds=10),
     Case("checkpoint-all", "", _checkpoint_all, "all ranks write a checkpoint for 5 s", mends=True, seconds=8),
     Case("checkpoint-one", "", _away("checkpoint", True), "rank 0 writes a checkpoint and declares it", mends=True,
-         only_rank=0, notice=True, stack="checkpoint", seconds=_HELD + 1),
+         only_rank=0, notice=True, stack="checkpoint", seconds=_AWAY + 1),
     Case("evaluation-one", "", _away("evaluate", True), "rank 0 evaluates and declares it", mends=True, only_rank=0,
-         notice=True, stack="evaluate", seconds=_HELD + 1),
+         notice=True, stack="evaluate", seconds=_AWAY + 1),
     Case("compile", "", _nothing, "a first step of 5 s", settings={"compile": 5.0}, seconds=9),
     Case("last-batch", "", _last_batch, "an uneven last batch, four times", mends=True),
     Case("uneven", "", _uneven, "40 % more compute in one rank", mends=True),
@@ -379,6 +381,6 @@ CASES = [
          needs="services", mends=True, seconds=9),
     Case("clock-step", "", _step_clock, "a rank's wall clock steps by an hour, back and forth", needs="clock",
          mends=True),
-    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise"),
+    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise", settings={"compute": 0.001}),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

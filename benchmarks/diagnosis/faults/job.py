@@ -142,6 +142,9 @@ class Job:
     def other_size(self) -> None:
         dist.all_reduce(torch.ones(512))
 
+    def smaller_size(self) -> None:
+        dist.all_reduce(torch.ones(128))
+
     def other_dtype(self) -> None:
         dist.all_reduce(torch.ones(256, dtype=torch.float64))
 
