@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import threading
 import time
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 TICK_SECONDS: Final = 0.05
+_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and a farewell is short
 _MAX_FAILURES: Final = 20  # ticks in a row that may fail before the probe gives up
 
 
@@ -111,7 +113,8 @@ class _Probe:
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
-            self.say_farewell(" ".join(f"{kind.__name__}: {error}".split()).removesuffix(":"))
+            text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
+            self.say_farewell(" ".join(text.split()).removesuffix(":"))
             if self._looks is not None:
                 self._looks.look_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)

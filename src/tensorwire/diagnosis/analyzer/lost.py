@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
+from .given_up import given_up
 from .job import Verdict
 from .signatures import mismatch
 
@@ -45,13 +46,19 @@ def find_lost(job: Job, dead: dict[int, Rank]) -> Verdict | None:
         failed = {number: rank for number, rank in left.items() if not _is_done(job, rank)}
     if not failed:
         return None
-    first, certain = _first(failed)
+    tied, first, certain = _first(failed)
     gone = max(_gone(dead[number]) for number in first)
     if gone < job.thresholds.lost_seconds:
         return None
     verdict = mismatch(job)
     if verdict is not None:
         verdict.finding.evidence += _evidence(dead, first)
+        return verdict
+    # Who lost a connection tells of a death, who ran out of time or was ended together with others of a wait.
+    witnesses = [number for number in failed if _ran_out_of_time(failed[number])]
+    witnesses = witnesses or [number for number in tied if len(tied) > 1 and not failed[number].process.farewell]
+    verdict = given_up(job, witnesses, _MOMENT)
+    if verdict is not None:
         return verdict
     others = [number for number in dead if number not in first]
     what = "; ".join(f"rank {number} {_end(dead[number])}" for number in first)
@@ -76,8 +83,8 @@ def find_lost(job: Job, dead: dict[int, Rank]) -> Verdict | None:
     )
 
 
-def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
-    """Who died first, and whether that is certain."""
+def _first(failed: dict[int, Rank]) -> tuple[list[int], list[int], bool]:
+    """Who may have died first, of these who did as far as it can be told, and whether that is certain."""
     earliest = max(_gone(rank) for rank in failed.values())
     near = [number for number, rank in failed.items() if _gone(rank) >= earliest - _AFTERMATH]
     own = [number for number in near if not _is_echo(failed[number])] or near
@@ -87,7 +94,7 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     progress = {number: sum(group.enqueued for group in failed[number].communicators) for number in tied}
     tied.sort(key=lambda number: (progress[number], -_gone(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]
-    return least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+    return tied, least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
 
 
 def _gone(rank: Rank) -> float:
@@ -97,6 +104,11 @@ def _gone(rank: Rank) -> float:
 def _is_echo(rank: Rank) -> bool:
     farewell = rank.process.farewell.lower()
     return any(word in farewell for word in _ECHOES)
+
+
+def _ran_out_of_time(rank: Rank) -> bool:
+    farewell = rank.process.farewell.lower()
+    return "timed out" in farewell or "timeout" in farewell
 
 
 def _waits(rank: Rank, job: Job) -> bool:
