@@ -23,7 +23,7 @@ from .faults.cases import BY_NAME, Case, Scene
 from .faults.launch import WORLD_SIZE, Nursery, TrainingJob
 from .faults.network import Network
 from .faults.run import reason_to_skip
-from .faults.watch import THRESHOLDS, is_finding
+from .faults.watch import is_finding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +133,8 @@ def _flight_recorder(job: TrainingJob) -> str:
         time.sleep(0.05)
     given = _dumps(folder)
     missing = [rank for rank in range(WORLD_SIZE) if rank not in given]
+    if not given:
+        return "no dumps"
     text = f"no dump of {_ranks(missing)}; " if missing else ""
     command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder), "-p", "rank_", "-j"]
     done = subprocess.run(command, capture_output=True, text=True, env=child(), check=False)
@@ -169,7 +171,7 @@ def _verdict(case: Case, rank: int) -> str:
     path = _RECORDINGS / f"{case.name}-{rank}.jsonl.gz"
     if not path.exists():
         return "not recorded"
-    found = [finding for _, findings in replay(path, THRESHOLDS) for finding in findings if is_finding(finding)]
+    found = [finding for _, findings in replay(path, case.thresholds) for finding in findings if is_finding(finding)]
     return f"{found[0].code}: {found[0].summary}" if found else "nothing"
 
 

@@ -10,14 +10,17 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from .quota import CpuQuota
 from .services import Services
+from .watch import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tensorwire.diagnosis.model import Thresholds
 
     from .launch import TrainingJob
     from .network import Network
@@ -74,7 +77,8 @@ class Scene:
 class Case:
     """A fault, or something that only looks like one.
 
-    `code` is "" where no finding may come up; then `notice` may be expected, about the faulty rank.
+    `code` is "" where no finding may come up; then `notice` may be expected, about the faulty rank. `hang_seconds` is
+    longer where one loss after another may hold up a single operation for seconds.
     """
 
     name: str
@@ -87,6 +91,7 @@ class Case:
     suspects: Callable[[int], list[int]] = lambda rank: [rank]
     sides: Callable[[int], list[list[int]]] = lambda rank: []
     seconds: float = 6.0  # to watch where nothing is expected, else at most to wait for the verdict
+    hang_seconds: float = THRESHOLDS.hang_seconds
     only_rank: int | None = None
     notice: bool = False
     stack: str = ""  # a function that the suspect's stack has to show
@@ -98,6 +103,10 @@ class Case:
         if self.code.startswith("TW-S"):
             return "slow"
         return "lost" if self.code else "none"
+
+    @property
+    def thresholds(self) -> Thresholds:
+        return replace(THRESHOLDS, hang_seconds=self.hang_seconds)
 
     @property
     def uses_network(self) -> bool:
@@ -218,7 +227,7 @@ def _duty(scene: Scene) -> None:
 
 
 def _quota(scene: Scene) -> None:
-    quota = CpuQuota(scene.pid, 0.06)
+    quota = CpuQuota(scene.pid, 0.05)
     scene.undo.append(quota.lift)
 
 
@@ -350,12 +359,12 @@ CASES = [
     Case("s1-duty", "TW-S1", _duty, "stopped 9/10 of the time", mends=True, seconds=20),
     Case("s1-gc", "TW-S1", _collect_garbage, "garbage collection in each step", mends=True, seconds=20),
     Case("s1-loader", "TW-S1", _load, "data loader takes 0.2 s for a batch", mends=True, seconds=20),
-    Case("s1-quota", "TW-S1", _quota, "CPU quota of 6 %", needs="quota", settings={"spin": 0.01}, mends=True,
+    Case("s1-quota", "TW-S1", _quota, "CPU quota of 5 %", needs="quota", settings={"spin": 0.02}, mends=True,
          seconds=20),
     Case("s2-egress", "TW-S2", _choke(_THROTTLED), "egress throttled to 40 Mbit/s", needs="links", settings=_BULK,
          mends=True, seconds=20),
     Case("s2-loss", "TW-S2", _lose(0.1), "10 % of the packets to it are lost", needs="loss", settings=_BULK,
-         mends=True, seconds=20),
+         mends=True, seconds=20, hang_seconds=10.0),
     Case("s3-one", "TW-S3", _late_and_choked, "late by 0.2 s, and egress throttled", needs="links", settings=_BULK,
          mends=True, seconds=20),
     Case("s3-two", "TW-S3", _late_and_another_choked, "late by 0.2 s, and another rank's egress throttled",

@@ -64,7 +64,7 @@ class Stage:
         return outcome
 
     def _prepare(self, case: Case, record: Callable[[Observation], None] | None) -> tuple[TrainingJob, Watch]:
-        key = (case.needs, sorted(case.settings.items()))
+        key = (case.needs, case.hang_seconds, sorted(case.settings.items()))
         if record is not None or key != self._key or not case.mends:
             self.clear()
         if self._job is None or self._watch is None:
@@ -76,7 +76,7 @@ class Stage:
             if nodes > 1:
                 self._watch = Services(self._job.folder, self._job.nodes)
             else:
-                self._watch = LocalWatch(self._job.nodes[0], record)
+                self._watch = LocalWatch(self._job.nodes[0], case.thresholds, record)
             self._key = key
             if "compile" not in case.settings:
                 self._job.wait_for_round(3)

@@ -91,12 +91,14 @@ class Watch:
 class LocalWatch(Watch):
     """Agent and analyzer in this process, as `tensorwire watch` has them."""
 
-    def __init__(self, frames: Path, record: Callable[[Observation], None] | None = None) -> None:
-        self._frames = frames
+    def __init__(
+        self, frames: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None
+    ) -> None:
+        self._frames, self._thresholds = frames, thresholds
         super().__init__(record)
 
     def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
-        job = LocalJob(self._frames, THRESHOLDS)
+        job = LocalJob(self._frames, self._thresholds)
         try:
             while True:
                 yield job.poll()
