@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import bare_python
 
 from tensorwire.diagnosis import _native, control, frame, standstill
 from tensorwire.diagnosis.encoding import Encoder
@@ -69,7 +70,7 @@ class Job:
         options |= {"farewell": "", "port": 0, "listens": False, "dies": False, **given}
         options["path"] = str(self.path(rank, options["generation"]))
         command = [sys.executable, "-S", "-c", RANK, json.dumps(options)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare_python())
         self.processes.append(process)
         if not options["listens"]:
             assert self.line(process) == "ready"

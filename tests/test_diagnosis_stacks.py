@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import bare_python
 
 from tensorwire.diagnosis import process, stacks, worker_server
 from tensorwire.diagnosis.stacks import Target
@@ -44,7 +45,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
 
     def run(listens: str, function: str) -> Target:
         frame = tmp_path / "rank-0-0.frame"
-        child = subprocess.Popen([sys.executable, "-S", "-c", RANK, frame, listens, function], stdout=subprocess.PIPE)
+        command = [sys.executable, "-S", "-c", RANK, frame, listens, function]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, env=bare_python())
         children.append(child)
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"

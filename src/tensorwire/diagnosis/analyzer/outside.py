@@ -79,7 +79,7 @@ def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
     places = [
         f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in cycle
     ]
-    order = sorted(range(len(cycle)), key=lambda index: (-len(sides[index]), sides[index]))
+    order = sorted(range(len(cycle)), key=lambda index: (-len(sides[index]), cycle[index].group.id, sides[index]))
     majority = 2 * len(sides[order[0]]) > len({number for side in sides for number in side})
     suspects = sorted({number for index in order[1:] for number in sides[index]}) if majority else []
     evidence = [
