@@ -32,6 +32,9 @@ help: ## This list
 demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, compare every byte
 	$(VENV)/bin/python examples/demo.py
 
+hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
+	$(VENV)/bin/python examples/hang.py
+
 test: ctest test-neon $(VENV)/.test ## The quick test suite
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
 
@@ -86,7 +89,7 @@ faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; FA
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench faults clean
+.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench hang faults clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
