@@ -9,8 +9,10 @@ import time
 
 import pytest
 
+from tensorwire.cli import diagnose
 from tensorwire.diagnosis import nccl_ras
 from tensorwire.diagnosis.nccl_ras import RasProcess, query_ras
+from tensorwire.diagnosis.ras_findings import findings_of
 from tensorwire.errors import CorruptDataError, LimitExceededError
 
 HASH = "0b5a64a1f36c1fd2"
@@ -161,6 +163,30 @@ def test_json_names_the_ranks_behind_though_they_are_the_majority():
     assert communicator.ranks[3].process == RasProcess("10.0.0.2", 1003)
     assert communicator.ranks[3].device == 1
     assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 9", "SET FORMAT json", "STATUS"]
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_who_is_behind_while_nobody_goes_on_is_found(culprit, capsys):
+    stuck = document([rank(number, 119 if number == culprit else 120) for number in range(4)])
+    with serve(stuck) as server:
+        code = diagnose.command.main(["--ras", server.address, "--for", "0", "--json"], standalone_mode=False)
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (code, finding["code"], finding["suspects"]) == (3, "TW-H1", [culprit])
+    assert f"rank {culprit} is pid {1000 + culprit} on 10.0.0.{culprit // 2 + 1}" in finding["evidence"]
+
+
+def test_who_is_behind_in_a_job_that_goes_on_is_no_finding():
+    before = nccl_ras.parse_json(json.dumps(document([rank(0, 119), rank(1, 120)])).encode())
+    after = nccl_ras.parse_json(json.dumps(document([rank(0, 120), rank(1, 121)])).encode())
+    assert findings_of(before, after, 20.0) == []
+
+
+def test_a_process_that_was_given_up_is_lost():
+    answer = document([rank(0, 120), rank(1, 120)], [missing(2, dead=True)])
+    status = nccl_ras.parse_json(json.dumps(answer).encode())
+    (finding,) = findings_of(status, status, 20.0)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [2])
+    assert "pid 1002 on 10.0.0.2" in finding.summary
 
 
 def test_nobody_is_behind_in_a_job_in_step():

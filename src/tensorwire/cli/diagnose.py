@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -29,10 +31,23 @@ _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them 
     metavar="SECONDS",
     help="Look for so long, or until a verdict is firm. Slowness takes three times --slow-seconds to tell.",
 )
+@click.option(
+    "ras",
+    "--ras",
+    is_flag=False,
+    flag_value="",
+    metavar="[HOST:PORT]",
+    help="Ask NCCL's own RAS service, of a job without the probe; by default where NCCL_RAS_ADDR says, or here.",
+)
 @job.threshold_options(hang_seconds=job.ASKED_HANG_SECONDS)
 @options.json_option
 def command(
-    directory: Path | None, analyzer_directory: Path | None, seconds: float, as_json: bool, **thresholds: float
+    directory: Path | None,
+    analyzer_directory: Path | None,
+    seconds: float,
+    ras: str | None,
+    as_json: bool,
+    **thresholds: float,
 ) -> int:
     """Name the rank that hangs or slows a job.
 
@@ -45,6 +60,8 @@ def command(
       tensorwire diagnose
       tensorwire diagnose --for 180 --json
     """
+    if ras is not None:
+        return _ask_ras(ras or None, seconds, as_json=as_json)
     from ..diagnosis.report import History
     from . import sources
 
@@ -64,4 +81,24 @@ def command(
         verdict.print_standings(history)
         print()
         verdict.print_summary(history, findings, limits, path)
+    return verdict.exit_code(findings)
+
+
+def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
+    """Two answers of the service, so far apart, show who stands still."""
+    from ..diagnosis.nccl_ras import query_ras
+    from ..diagnosis.ras_findings import findings_of
+
+    before = query_ras(address)
+    time.sleep(seconds)
+    after = query_ras(address)
+    findings = findings_of(before, after, seconds)
+    if as_json:
+        output.print_json({"nccl_version": after.nccl_version, "findings": [asdict(finding) for finding in findings]})
+    else:
+        verdict.print_findings(findings)
+        if not findings:
+            output.print_line(
+                f"{len(after.communicators)} communicators of NCCL {after.nccl_version}: nobody stands behind"
+            )
     return verdict.exit_code(findings)

@@ -131,7 +131,12 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
         raise ValueError(f"timeout must be positive, got {timeout}")
     host, port = _split(os.environ.get("NCCL_RAS_ADDR", _DEFAULT_ADDRESS) if address is None else address)
     deadline = time.monotonic() + timeout
-    with socket.create_connection((host, port), timeout=timeout) as connection:
+    try:
+        connection = socket.create_connection((host, port), timeout=timeout)
+    except OSError as error:
+        error.filename = f"NCCL's RAS service at {host}:{port}"
+        raise
+    with connection:
         exchange = _Exchange(connection, deadline)
         greeting = exchange.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
         if not greeting.upper().startswith("SERVER PROTOCOL "):
