@@ -203,8 +203,8 @@ TW_PROBE_API void tw_probe_complete(tw::probe::Probe* probe, int slot, uint64_t 
 // Windows for a group from now on; a window that the group is too late for is left out. num_rounds 0 ends them.
 TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds,
                                   int forever);
-// Back to passive: open operations are forgotten, counts count again, the last whole window stays to be read. `control`
-// is the request that was acted on.
+// Back to passive: counts count again, and what is open stays so until they say otherwise; the last whole window stays
+// to be read. `control` is the request that was acted on.
 TW_PROBE_API void tw_probe_armed(tw::probe::Probe* probe, int on, uint32_t control);
 
 // Readers. A slot or header that was being written all the time keeps an odd lock in the copy; do not believe it.

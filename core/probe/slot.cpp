@@ -82,10 +82,11 @@ void SlotState::set_window(uint64_t first, uint32_t num_rounds, bool again) {
   slot.flags &= static_cast<uint8_t>(~kTimed);
 }
 
+// What is open stays so until the counts say otherwise: it may hang.
 void SlotState::end_active() {
   open.clear();
   window_rounds = 0;
-  slot.flags &= static_cast<uint8_t>(~(kActive | kOpen));
+  slot.flags &= static_cast<uint8_t>(~kActive);
 }
 
 // A window that this rank has come too late for, or in which it lost a round, never gets whole and is never shown.

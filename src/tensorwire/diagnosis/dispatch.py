@@ -125,6 +125,8 @@ class Dispatcher:
         """Kernels go with the next operation."""
         self._state = None
         _native.armed(self._handle, False, self._number)
+        if self._recorder is not None:
+            self._recorder.recount()
 
     def _register(self) -> None:
         import torch.distributed
