@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs" / "diagnosis.md"
 BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
 _RECORDINGS = ROOT / "tests" / "recordings"
+_HELD_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
-_TIMEOUT_SECONDS = 9.0  # of the process groups
-_AFTER_SECONDS = 4.0
-_DUMP_SECONDS = 3.0
+_TIMEOUT_SECONDS = 14.0  # of the process groups
+_AFTER_SECONDS = 3.0
+_DUMP_SECONDS = 8.0  # that a dump may take: it looks up names in the C++ stacks
 _WIDTH = 90
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
 _FRAME = re.compile(r"^    (\S+) \((.*)\)$", re.M)
@@ -76,13 +77,13 @@ def compare(case: Case, nursery: Nursery) -> list[str]:
         job = TrainingJob(nursery, case.settings, network=network, modules=module, **environment)
         try:
             job.wait_for_round(20)
-            scene = Scene(job, rank)
-            before = job.rounds()
+            scene = Scene(job, rank, held=_HELD_SECONDS)
+            before, injected = job.rounds(), time.monotonic()
             try:
                 case.inject(scene)
                 time.sleep(_LOOK_SECONDS)
                 stacks, recorder = _stacks(job), _flight_recorder(job)
-                time.sleep(_TIMEOUT_SECONDS - _LOOK_SECONDS + _AFTER_SECONDS)
+                time.sleep(max(0.0, injected + _TIMEOUT_SECONDS + _AFTER_SECONDS - time.monotonic()))
                 errors = _errors(job, before)
             finally:
                 scene.mend()

@@ -37,6 +37,7 @@ class Scene:
     job: TrainingJob
     rank: int
     watch: Watch | None = None
+    held: float = 7.0  # seconds that a rank is away for: longer than it takes to see it
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     def tell(self, do: str, ranks: list[int] | None = None, **arguments: Any) -> None:
@@ -125,12 +126,11 @@ def _die(scene: Scene) -> None:
 
 # Hangs.
 
-_HELD = 7.0  # seconds; longer than it takes to see it
-_AWAY = 9.0  # and to get the stack where the machine is busy
+_AWAY = 9.0  # seconds that a checkpoint takes: there is time to get the stack where the machine is busy
 
 
 def _sleep(scene: Scene) -> None:
-    scene.tell("sleep", seconds=_HELD)
+    scene.tell("sleep", seconds=scene.held)
 
 
 def _stop_before(scene: Scene) -> None:
@@ -268,7 +268,7 @@ def _checkpoint_all(scene: Scene) -> None:
 
 def _away(do: str, declared: bool) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        scene.tell(do, seconds=_AWAY, declared=declared)
+        scene.tell(do, seconds=max(_AWAY, scene.held), declared=declared)
 
     return inject
 

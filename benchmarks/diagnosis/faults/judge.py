@@ -28,6 +28,8 @@ def complaint(case: Case, rank: int, looks: list[Look], start: float) -> str:
             return f"after {seconds:.1f} s {_said(finding)}"
     if case.code and not named:
         return "nothing found"
+    if case.code and not any(map(is_finding, looks[-1].findings)):
+        return "what was found did not stay"
     told = [finding for look in looks for finding in look.findings]
     if case.notice and not any(is_notice(finding, rank) for finding in told):
         return "no notice of whom the others wait for"
