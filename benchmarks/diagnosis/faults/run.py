@@ -74,7 +74,7 @@ class Stage:
             nodes = 2 if case.needs == "services" else 1
             self._job = TrainingJob(nursery, case.settings, network=self._network, num_nodes=nodes)
             if nodes > 1:
-                self._watch = Services(self._job.folder, self._job.nodes)
+                self._watch = Services(nursery, self._job.folder, self._job.nodes)
             else:
                 self._watch = LocalWatch(self._job.nodes[0], case.thresholds, record)
             self._key = key

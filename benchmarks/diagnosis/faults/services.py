@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import subprocess
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from benchmarks.environment import child
 from tensorwire.diagnosis.journal import STATE, read_state
 
 from .launch import free_port
@@ -20,22 +17,25 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Finding, Observation
 
+    from .launch import Nursery
+
 
 class Services(Watch):
     """Runs `tensorwire analyzer` and `tensorwire agent`, and reads what they find.
 
     Args:
+        nursery: starts them, and is what they die with.
         nodes: the directories of frames, one for each node.
     """
 
-    def __init__(self, folder: Path, nodes: list[Path]) -> None:
-        self._folder, self._nodes = folder, nodes
+    def __init__(self, nursery: Nursery, folder: Path, nodes: list[Path]) -> None:
+        self._nursery, self._folder, self._nodes = nursery, folder, nodes
         self._state = folder / "analyzer"
         self._key = folder / "key"
         self._key.write_bytes(secrets.token_bytes(32))
         self._key.chmod(0o600)
         self._port = free_port()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._pids: dict[str, int] = {}
         try:
             self.start("analyzer")
             for number in range(len(nodes)):
@@ -55,17 +55,11 @@ class Services(Watch):
         else:
             frames = self._nodes[int(name.removeprefix("node"))]
             own = ["agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(frames)]
-        with (self._folder / f"{name}.txt").open("ab") as output:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "tensorwire", *own, *common],
-                stdout=output, stderr=output, env=child(), start_new_session=True,
-            )  # fmt: skip
+        self._pids[name] = self._nursery.start(["tensorwire", *own, *common], {}, self._folder / f"{name}.txt")
 
     def kill(self, name: str) -> None:
         """With SIGKILL: it has no time to say good-bye."""
-        process = self._processes.pop(name)
-        process.kill()
-        process.wait()
+        self._nursery.kill([self._pids.pop(name)])
 
     def close(self) -> None:
         try:
@@ -74,7 +68,7 @@ class Services(Watch):
             self._end()
 
     def _end(self) -> None:
-        for name in list(self._processes):
+        for name in list(self._pids):
             self.kill(name)
 
     def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
