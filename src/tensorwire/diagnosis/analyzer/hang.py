@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from . import inside, outside
 from .transport import PROGRESS
-from .waits import FIRM, WaitGraph
+from .waits import WaitGraph
 
 if TYPE_CHECKING:
     from .job import Job, Verdict
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .waits import Wait
 
 _MAX_FINDINGS = 4
+_RECENT = 0.5  # of the hang gate: at the end of a large transfer the last rank waits for a while with the rest at rest
 
 
 def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
@@ -43,7 +44,7 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
 
     Ranks that complete other operations meanwhile may move bytes for those, so they do not count.
     """
-    recent = FIRM * job.thresholds.hang_seconds
+    recent = _RECENT * job.thresholds.hang_seconds
     still = {
         number
         for number in wait.inside

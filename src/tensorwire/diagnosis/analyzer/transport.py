@@ -79,7 +79,7 @@ class Transport:
         self._samples.clear()
 
     def progress(self, job: Job, group: Group, ranks: Collection[int], seconds: float) -> float:
-        """Bytes per second of the fastest transfer between these ranks, or of the group itself where it tells.
+        """Bytes per second of the fastest transfer of these ranks with others, or of the group itself where it tells.
 
         Measured over at least `seconds`; 0 where there is nothing to compare with.
         """
@@ -92,8 +92,9 @@ class Transport:
             before = earlier[2].get((group.id, number))
             if before is not None:
                 fastest = max(fastest, communicator.sent_bytes + communicator.received_bytes - before)
-        for flow in self._flows(job, ranks, earlier).values():
-            fastest = max(fastest, flow.acked_bytes, flow.received_bytes)
+        for (rank, _), flow in self._flows(job, group.members, earlier).items():
+            if rank in ranks:
+                fastest = max(fastest, flow.acked_bytes, flow.received_bytes)
         return fastest / elapsed
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
