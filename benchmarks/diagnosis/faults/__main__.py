@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gzip
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each case once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=range(WORLD_SIZE), help="with --record: the faulty rank")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     cases = [BY_NAME[name] for name in options.case] if options.case else CASES
     if options.record is not None:
         record(cases, options.record, options.rank)
