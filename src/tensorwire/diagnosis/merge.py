@@ -78,7 +78,7 @@ class Nodes:
     def observe(self, now: float) -> Observation:
         """The job as the last reports tell it."""
         changed: set[int] = set()
-        with _no_collection():
+        with no_collection():
             for name, node in list(self._nodes.items()):
                 if now - node.heard > _FORGOTTEN_SECONDS:
                     changed.update(rank.rank for rank in node.ranks)
@@ -127,7 +127,7 @@ def _world_size(ranks: Iterable[Rank]) -> int:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Many objects at once, no cycles: the collector would go over all of them several times for nothing."""
     enabled = gc.isenabled()
     gc.disable()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..errors import TensorwireError
 from .analyzer import Analyzer
-from .merge import Nodes
+from .merge import Nodes, no_collection
 from .model import Finding, Observation, Thresholds
 from .node import LocalNode
 
@@ -60,7 +60,8 @@ class Desk:
         return self._armed
 
     def look(self, observation: Observation) -> list[Finding]:
-        findings = self._analyzer.update(observation)
+        with no_collection():
+            findings = self._analyzer.update(observation)
         wanted = self._analyzer.wants_arming() or {}
         if wanted != self._armed[0]:
             self._armed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
