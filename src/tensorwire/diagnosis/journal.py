@@ -13,13 +13,12 @@ import dataclasses
 import json
 import os
 import time
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CorruptDataError, FormatError
 from .encoding import Decoder, Encoder
 from .model import Edge, Finding, Observation, Rank
-from .recording import Recorder
+from .recording import Recorder, by_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +83,7 @@ class Journal:
     def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
         state = {"version": _VERSION, "time": observation.time, "run": observation.run_id}
         state |= {"world_size": observation.world_size, "silent_nodes": observation.silent_nodes}
-        state["nodes"] = {name: Encoder().report(part) for name, part in _by_node(observation).items()}
+        state["nodes"] = {name: Encoder().report(part) for name, part in by_node(observation).items()}
         state["findings"] = [dataclasses.asdict(finding) for finding in findings]
         path = self._directory / STATE
         new = path.with_suffix(".json.new")
@@ -130,15 +129,3 @@ def _key(finding: Finding) -> _Key:
 def _finding(entry: dict[str, Any]) -> Finding:
     stacks = {int(rank): text for rank, text in entry.pop("stacks").items()}
     return Finding(**entry, stacks=stacks)
-
-
-def _by_node(observation: Observation) -> dict[str, Observation]:
-    ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
-    for number, rank in observation.ranks.items():
-        ranks[rank.node][number] = rank
-    edges = defaultdict(list)
-    for edge in observation.edges:
-        if edge.rank in observation.ranks:
-            edges[observation.ranks[edge.rank].node].append(edge)
-    time, run_id, world_size = observation.time, observation.run_id, observation.world_size
-    return {name: Observation(time, run_id, world_size, part, edges[name]) for name, part in ranks.items()}

@@ -59,7 +59,7 @@ class Recorder:
         if self._raw.tell() > self._max_nbytes:
             self.close()
             self._begin()
-        parts = _by_node(observation)
+        parts = by_node(observation)
         for name in self._encoders.keys() - parts.keys():
             del self._encoders[name]
         nodes = {}
@@ -144,7 +144,8 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def _by_node(observation: Observation) -> dict[str, Observation]:
+def by_node(observation: Observation) -> dict[str, Observation]:
+    """What each node reports of it: its ranks, and the connections of these."""
     ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
     for number, rank in observation.ranks.items():
         ranks[rank.node][number] = rank
