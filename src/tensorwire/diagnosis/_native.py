@@ -175,7 +175,6 @@ _handle, _text, _int = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 _info = ctypes.POINTER(OperationInfo)
 
 _create = _function("tw_probe_create", _int, _text, ctypes.POINTER(Identity), ctypes.POINTER(_handle), library=_library)
-_current = _function("tw_probe_current", _handle)
 _read_frame = _function("tw_probe_read_frame", _int, _text, ctypes.POINTER(Frame), library=_library)
 _read_control = _function("tw_probe_read_control", _int, _text, ctypes.POINTER(Control), library=_library)
 _write_control = _function(
@@ -231,12 +230,6 @@ def create(path: str, run_id: str, rank: int, world_size: int, local_rank: int, 
     handle = _handle()
     _check(_create(os.fsencode(path), identity, handle), path)
     return handle.value or 0
-
-
-def current() -> int | None:
-    """The handle of a frame that this process has already, made by the NCCL plugin."""
-    handle: int | None = _current()
-    return handle
 
 
 def read_frame(path: str) -> Frame:

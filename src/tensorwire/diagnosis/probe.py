@@ -132,13 +132,11 @@ class _Probe:
         frame.sweep(directory, before_ns=_start_ns(os.getppid()))
         restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         path = frame.frame_path(directory, rank, restart_count)
-        handle = _native().current()  # the NCCL plugin may have come first
-        if handle is None:
-            known = frame.read_frame(path)
-            if known is not None and not known.is_alive:
-                frame.remove_frame(path)
-            local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
-            handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
+        known = frame.read_frame(path)
+        if known is not None and not known.is_alive:
+            frame.remove_frame(path)
+        local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
+        handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
         self._handle, self._path = handle, path
         with suppress(Exception):
             stacks.listen(path)
