@@ -66,7 +66,6 @@ def command(
     limits = job.thresholds_of(thresholds)
     from ..diagnosis.journal import Journal
     from ..diagnosis.listener import Listener
-    from ..diagnosis.report.history import identity
     from ..diagnosis.service import JobService, run_analyzer
     from ..diagnosis.wire import read_key
 
@@ -75,7 +74,7 @@ def command(
 
     def show(view: View) -> None:
         for finding in view.findings:
-            if told.setdefault(identity(finding), finding) is finding:
+            if told.setdefault(finding.identity(), finding) is finding:
                 verdict.print_news(finding, as_json=as_json)
         for other in shows:
             other(view)

@@ -16,12 +16,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CorruptDataError, FormatError
-from .encoding import Decoder, Encoder
-from .model import Edge, Finding, Observation, Rank
-from .recording import Recorder, by_node
+from .model import Finding
+from .recording import Recorder, decode_observation, encode_observation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .model import Observation
 
 FINDINGS: Final = "findings.jsonl"
 RECORDING: Final = "recording.jsonl.gz"
@@ -30,8 +31,6 @@ _MAX_FINDINGS_NBYTES = 16 << 20
 _MAX_STATE_NBYTES = 1 << 30
 _MAX_SHARE = 0.05  # of the time goes into writing: of very large jobs less is kept
 _VERSION = 1
-
-_Key = tuple[object, ...]
 
 
 class Journal:
@@ -46,7 +45,7 @@ class Journal:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
         self._recorder = Recorder(directory / RECORDING)
-        self._logged: dict[_Key, int] = {}
+        self._logged: dict[tuple[object, ...], int] = {}
         self._due = 0.0
 
     def write(self, observation: Observation, findings: list[Finding]) -> None:
@@ -67,8 +66,8 @@ class Journal:
         self._recorder.close()
 
     def _log(self, findings: list[Finding]) -> None:
-        present = {_key(finding): len(finding.stacks) for finding in findings}
-        news = [finding for finding in findings if self._logged.get(_key(finding)) != len(finding.stacks)]
+        present = {finding.identity(): len(finding.stacks) for finding in findings}
+        news = [finding for finding in findings if self._logged.get(finding.identity()) != len(finding.stacks)]
         self._logged = present
         if not news:
             return
@@ -81,10 +80,8 @@ class Journal:
             file.write("".join(lines))
 
     def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
-        state = {"version": _VERSION, "time": observation.time, "run": observation.run_id}
-        state |= {"world_size": observation.world_size, "silent_nodes": observation.silent_nodes}
-        state["nodes"] = {name: Encoder().report(part) for name, part in by_node(observation).items()}
-        state["findings"] = [dataclasses.asdict(finding) for finding in findings]
+        told = [dataclasses.asdict(finding) for finding in findings]
+        state = {"version": _VERSION, **encode_observation(observation, {}), "findings": told}
         path = self._directory / STATE
         new = path.with_suffix(".json.new")
         new.write_text(json.dumps(state, separators=(",", ":")), encoding="utf-8")
@@ -105,25 +102,12 @@ def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
         state: dict[str, Any] = json.loads(data)
         if state["version"] != _VERSION:
             raise ValueError("the version is not one of this release")
-        ranks: dict[int, Rank] = {}
-        edges: list[Edge] = []
-        for name, report in state["nodes"].items():
-            decoder = Decoder()
-            decoder.apply(report)
-            ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
-            edges += decoder.edges()
+        observation = decode_observation(state, {})
         findings = [_finding(entry) for entry in state["findings"]]
-        observation = Observation(
-            float(state["time"]), str(state["run"]), int(state["world_size"]), ranks, edges, list(state["silent_nodes"])
-        )
     except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         message = f"expected the state of an analyzer of this version: {error}"
         raise CorruptDataError(message, file=path, advice="start the analyzer again, with this tensorwire") from None
     return observation, findings
-
-
-def _key(finding: Finding) -> _Key:
-    return finding.code, finding.level, finding.communicator, tuple(finding.suspects)
 
 
 def _finding(entry: dict[str, Any]) -> Finding:

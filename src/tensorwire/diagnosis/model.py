@@ -1,4 +1,4 @@
-"""What the agents see and what the analyzer finds: plain data, no behaviour.
+"""What the agents see and what the analyzer finds: plain data.
 
 Times are seconds. No two nodes' clocks are compared: what happened on a node is given as an age, counted back from the
 moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses.asdict` makes JSON of everything.
@@ -7,10 +7,13 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
+
+MAX_RANKS: Final = 1 << 20
+"""Of a job. Some of what is made of an observation has a place for each rank, seen or not."""
 
 
 @dataclass(slots=True)
@@ -23,6 +26,11 @@ class Operation:
     numel: int = -1  # of this rank's input; -1 unknown
     root: int = -1  # rooted operations: the root's rank within the group; send and recv: the peer's global rank
     signature: int = 0  # 64-bit hash of what has to agree between ranks; 0 unknown
+
+    @property
+    def is_pairwise(self) -> bool:
+        """A message between two ranks: ranks of a group may differ in how many they sent and received."""
+        return self.name in ("send", "recv")
 
 
 @dataclass(slots=True)
@@ -57,6 +65,11 @@ class Communicator:
     sent_bytes: int = -1  # progress of the transport, where it tells (NCCL's proxies); -1 unknown
     received_bytes: int = -1
     baseline_rate: float | None = None  # operations per second in this rank's good times; None while unknown
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Its operation is a message between two ranks."""
+        return self.operation is not None and self.operation.is_pairwise
 
 
 @dataclass(slots=True)
@@ -102,7 +115,9 @@ class Edge:
     backoff: int  # doublings of the retransmission timer at present
     retransmits: int
     rtt_seconds: float
-    local: str = ""  # address:port of either end; together they name the connection
+    # address:port of either end; together they name the connection. Where an address means nothing elsewhere
+    # (loopback), the network namespace stands before it.
+    local: str = ""
     remote: str = ""
 
 
@@ -144,6 +159,10 @@ class Finding:
     confidence: float  # 0 to 1
     victims: int = 0  # ranks that wait
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
+
+    def identity(self) -> tuple[object, ...]:
+        """What makes two findings the same, told at different times."""
+        return self.code, self.level, self.communicator, *self.suspects
 
 
 @dataclass(frozen=True, slots=True)

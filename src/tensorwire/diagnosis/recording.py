@@ -59,21 +59,7 @@ class Recorder:
         if self._raw.tell() > self._max_nbytes:
             self.close()
             self._begin()
-        parts = by_node(observation)
-        for name in self._encoders.keys() - parts.keys():
-            del self._encoders[name]
-        nodes = {}
-        for name, part in parts.items():
-            nodes[name] = self._encoders.setdefault(name, Encoder()).report(part)
-        self._line(
-            {
-                "time": observation.time,
-                "run": observation.run_id,
-                "world_size": observation.world_size,
-                "silent_nodes": observation.silent_nodes,
-                "nodes": nodes,
-            }
-        )
+        self._line(encode_observation(observation, self._encoders))
 
     def add_stack(self, rank: int, text: str) -> None:
         """Add what the analyzer was given of a rank's stack."""
@@ -119,7 +105,7 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
             elif "stack" in entry:
                 analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
             else:
-                observation = _observation(entry, decoders)
+                observation = decode_observation(entry, decoders)
                 yield observation, analyzer.update(observation)
         if number == 0:
             raise ValueError("it is empty")
@@ -144,7 +130,21 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def by_node(observation: Observation) -> dict[str, Observation]:
+def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -> dict[str, Any]:
+    """As JSON. `encoders` are those of the nodes so far, and are kept up to date; {} for an observation by itself."""
+    parts = _by_node(observation)
+    for name in encoders.keys() - parts.keys():
+        del encoders[name]
+    return {
+        "time": observation.time,
+        "run": observation.run_id,
+        "world_size": observation.world_size,
+        "silent_nodes": observation.silent_nodes,
+        "nodes": {name: encoders.setdefault(name, Encoder()).report(part) for name, part in parts.items()},
+    }
+
+
+def _by_node(observation: Observation) -> dict[str, Observation]:
     """What each node reports of it: its ranks, and the connections of these."""
     ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
     for number, rank in observation.ranks.items():
@@ -157,7 +157,8 @@ def by_node(observation: Observation) -> dict[str, Observation]:
     return {name: Observation(time, run_id, world_size, part, edges[name]) for name, part in ranks.items()}
 
 
-def _observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
+def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
+    """The inverse. Of what is none it raises FormatError, or whatever else comes of a wrong type."""
     ranks: dict[int, Rank] = {}
     edges: list[Edge] = []
     for name in decoders.keys() - entry["nodes"].keys():

@@ -94,9 +94,9 @@ class History:
         self._append(Sample(start, observation.time, self._states(observation), self._rates(observation, start)))
         started = []
         for finding in findings:
-            episode = self.episodes.get(identity(finding))
+            episode = self.episodes.get(finding.identity())
             if episode is None:
-                self.episodes[identity(finding)] = Episode(finding, finding.time, observation.time)
+                self.episodes[finding.identity()] = Episode(finding, finding.time, observation.time)
                 started.append(finding)
             else:
                 episode.finding, episode.last = finding, observation.time
@@ -135,11 +135,6 @@ class History:
                 rates[families[key]].append((count - before) / elapsed)
         self._completed = completed
         return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
-
-
-def identity(finding: Finding) -> tuple[object, ...]:
-    """What makes two findings the same, told at different times."""
-    return finding.code, finding.level, finding.communicator, *finding.suspects
 
 
 def _merge(a: Sample, b: Sample) -> Sample:

@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ..analyzer.job import PAIRWISE
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -73,7 +71,7 @@ def places(observation: Observation, previous: Observation | None = None) -> lis
     waits: dict[str, tuple[float, str]] = {}  # of communicators where a rank waits: how long, in what
     for rank in observation.ranks.values():
         for group in rank.communicators:
-            if _is_pairwise(group):
+            if group.is_pairwise:
                 continue  # the two ends count apart
             front[group.id] = max(front.get(group.id, 0), group.enqueued)
             if _waits(rank, group) and (group.open_seconds or 0.0) > waits.get(group.id, (0.0, ""))[0]:
@@ -156,10 +154,6 @@ def seconds_text(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _is_pairwise(group: Communicator) -> bool:
-    return group.operation is not None and group.operation.name in PAIRWISE
 
 
 def _waits(rank: Rank, group: Communicator) -> bool:
