@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from observed_jobs import SECONDS, WORLD, hung, member, observed, paced, rank, ring
+from observed_jobs import SECONDS, hung, member, observed, paced, rank, ring
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.recording import Recorder, replay
@@ -115,11 +115,17 @@ def test_a_recording_that_breaks_off_ends_with_its_last_whole_line(tmp_path: Pat
     for time in range(10):
         recorder.write(not_entered(1)(float(time)))
     data = path.read_bytes()  # its writer still writes
-    assert len(list(replay(path, SECONDS))) == 10
+    complete = list(replay(path, SECONDS))
+    assert len(complete) == 10
     recorder.close()
+    lengths = []
     for cut in range(200, len(data), 37):
         path.write_bytes(data[:cut])
-        assert 0 <= len(list(replay(path, SECONDS))) <= 10 or cut < 200
+        part = list(replay(path, SECONDS))
+        assert part == complete[: len(part)]
+        lengths.append(len(part))
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
 
 
 def whole(*entries: Any) -> bytes:
@@ -170,16 +176,16 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "job"
     record(path, not_entered(1))
     data = bytearray(path.read_bytes())
-    outcomes = set()
+    num_refused = 0
     for place in range(60, len(data) - 8, 101):
         damaged = bytearray(data)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)
         try:
-            outcomes.add(len(list(replay(path, SECONDS))) <= WORLD * 100)
+            list(replay(path, SECONDS))
         except CorruptDataError:
-            outcomes.add("refused")
-    assert "refused" in outcomes
+            num_refused += 1
+    assert num_refused > 0
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
