@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.tcp import Connection, TcpReader
+from tensorwire.diagnosis.tcp import TcpReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tensorwire.diagnosis.model import Edge
 
 ME = os.getpid()
 PEER = """
@@ -50,7 +52,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket
         accepted.close()
 
 
-def end(reader: TcpReader, owner: socket.socket, rank: int = 3) -> Connection:
+def end(reader: TcpReader, owner: socket.socket, rank: int = 3) -> Edge:
     """The connection whose near end is this socket."""
     port = f":{owner.getsockname()[1]}"
     (found,) = [c for c in reader.read({rank: ME}) if c.local.endswith(port)]

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from . import process, tcp
 from .frame import Frame, Slot, read_frame
-from .model import Communicator, Edge, Observation, Operation, Process, Rank, Timing
+from .model import MAX_RANKS, Communicator, Observation, Operation, Process, Rank, Timing
 from .stacks import Target
 from .standstill import Standstill
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .model import Edge
 
 _ALIVE_SECONDS: Final = 1.0  # who ticked since is alive, also where the process cannot be seen (in another container)
 _MAX_FRAMES = 8192
@@ -65,10 +67,10 @@ class Observer:
         self.damaged = []
         for path in sorted(self._directory.glob("rank-*-*.frame"))[:_MAX_FRAMES]:
             frame = read_frame(path)
-            if frame is None and path.exists():
+            if (frame is None and path.exists()) or (frame is not None and not _is_credible(path, frame)):
                 self.damaged.append(path)
                 frame = known.get(path)
-            if frame is not None and frame.boot_id == process.boot_id() and 0 <= frame.rank < frame.world_size:
+            if frame is not None and frame.boot_id == process.boot_id():
                 frames.append((path, frame))
         run = max(frames, key=lambda found: found[1].tick_ns)[1].run if frames else 0
         newest: dict[int, tuple[Path, Frame]] = {}
@@ -124,28 +126,20 @@ class Observer:
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
         alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.life in ("running", "stopped")}
-        connections = self._tcp.read(alive)
-        ends = {connection.local for connection in connections} | {connection.remote for connection in connections}
+        edges = self._tcp.read(alive)
+        ends = {edge.local for edge in edges} | {edge.remote for edge in edges}
         # The owner of an end is remembered as long as the other end is there: of a rank that died, nothing else tells.
         self._owners = {end: owner for end, owner in self._owners.items() if end in ends}
-        self._owners.update((connection.local, connection.rank) for connection in connections)
-        return [
-            Edge(
-                rank=connection.rank,
-                peer=self._owners.get(connection.remote, -1),
-                acked_bytes=connection.acked_bytes,
-                received_bytes=connection.received_bytes,
-                busy_seconds=connection.busy_seconds,
-                receive_queue=connection.receive_queue,
-                send_queue=connection.send_queue,
-                backoff=connection.backoff,
-                retransmits=connection.retransmits,
-                rtt_seconds=connection.rtt_seconds,
-                local=connection.local,
-                remote=connection.remote,
-            )
-            for connection in connections
-        ]
+        self._owners.update((edge.local, edge.rank) for edge in edges)
+        for edge in edges:
+            edge.peer = self._owners.get(edge.remote, -1)
+        return edges
+
+
+def _is_credible(path: Path, frame: Frame) -> bool:
+    """Whether a frame is of the rank and generation that its name says, in a job that there can be."""
+    is_named = path.name.startswith(f"rank-{frame.rank}-{frame.restart_count}.")
+    return is_named and 0 <= frame.rank < frame.world_size <= MAX_RANKS
 
 
 def _process_of(frame: Frame) -> tuple[int, int]:

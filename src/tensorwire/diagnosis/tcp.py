@@ -11,10 +11,11 @@ import os
 import socket
 import struct
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
+
+from .model import Edge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,23 +37,6 @@ _ATTRIBUTE = struct.Struct("=HH")
 _TCP_INFO = struct.Struct("=4xB63xI28xI16xQQ32xQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """One end of a TCP connection. Counters grow from its start."""
-
-    rank: int
-    local: str  # address:port; where an address means nothing elsewhere (loopback), the namespace stands before it
-    remote: str
-    acked_bytes: int
-    received_bytes: int
-    busy_seconds: float
-    receive_queue: int
-    send_queue: int
-    backoff: int
-    retransmits: int
-    rtt_seconds: float
-
-
 class TcpReader:
     """Reads the connections of a set of processes, again and again. For one thread."""
 
@@ -62,8 +46,11 @@ class TcpReader:
         self._owners: dict[int, int | None] = {}  # rank by inode of a socket; None: of no rank
         self._pids: dict[int, int] = {}  # that this is true for
 
-    def read(self, pids: Mapping[int, int]) -> list[Connection]:
-        """The connections of the processes `pids` (by rank); none of those that the kernel does not show."""
+    def read(self, pids: Mapping[int, int]) -> list[Edge]:
+        """The connections of the processes `pids` (by rank); none of those that the kernel does not show.
+
+        Who the peers are is left to the caller, who knows all ends.
+        """
         if pids != self._pids:
             self._owners.clear()
             self._pids = dict(pids)
@@ -75,7 +62,7 @@ class TcpReader:
         self._namespaces = {pid: self._namespaces[pid] for group in by_namespace.values() for pid in group.values()}
         for namespace in self._sockets.keys() - by_namespace.keys():
             self._forget(namespace)
-        found: list[Connection] = []
+        found: list[Edge] = []
         owners: dict[int, int | None] = {}
         for namespace, group in by_namespace.items():
             entries = list(self._dump(namespace, next(iter(group.values()))))
@@ -86,7 +73,7 @@ class TcpReader:
             for inode, message, attributes in entries:
                 rank_of = owners[inode] = self._owners[inode]
                 if rank_of in group:
-                    found.append(_connection(rank_of, namespace, message, attributes))
+                    found.append(_edge(rank_of, namespace, message, attributes))
         self._owners = owners
         return found
 
@@ -153,13 +140,12 @@ def _attribute(data: bytes, position: int, end: int) -> bytes:
     return bytes(_TCP_INFO.size)
 
 
-def _connection(rank: int, namespace: int, message: tuple[bytes, ...], info: bytes) -> Connection:
+def _edge(rank: int, namespace: int, message: tuple[bytes, ...], info: bytes) -> Edge:
     family, _, _, _, source_port, peer_port, source, peer, _, receive_queue, send_queue, _, _ = message
     backoff, rtt, retransmits, acked, received, busy = _TCP_INFO.unpack_from(info)
-    return Connection(
+    return Edge(
         rank=rank,
-        local=_endpoint(namespace, int(family), source, source_port),
-        remote=_endpoint(namespace, int(family), peer, peer_port),
+        peer=-1,
         acked_bytes=acked,
         received_bytes=received,
         busy_seconds=busy / 1e6,
@@ -168,6 +154,8 @@ def _connection(rank: int, namespace: int, message: tuple[bytes, ...], info: byt
         backoff=backoff,
         retransmits=retransmits,
         rtt_seconds=rtt / 1e6,
+        local=_endpoint(namespace, int(family), source, source_port),
+        remote=_endpoint(namespace, int(family), peer, peer_port),
     )
 
 
