@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,11 +109,24 @@ def test_wait_of_processes_that_share_a_cpu(start: Start) -> None:
     assert 1.2 < sum(waited) < 3.5, "three share one CPU: each waits most of the time"
 
 
-def test_wait_counts_threads_that_have_ended() -> None:
-    clock = process.WaitClock(os.getpid())
-    first = clock.read()
-    subprocess.run([sys.executable, "-S", "-c", ""], check=True)
-    assert clock.read() >= first >= 0
+def test_wait_counts_threads_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_PROC", tmp_path)
+
+    def schedstat(thread: int, waited_ns: int) -> Path:
+        path = tmp_path / f"7/task/{thread}/schedstat"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"5000000000 {waited_ns} 12\n")
+        return path
+
+    clock = process.WaitClock(7)
+    schedstat(7, 1_000_000_000)
+    ended = schedstat(8, 2_000_000_000)
+    assert clock.read() == 3.0
+    shutil.rmtree(ended.parent)
+    schedstat(7, 1_500_000_000)
+    assert clock.read() == 3.5
+    schedstat(8, 250_000_000)  # another thread with the number of the first
+    assert clock.read() == 3.75
 
 
 def test_nothing_is_told_of_who_does_not_exist(start: Start) -> None:
@@ -203,6 +217,12 @@ V2_OF_CONTAINER = "30 24 0:27 /pods/a {root}/unified rw - cgroup2 cgroup2 rw\n"
         (V2_OF_CONTAINER, "0::/pods/a/b\n", {"unified/b": "nr_throttled 6\nthrottled_usec 1\n"}, (6, 1e-6)),
         (V2_OF_CONTAINER, "0::/../other\n", {"unified": "nr_throttled 8\nthrottled_usec 1\n"}, (8, 1e-6)),
         ("", "0::/job\n", {}, (0, 0.0)),
+        (
+            "31 24 0:40 / /mnt rw - tmpfs  rw\n" + V2,
+            "0::/job\n",
+            {"unified/job": "nr_throttled 7\nthrottled_usec 0\n"},
+            (7, 0.0),
+        ),
         (V2, "0::/job\n", {"unified/job": "garbage\n\nnr_throttled x\n"}, (0, 0.0)),
     ],
 )

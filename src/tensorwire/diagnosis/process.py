@@ -78,13 +78,14 @@ def throttling(pid: int) -> Throttling:
 
 
 class WaitClock:
-    """Seconds that the threads of a process were runnable without running, since this object first looked.
+    """Seconds that the threads of a process were runnable without running.
 
-    schedstat is kept per thread and goes away with it, so differences are added up.
+    schedstat is kept per thread and goes away with it, so differences are added up: what was seen of a thread counts
+    after it has ended.
     """
 
     def __init__(self, pid: int) -> None:
-        self._tasks = f"/proc/{pid}/task"
+        self._tasks = f"{_PROC}/{pid}/task"
         self._nanoseconds: dict[str, int] = {}
         self._total = 0
 
@@ -139,7 +140,7 @@ def _mounts() -> dict[str, tuple[str, Path]]:
     for line in lines:
         left, _, right = line.partition(" - ")
         root, mount = left.split()[3:5]
-        kind, _, options = right.split(maxsplit=2)
+        kind, _, options = right.split(" ", 2)  # what is mounted may have no name
         if kind == "cgroup2":
             mounts.setdefault("", (root, Path(mount)))
         elif kind == "cgroup" and "cpu" in options.split(","):
