@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import _native
+from .model import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,8 @@ _RING_SHARE = 0.01  # of the time that reading the ring may take
 _RATE_SECONDS = 1.0
 _MIN_RATES = 10
 _MAX_RATES = 300
+_SLOW = Thresholds().theta  # what the analyzer calls slow is no part of good times
+_LASTING = 6  # times as long as the good times that are remembered, half an hour at most: then it is the new normal
 
 # c10::ScalarType's names of what torch calls otherwise.
 _DTYPES = {
@@ -70,6 +73,8 @@ class _Standing:
     rate_since: float = 0.0
     rate_completed: int = 0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_RATES))
+    baseline: float = 0.0
+    num_slow: int = 0  # windows far below the baseline, less those since that were not
 
 
 class FlightRecorder:
@@ -147,15 +152,31 @@ class FlightRecorder:
         _native.counts(self._handle, standing.group.slot, enqueued, completed)
 
     def _rate(self, standing: _Standing, now: float) -> None:
-        """The baseline is the upper quartile: what the group does when all is well. Times without operations do not
-        count, they may be of another phase."""
+        """Take in what was done since the last time. Times without operations do not count, they may be of another
+        phase."""
         done = standing.completed - standing.rate_completed
         if standing.rate_since and done > 0:
-            standing.rates.append(done / (now - standing.rate_since))
-            if len(standing.rates) >= _MIN_RATES:
-                rates = sorted(standing.rates)
-                _native.baseline(self._handle, standing.group.slot, rates[len(rates) * 3 // 4])
+            self._learn(standing, done / (now - standing.rate_since))
         standing.rate_since, standing.rate_completed = now, standing.completed
+
+    def _learn(self, standing: _Standing, rate: float) -> None:
+        """The baseline is the upper quartile: what the group does when all is well.
+
+        A job that crawls must not wear down the baseline that shows it: rates far below do not count, until they have
+        lasted for so long that they are what the group does now.
+        """
+        if rate < standing.baseline / _SLOW:
+            standing.num_slow += 1
+            if standing.num_slow < _LASTING * len(standing.rates):
+                return
+            standing.rates.clear()
+            standing.baseline, standing.num_slow = 0.0, 0
+        standing.num_slow = max(0, standing.num_slow - 1)
+        standing.rates.append(rate)
+        if len(standing.rates) >= _MIN_RATES:
+            rates = sorted(standing.rates)
+            standing.baseline = rates[len(rates) * 3 // 4]
+            _native.baseline(self._handle, standing.group.slot, standing.baseline)
 
     def _is_doubtful(self, standing: _Standing, now: float) -> bool:
         if standing.is_certain:
