@@ -17,7 +17,7 @@ import pytest
 from fake_job import hang, not_entered, write_state
 from rich.console import Console
 
-from tensorwire.cli import main, sources
+from tensorwire.cli import job, main, sources
 from tensorwire.cli.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.recording import Recorder
@@ -37,8 +37,6 @@ HUNG = [hang()[24:], [not_entered()]]
 class FakeJob:
     """Shows its observations one after another, then the last one again and again."""
 
-    awaits_stacks = False
-
     def __init__(self, observations: list[model.Observation], findings: list[model.Finding]) -> None:
         last = observations[-1]
         later = (dataclasses.replace(last, time=last.time + i) for i in itertools.count(1))
@@ -47,7 +45,12 @@ class FakeJob:
         self.thresholds: model.Thresholds | None = None
         self.interrupt_after: int | None = None
         self.num_looks = 0
+        self.num_looks_until_stacks = 0
         self.closed = False
+
+    @property
+    def awaits_stacks(self) -> bool:
+        return self.num_looks < self.num_looks_until_stacks
 
     def poll(self) -> tuple[model.Observation, list[model.Finding]]:
         self.num_looks += 1
@@ -121,6 +124,45 @@ def test_a_wait_that_is_no_hang_yet(opened: list[FakeJob], capsys: pytest.Captur
     assert last == "no finding: the longest wait is 12 s, a hang is one of more than 45 s (--hang-seconds)"
 
 
+def timed(observations: list[model.Observation]) -> list[model.Observation]:
+    """The same while ranks time their operations."""
+    for observation in observations:
+        for rank in observation.ranks.values():
+            rank.armed = True
+    return observations
+
+
+@pytest.mark.parametrize("command", [["diagnose"], ["report", "-o", "x.html"]])
+def test_an_answer_that_is_due_is_waited_for(
+    opened: list[FakeJob],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    slow = dataclasses.replace(not_entered(time=1014.0), code="TW-S1", summary="rank 2 comes late")
+    opened.append(FakeJob(timed(hang(seconds=12)[10:]), [slow]))
+    code, out, _ = run(capsys, *command, "--for", "0")
+    assert (code, "rank 2 comes late" in out) == (3, True)
+    assert opened[0].num_looks == 5, "until the answer came"
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_long(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_ANSWER_SECONDS", 0.05)
+    opened.append(FakeJob(timed(hang(seconds=12)), []))
+    assert run(capsys, "diagnose", "--for", "0.05")[0] == 0
+
+
+def test_a_stack_that_is_on_its_way_is_waited_for(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    opened[0].num_looks_until_stacks = 6
+    assert run(capsys, "diagnose", "--for", "0")[0] == 3
+    assert opened[0].num_looks == 6
+
+
 def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
     opened.append(FakeJob(HUNG[0], [NOTICE]))
     code, out, _ = run(capsys, "diagnose", "--for", "0.05")
@@ -144,14 +186,15 @@ def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[s
     assert [place["rank"] for place in value["slowest"]] == [2]
 
 
-@pytest.mark.parametrize(("command", "hang_seconds"), [("watch", 300.0), ("diagnose", 30.0), ("report", 30.0)])
+@pytest.mark.parametrize("command", ["watch", "diagnose", "report"])
 def test_thresholds_are_options(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, hang_seconds: float
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
     opened.append(FakeJob(HEALTHY[0], []))
     output = ["-o", tmp_path / "x.html"] if command == "report" else []
     assert run(capsys, command, "--for", "0", *output)[0] == 0
-    assert opened[0].thresholds == model.Thresholds(hang_seconds=hang_seconds)
+    asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 5.0}
+    assert opened[0].thresholds == model.Thresholds(**asked)
     given = ("--hang-seconds", 7, "--slow-seconds", 3, "--theta", 2, "--alpha", 0.8, "--beta", 0.2, "--lost-seconds", 4)
     assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
     assert opened[0].thresholds == model.Thresholds(7, 3, 2, 0.8, 0.2, 4)
@@ -258,6 +301,9 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
         assert meaning.what in section.replace("\n", " "), code
     for name, default in dataclasses.asdict(model.Thresholds()).items():
         assert f"| `--{name.replace('_', '-')}` | {default:g} |" in manual
+    for name, asked in job.ASKED.items():
+        row = manual.partition(f"| `--{name.replace('_', '-')}` |")[2].partition("\n")[0]
+        assert f"`diagnose` and `report` use {asked:g}:" in row
     metrics = (repository / "src/tensorwire/diagnosis/metrics.py").read_text()
     names = re.findall(r'_(?:gauge|labelled)\(\s*"(\w+)"', metrics)
     names += [f"{name}_total" for name in re.findall(r'_counter\("(\w+)"', metrics)]

@@ -26,10 +26,10 @@ _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them 
     "seconds",
     "--for",
     type=click.FloatRange(min=0),
-    default=20.0,
+    default=job.ASKED_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Look for so long, or until a verdict is firm. Slowness takes three times --slow-seconds to tell.",
+    help="Look for so long, or until a verdict is firm; while operations are being timed, up to 40 s longer.",
 )
 @click.option(
     "ras",
@@ -39,7 +39,7 @@ _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them 
     metavar="[HOST:PORT]",
     help="Ask NCCL's own RAS service, of a job without the probe; by default where NCCL_RAS_ADDR says, or here.",
 )
-@job.threshold_options(hang_seconds=job.ASKED_HANG_SECONDS)
+@job.threshold_options(**job.ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -69,7 +69,7 @@ def command(
     history = History()
     with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         findings: list[Finding] = []
-        for findings, started in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
+        for findings, started in job.looks(source, history, limits, interval=_INTERVAL, seconds=seconds):
             told_twice = findings and not started and not source.awaits_stacks
             if told_twice and all(finding.code in _FIRM for finding in findings):
                 break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
@@ -11,7 +11,11 @@ from click.core import ParameterSource
 from ..diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from ..diagnosis.model import Finding
+    from ..diagnosis.report import History
+    from .sources import Job
 
 dir_option = click.option(
     "directory",
@@ -37,8 +41,14 @@ analyzer_dir_option = click.option(
     help="Ask an analyzer that writes to this directory (tensorwire analyzer) instead of the ranks on this machine.",
 )
 
-ASKED_HANG_SECONDS = 30.0
-"""For commands that a person calls who suspects a hang already. What speaks up by itself waits longer."""
+ASKED: Final = {"hang_seconds": 30.0, "slow_seconds": 5.0}
+"""Thresholds of commands that a person calls who suspects trouble already. What speaks up by itself waits longer."""
+
+ASKED_SECONDS: Final = 20.0
+"""That these look for. Slowness takes the window to show, three seconds until all ranks begin to time operations, and
+twelve of those; where each takes up to half a second, that is enough."""
+
+_ANSWER_SECONDS = 40.0  # longer while an answer is due: operations may take as long as two of them fit into the window
 
 _HELP = {
     "hang_seconds": "An operation that is open for longer and moves nothing hangs.",
@@ -87,3 +97,28 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
 def is_given(option: str) -> bool:
     """Whether an option of the present command was written down, and is not its default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
+
+
+def looks(
+    source: Job, history: History, limits: Thresholds, *, interval: float, seconds: float
+) -> Iterator[tuple[list[Finding], list[Finding]]]:
+    """What `sources.follow` gives in `seconds`, and for a while after them if that is when an answer is due.
+
+    That is: ranks time their operations because they seem slow and nothing is found yet, or a suspect's stack is on
+    its way.
+    """
+    from . import sources
+
+    findings: list[Finding] = []
+    for findings, started in sources.follow(source, history, limits, interval=interval, seconds=seconds):
+        yield findings, started
+    if _is_answer_due(source, history, findings):
+        for findings, started in sources.follow(source, history, limits, interval=interval, seconds=_ANSWER_SECONDS):
+            yield findings, started
+            if not _is_answer_due(source, history, findings):
+                return
+
+
+def _is_answer_due(source: Job, history: History, findings: list[Finding]) -> bool:
+    ranks = history.last.ranks.values() if history.last else ()
+    return source.awaits_stacks or (not findings and any(rank.armed for rank in ranks))

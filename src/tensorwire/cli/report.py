@@ -17,7 +17,7 @@ _INTERVAL = 1.0
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Tell of a job that an analyzer recorded; --hang-seconds is then 300 unless given.",
+    help="Tell of a job that an analyzer recorded; --hang-seconds is then 300 and --slow-seconds 60 unless given.",
 )
 @click.option(
     "path",
@@ -34,12 +34,12 @@ _INTERVAL = 1.0
     "seconds",
     "--for",
     type=click.FloatRange(min=0),
-    default=10.0,
+    default=job.ASKED_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="Look at a live job for so long.",
+    help="Look at a live job for so long; while operations are being timed, up to 40 s longer.",
 )
-@job.threshold_options(hang_seconds=job.ASKED_HANG_SECONDS)
+@job.threshold_options(**job.ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -64,8 +64,8 @@ def command(
     from ..diagnosis.report import History, render
     from . import sources
 
-    if recording is not None and not job.is_given("hang_seconds"):
-        thresholds["hang_seconds"] = Thresholds().hang_seconds  # nobody suspects a hang all the time
+    if recording is not None:  # nobody suspects trouble all the time
+        thresholds |= {name: getattr(Thresholds(), name) for name in job.ASKED if not job.is_given(name)}
     limits = job.thresholds_of(thresholds)
     if path.exists() and not force:
         raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
@@ -82,7 +82,7 @@ def command(
             history.add(observation, findings)
     else:
         with sources.open_job(directory, None, limits) as (source, origin):
-            for _ in sources.follow(source, history, limits, interval=_INTERVAL, seconds=seconds):
+            for _ in job.looks(source, history, limits, interval=_INTERVAL, seconds=seconds):
                 pass
     sources.check_in_view(history, origin)
     _write(path, render(history, limits, source=str(origin)))
