@@ -220,11 +220,14 @@ def test_row_made_by_hand_is_understood() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"clock": "now"}, {"clock": 1.5}, {"clock": None}, {"full": True, "heads": 5}, {"heads": [[1]]},
+        {"clock": "now"}, {"clock": 1.5}, {"clock": None}, {"clock": -1}, {"clock": 10**400},
+        {"full": True, "heads": 5}, {"heads": [[1]]}, {"heads": [[0, 1 << 40, 1, 0, 0, "", ""]]},
+        {"heads": [[8, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
         {"heads": [[0, 8, 1, 0, 0, "", 5]]}, {"heads": [[True, 8, 1, 0, 0, "", ""]]}, {"works": [["", "", 1.5, 0, 0]]},
         {"groups": [["x" * 257, "", 1]]}, {"groups": {"a": 1}}, {"links": [[0, 0, "a", None]]},
         {"ranks": "!"}, {"ranks": "AAAA"}, {"ranks": 5}, {"ranks": rows(0)}, {"ranks": rows(-1)}, {"ranks": rows(8)},
         {"ranks": rows(1 << 62)}, {"ranks": rows(*GOOD_ROW[:-1])}, {"ranks": rows(10, *GOOD_ROW[1:], 0)},
+        {"ranks": rows(*GOOD_ROW[:-1], (1 << 63) - 1)},
         {"ranks": rows(9, 1 << 40, *GOOD_ROW[2:])}, {"ranks": rows(9, -1, *GOOD_ROW[2:])},
         {"ranks": rows(17, *GOOD_ROW[1:], 99, 0, 0, 0, 0, -1, 0, 0)},
         {"ranks": rows(17, *GOOD_ROW[1:], 0, 0, 0, 0, 0, 99, 0, 0)},
@@ -273,6 +276,21 @@ def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(encoding, "_MAX_DESCRIPTIONS", 2)
     with pytest.raises(LimitExceededError):
         Decoder().apply(report_of())
+
+
+def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has some communicators, not all that the node describes."""
+    monkeypatch.setattr(encoding, "_MAX_INTEGERS", 500)
+    report = report_of() | {
+        "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [[f"{number:x}", "", 8] for number in range(100)], "works": [],
+        "links": [], "ranks": rows(*GOOD_ROW), "edges": "",
+    }  # fmt: skip
+    decoder = Decoder()
+    for _ in range(100):  # the same ones again take no more room
+        decoder.apply(report | {"full": False, "heads": [], "groups": [], "details": ""} if decoder.num_integers else
+                      report | {"details": rows(0, 1, *range(9))})  # fmt: skip
+    with pytest.raises(LimitExceededError):
+        decoder.apply(report | {"details": rows(*(n for group in range(100) for n in (0, group, *range(9))))})
 
 
 # All nodes of a job.

@@ -266,6 +266,22 @@ def test_rank_whose_frame_gets_damaged_stays_as_it_was(job: Job, observer: Obser
     assert observer.damaged == []
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("world_size", 2**32 - 1), ("world_size", 1), ("rank", 3), ("restart_count", 7)]
+)
+def test_frame_that_lies_about_itself_is_damaged(job: Job, observer: Observer, field: str, value: int) -> None:
+    """A page for each rank of a world of 2**32, or a generation that hides the others, must not come from one bit."""
+    job.start(0)
+    job.start(1)
+    observer.observe()
+    with job.path(1).open("r+b") as file:
+        file.seek(getattr(_native.Header, field).offset)
+        file.write(value.to_bytes(4, "little"))
+    seen = observer.observe()
+    assert (sorted(seen.ranks), seen.world_size, seen.ranks[1].generation) == ([0, 1], 4, 0)
+    assert observer.damaged == [job.path(1)]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_a_frame_holds_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
@@ -395,6 +411,9 @@ def test_what_a_still_rank_entered_since_its_last_tick(still: Callable[[bytes], 
         json.dumps({"entries": [{**ENTRY, "collective_seq_id": 4}]}).encode(),
         json.dumps({"entries": [{**ENTRY, "collective_seq_id": 1 << 70}]}).encode(),
         json.dumps({"entries": [{**ENTRY, "process_group": ["1", "another"]}]}).encode(),
+        json.dumps({"entries": [{**ENTRY, "collective_seq_id": float("inf")}]}).encode(),
+        json.dumps({"entries": [{**ENTRY, "time_created_ns": -(10**400)}]}).encode(),
+        json.dumps({"entries": [{**ENTRY, "input_sizes": [[1 << 70]]}]}).encode(),
     ],
 )  # fmt: skip
 def test_still_rank_of_whom_nothing_newer_is_known(

@@ -32,7 +32,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..errors import CorruptDataError, LimitExceededError
-from .model import Communicator, Edge, Life, Operation, Process, Rank, Timing
+from .model import MAX_RANKS, Communicator, Edge, Life, Operation, Process, Rank, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,9 +46,11 @@ _FRESH_SECONDS = 1.0  # a younger tick is as good as one just now: no reason to 
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
 
 _RANK, _GROUP, _DETAIL, _EDGE = 9, 8, 11, 9  # integers of a row, without its length
+_GROUPS, _WORKS = slice(_RANK, None, _GROUP), slice(_RANK + 5, None, _GROUP)  # a rank's: numbers of descriptions
 _MAX_GROUPS = 64  # communicators of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
-_MAX_INTEGERS = 1 << 20  # in the rows of a node
+_MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
+_MAX_VALUE = 1 << 62  # of an integer in a row: what goes further is damage, and would not fit when it is handed on
 _MAX_TEXT = 256
 _NO_DETAIL = (_NONE, _NONE, 0, 0, 0, 0, 0, 0, 0)
 
@@ -136,7 +138,8 @@ class Encoder:
         return tuple(row)
 
     def _work(self, work: Operation) -> int:
-        return self._number("works", work.name, work.dtype, work.numel, work.root, work.signature)
+        texts = work.name[:_MAX_TEXT], work.dtype[:_MAX_TEXT]
+        return self._number("works", *texts, work.numel, work.root, work.signature)
 
     def _details_of(self, rank: Rank) -> Iterator[tuple[tuple[int, int], _Row]]:
         for group in rank.communicators[:_MAX_GROUPS]:
@@ -186,13 +189,13 @@ class Decoder:
             if report["full"]:
                 self._begin()
             clock = report["clock"]
-            if type(clock) is not int:
+            if type(clock) is not int or not 0 <= clock < _MAX_VALUE:
                 raise TypeError
             self._clock = clock
             self._describe(report)
             for rank in report["gone"]:
                 self.num_integers -= len(self._ranks.pop(rank))
-                self._details.pop(rank, None)
+                self.num_integers -= sum(map(len, self._details.pop(rank, {}).values()))
             for link in report["closed"]:
                 del self._edges[link]
             self._take_ranks(_unpack(report["ranks"]))
@@ -215,26 +218,36 @@ class Decoder:
                     raise TypeError
                 if any(type(text) is str and len(text) > _MAX_TEXT for text in entry):
                     raise ValueError
+                if kind == "heads" and not 0 <= entry[0] < entry[1] <= MAX_RANKS:
+                    raise ValueError
                 table.append(tuple(entry))
             if len(table) > _MAX_DESCRIPTIONS:
                 raise LimitExceededError(f"a node describes more than {_MAX_DESCRIPTIONS} {kind}")
 
     def _take_ranks(self, values: _Row) -> None:
-        heads, num_groups, num_works = self._tables["heads"], len(self._tables["groups"]), len(self._tables["works"])
+        """This runs for every rank every second: it is written for speed."""
+        heads, ranks = self._tables["heads"], self._ranks
         position = 0
         while position < len(values):
             length = values[position]
             row = values[position + 1 : position + 1 + length]
-            if not _RANK <= length == len(row) or (length - _RANK) % _GROUP or length > _RANK + _MAX_GROUPS * _GROUP:
+            if not _RANK <= length == len(row) or not 0 <= row[0] < len(heads):
                 raise ValueError
-            if not (0 <= row[0] < len(heads) and _within(row[_RANK::_GROUP], 0, num_groups)):
-                raise IndexError
-            if not _within(row[_RANK + 5 :: _GROUP], _NONE, num_works):
-                raise IndexError
             rank = heads[row[0]][0]
-            self.num_integers += length - len(self._ranks.get(rank, ()))
-            self._ranks[rank] = row
+            known = ranks.get(rank, ())
+            if row[_GROUPS] != known[_GROUPS] or row[_WORKS] != known[_WORKS]:
+                self._check_numbers(row)
+            self.num_integers += length - len(known)
+            ranks[rank] = row
             position += 1 + length
+
+    def _check_numbers(self, row: _Row) -> None:
+        if (len(row) - _RANK) % _GROUP or len(row) > _RANK + _MAX_GROUPS * _GROUP:
+            raise ValueError
+        if not _within(row[_GROUPS], 0, len(self._tables["groups"])):
+            raise IndexError
+        if not _within(row[_WORKS], _NONE, len(self._tables["works"])):
+            raise IndexError
 
     def _take_details(self, values: _Row) -> None:
         for row in _rows(values, _DETAIL):
@@ -242,9 +255,9 @@ class Decoder:
             if rank not in self._ranks or not 0 <= group < len(self._tables["groups"]):
                 raise IndexError
             of_rank = self._details.setdefault(rank, {})
-            if row[2:] == _NO_DETAIL:
-                of_rank.pop(group, None)
-            else:
+            self.num_integers -= len(of_rank.pop(group, ()))
+            if row[2:] != _NO_DETAIL:
+                self.num_integers += _DETAIL
                 of_rank[group] = row
 
     def _take_edges(self, values: _Row) -> None:
@@ -361,8 +374,13 @@ def _pack(rows: Sequence[Sequence[int]]) -> str:
 
 
 def _unpack(text: str) -> _Row:
+    if not text:
+        return ()
     data = binascii.a2b_base64(text)
-    return struct.unpack(f"<{len(data) // 8}q", data)  # raises where the length is none of whole numbers
+    values = struct.unpack(f"<{len(data) // 8}q", data)  # raises where the length is none of whole numbers
+    if not _within(values, -_MAX_VALUE, _MAX_VALUE):
+        raise ValueError
+    return values
 
 
 def _rows(values: _Row, length: int) -> Iterator[_Row]:

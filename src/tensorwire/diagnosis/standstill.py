@@ -89,7 +89,7 @@ def _ask(frame: Path) -> dict[str, _Counts]:
                     entry
                 )
         return {name: _counts(of_group) for name, of_group in groups.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return {}
 
 
@@ -106,5 +106,7 @@ def _counts(entries: list[dict[str, Any]]) -> _Counts:
         for extent in size:
             product *= int(extent)
         numel += product
+    if not 0 <= numel < _MAX_NUMBER:
+        raise ValueError("no number of elements")
     created = time.monotonic() - max(time.time_ns() - int(described["time_created_ns"]), 0) / 1e9  # a wall clock's
     return _Counts(enqueued, completed, str(described["profiling_name"]).partition(":")[2], numel, created)
