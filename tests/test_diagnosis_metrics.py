@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -116,3 +117,30 @@ def test_reader_that_says_nothing_does_not_keep_others_out(monkeypatch: pytest.M
             assert time.monotonic() - start < 4
     finally:
         server.close()
+
+
+def test_reader_that_drips_does_not_keep_others_out(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
+    server = MetricsServer()
+    server.show(view())
+    served = threading.Event()
+    with socket.create_connection(server.address) as slow:
+
+        def drip() -> None:
+            try:
+                while not served.wait(0.05):
+                    slow.sendall(b"x")
+            except OSError:  # it was cut off
+                return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert read(server)
+        finally:
+            served.set()
+            thread.join()
+            server.close()
+    assert capfd.readouterr().err == ""

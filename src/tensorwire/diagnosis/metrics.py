@@ -6,6 +6,7 @@ Metrics are of the job and of suspects: none has a label that takes as many valu
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, get_args
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -14,9 +15,11 @@ from prometheus_client.core import CollectorRegistry, CounterMetricFamily, Gauge
 from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
+from .deadline import DeadlineSocket
 from .model import Code, Level, Life
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator, Mapping
 
     from prometheus_client.core import Metric
@@ -42,7 +45,7 @@ class MetricsServer:
         self._collector = _Collector()
         registry = CollectorRegistry()
         registry.register(self._collector)
-        self._server = make_server(host, port, make_wsgi_app(registry), WSGIServer, _Handler)
+        self._server = make_server(host, port, make_wsgi_app(registry), _Server, _Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True
         )
@@ -63,8 +66,19 @@ class MetricsServer:
         self._thread.join()
 
 
+class _Server(WSGIServer):
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        reader = DeadlineSocket(fileno=connection.detach())
+        reader.deadline = time.monotonic() + _Handler.timeout
+        return reader, address
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Readers that are too slow, or go away, are no news."""
+
+
 class _Handler(WSGIRequestHandler):
-    timeout = _READ_SECONDS  # a reader that sends nothing must not keep the others out
+    timeout = _READ_SECONDS  # for a request: a reader that sends little or nothing must not keep the others out
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Requests are no news."""

@@ -9,7 +9,10 @@ import ctypes
 import http.client
 import os
 import socket
+import time
 from typing import TYPE_CHECKING
+
+from .deadline import DeadlineSocket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,13 +60,15 @@ class _Connection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
+        self._seconds = timeout
 
     def connect(self) -> None:
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock = connected = DeadlineSocket(socket.AF_UNIX)
         try:
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
+            connected.deadline = time.monotonic() + self._seconds
+            connected.settimeout(self._seconds)
+            connected.connect(f"/proc/self/fd/{directory}/{self._path.name}")
         finally:
             os.close(directory)
 
