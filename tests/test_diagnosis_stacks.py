@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -186,6 +187,25 @@ def test_stack_file_that_is_a_link_is_left_alone(start: Start, tmp_path: Path) -
     assert victim.read_text() == "data"
 
 
+@pytest.mark.usefixtures("no_py_spy")
+def test_stack_file_that_becomes_a_link_is_left_alone(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = start("listens", "stuck_in_sleep")
+    victim = tmp_path / "precious"
+    victim.write_text("data")
+    path, owner = stacks.stack_path(target.frame), stacks._owner
+
+    def swap(pid: int) -> int:
+        path.unlink()
+        path.symlink_to(victim)
+        return owner(pid)
+
+    monkeypatch.setattr(stacks, "_owner", swap)
+    stacks.fetch(target)
+    assert victim.read_text() == "data"
+
+
 def test_rank_that_does_not_listen_is_asked_through_its_worker_server(
     start: Start,
 ) -> None:
@@ -204,4 +224,26 @@ def test_rank_that_does_not_listen_is_asked_through_its_worker_server(
         thread = threading.Thread(target=answer)
         thread.start()
         assert stacks.fetch(target) == "stack"
+        thread.join()
+
+
+def test_worker_server_that_drips_is_given_up(tmp_path: Path) -> None:
+    """No byte is late; the answer is."""
+    frame = tmp_path / "rank-0-0.frame"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(worker_server.socket_path(frame)))
+        server.listen(1)
+
+        def drip() -> None:
+            connection = server.accept()[0]
+            with connection, contextlib.suppress(OSError):
+                connection.recv(4096)
+                for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstack":
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(TimeoutError):
+            worker_server.dump_traceback(frame, timeout=0.2)
         thread.join()

@@ -110,19 +110,22 @@ def _catches(pid: int) -> bool:
 
 
 def _signal(target: Target) -> str:
-    path = stack_path(target.frame)
     try:
-        if not _catches(target.pid) or path.is_symlink() or path.stat().st_uid != _owner(target.pid):
+        if not _catches(target.pid):
             raise _UnavailableError("it does not listen to a signal")
-        os.truncate(path, 0)
-        _send_signal(target)
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        size = 0
-        while time.monotonic() < deadline:
-            time.sleep(0.02)
-            before, size = size, path.stat().st_size
-            if size and size == before:
-                with path.open("rb") as file:
+        # One file from here on, and no link to another: it is emptied.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(stack_path(target.frame), flags), "r+b", buffering=0) as file:
+            if os.fstat(file.fileno()).st_uid != _owner(target.pid):
+                raise _UnavailableError("it does not listen to a signal")
+            file.truncate(0)
+            _send_signal(target)
+            deadline = time.monotonic() + _ANSWER_SECONDS
+            size = 0
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                before, size = size, os.fstat(file.fileno()).st_size
+                if size and size == before:
                     return file.read(_MAX_NBYTES).decode(errors="replace")
     except OSError as error:
         raise _UnavailableError(f"it cannot be sent a signal ({error})") from None
