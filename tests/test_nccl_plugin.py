@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tensorwire import diagnosis
-from tensorwire.diagnosis import _native, frame, nccl_plugin_path
+from tensorwire.diagnosis import _native, frame, nccl_plugin_path, probe
 from tensorwire.diagnosis.observe import Observer
 from tensorwire.diagnosis.process import read_stat
 
@@ -133,6 +133,18 @@ def test_both_name_a_run_without_an_id(rank, tmp_path):
     start_ticks = read_stat(os.getpid()).start_ticks
     assert process.pid == read.pid
     assert read.run == _native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
+
+
+@pytest.mark.parametrize("local", [{"LOCAL_WORLD_SIZE": "2"}, {}], ids=["torchrun", "another launcher"])
+def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypatch):
+    meeting = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    launcher = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", **meeting, **local}
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    rank(RANK="1", TORCHELASTIC_RUN_ID="none")
+    read = frame.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    assert read.run == _native.hash64(probe._run_id().encode()) == _native.hash64(b"node0:29500")
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch):

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from probe_jobs import PROBE, environment, run
 
-from tensorwire.diagnosis import frame
+from tensorwire.diagnosis import _native, frame
 from tensorwire.diagnosis.frame import Frame, frame_path, read_control, read_frame, write_control
+from tensorwire.diagnosis.process import read_stat
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
 
@@ -115,6 +116,20 @@ def test_files_are_private(directory: Path, script: Path) -> None:
     run_rank(script, "", directory)
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o710, 0o701, 0o755, 0o770])
+def test_a_directory_that_others_may_enter_is_refused(mode: int, directory: Path, script: Path) -> None:
+    directory.mkdir()
+    directory.chmod(mode)
+    done = run_rank(script, "print('trained')", directory)
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    assert f"(mode {mode:04o}): chmod 700 it" in done.stderr
+    assert str(directory) in done.stderr
+    assert not list(directory.iterdir())
+    directory.chmod(0o700)
+    run_rank(script, "", directory)
+    assert left(directory).farewell == "exit 0"
 
 
 def test_forked_children_do_not_write(directory: Path, script: Path) -> None:
@@ -230,6 +245,35 @@ def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: py
     alive.wait()
     alive.stdout.close()
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"young", "lives"}
+
+
+MEETING = {"MASTER_ADDR": "node0.example", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "run_id"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "mine", **MEETING}, "mine"),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4", **MEETING}, "node0.example:29500"),
+        ({"LOCAL_WORLD_SIZE": "", **MEETING}, "node0.example:29500"),  # srun and mpirun do not tell
+        (MEETING, "node0.example:29500"),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "8", **MEETING}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"}, None),
+    ],
+    ids=["its id", "torchrun on two nodes", "empty", "another launcher", "torchrun on one node", "nowhere to meet"],
+)
+def test_ranks_of_one_job_name_the_same_run(
+    launcher: dict[str, str], run_id: str | None, directory: Path, script: Path
+) -> None:
+    """On all of its nodes, where the launcher has no id; on one node, apart from other jobs."""
+    if run_id is None:
+        parent = read_stat(os.getpid())
+        assert parent is not None
+        run_id = f"run-{os.getpid()}-{parent.start_ticks}"
+    script.touch()
+    done = run([*PROBE, str(script)], environment(directory, RANK="3", WORLD_SIZE="8", **launcher))
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert left(directory).run == _native.hash64(run_id.encode())
 
 
 def test_run_directories_are_named_safely(monkeypatch: pytest.MonkeyPatch) -> None:

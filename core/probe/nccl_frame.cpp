@@ -27,7 +27,7 @@ int number_of(const char* variable, int otherwise) {
   return *end == '\0' && number >= 0 && number <= INT_MAX ? static_cast<int>(number) : otherwise;
 }
 
-// One that is ours and that nobody else may write to, made if it is not there. 0 or an errno.
+// One that is ours and that nobody else may enter, made if it is not there. 0 or an errno.
 int make_directory(char* path) {
   struct stat facts;
   for (char* slash = std::strchr(path + 1, '/'); slash != nullptr; slash = std::strchr(slash + 1, '/')) {
@@ -37,7 +37,7 @@ int make_directory(char* path) {
   }
   if (mkdir(path, 0700) != 0 && errno != EEXIST) return errno;
   if (lstat(path, &facts) != 0) return errno;
-  const bool is_ours = S_ISDIR(facts.st_mode) && facts.st_uid == getuid() && (facts.st_mode & 022) == 0;
+  const bool is_ours = S_ISDIR(facts.st_mode) && facts.st_uid == getuid() && (facts.st_mode & 077) == 0;
   return is_ours ? 0 : EPERM;
 }
 
@@ -77,11 +77,18 @@ bool is_left_behind(const char* path) {
          probe::start_time(frame.header.pid) != frame.header.start_time;
 }
 
-// The launcher's id of the run; where it has none, one that its ranks on this node share, as diagnosis/probe.py has it.
+// The launcher's id of the run; where it has none, one that its ranks share, as diagnosis/probe.py has it: on several
+// nodes the address at which they meet, on one the launcher.
 const char* identify_run() {
-  static char made[64];
+  static char made[512];
   const char* given = text_of("TORCHELASTIC_RUN_ID", "none");
   if (std::strcmp(given, "none") != 0) return given;
+  const char* address = text_of("MASTER_ADDR", nullptr);
+  const char* port = text_of("MASTER_PORT", nullptr);
+  if (address != nullptr && port != nullptr && number_of("WORLD_SIZE", 1) > number_of("LOCAL_WORLD_SIZE", 0)) {
+    std::snprintf(made, sizeof(made), "%s:%s", address, port);
+    return made;
+  }
   const auto launcher = static_cast<uint32_t>(getppid());
   std::snprintf(made, sizeof(made), "run-%u-%" PRIu64, launcher, probe::start_time(launcher));
   return made;

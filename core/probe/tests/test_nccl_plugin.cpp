@@ -246,6 +246,46 @@ void a_directory_for_the_run() {
   rmdir(user);
 }
 
+uint64_t run_of_this_process() {
+  Nccl6 nccl;
+  return read_frame().header.run;
+}
+
+uint64_t hash_of(const char* run) { return tw_probe_hash(run, std::strlen(run)); }
+
+void several_nodes_without_a_run_id_are_one_run() {
+  setenv("TORCHELASTIC_RUN_ID", "none", 1);
+  setenv("MASTER_ADDR", "node0.example", 1);
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("LOCAL_WORLD_SIZE", "8", 1);
+  CHECK(run_of_this_process() == hash_of("node0.example:29500"));
+}
+
+void a_launcher_that_does_not_count_local_ranks() {
+  unsetenv("TORCHELASTIC_RUN_ID");
+  unsetenv("LOCAL_WORLD_SIZE");
+  setenv("MASTER_ADDR", "10.0.0.1", 1);
+  setenv("MASTER_PORT", "4711", 1);
+  CHECK(run_of_this_process() == hash_of("10.0.0.1:4711"));
+}
+
+void a_run_id_comes_before_an_address() {
+  setenv("TORCHELASTIC_RUN_ID", "mine", 1);
+  setenv("MASTER_ADDR", "10.0.0.1", 1);
+  setenv("MASTER_PORT", "4711", 1);
+  CHECK(run_of_this_process() == hash_of("mine"));
+}
+
+void on_one_node_the_launcher_names_the_run() {
+  unsetenv("TORCHELASTIC_RUN_ID");
+  setenv("MASTER_ADDR", "10.0.0.1", 1);
+  setenv("MASTER_PORT", "4711", 1);
+  setenv("LOCAL_WORLD_SIZE", "16", 1);  // all that there are
+  const auto launcher = static_cast<uint32_t>(getppid());
+  const std::string run = "run-" + std::to_string(launcher) + "-" + std::to_string(tw::probe::start_time(launcher));
+  CHECK(run_of_this_process() == hash_of(run.c_str()));
+}
+
 void without_a_launcher_the_communicator_names_the_rank() {
   for (const char* variable : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"}) unsetenv(variable);
   setenv("LOCAL_RANK", "many", 1);
@@ -267,8 +307,8 @@ void no_frame_no_plugin() {
   profiler->finalize(context);
 }
 
-void a_directory_that_others_may_write_to() {
-  CHECK(chmod(directory, 0770) == 0);
+void a_directory_that_others_may_enter() {
+  CHECK(chmod(directory, 0755) == 0);
   auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
   void* context = nullptr;
   int mask = 0;
@@ -290,9 +330,13 @@ constexpr Case kCases[] = {
     TW_CASE(a_frame_left_behind_is_replaced),
     TW_CASE(a_frame_of_a_process_that_lives_is_not),
     TW_CASE(a_directory_for_the_run),
+    TW_CASE(several_nodes_without_a_run_id_are_one_run),
+    TW_CASE(a_launcher_that_does_not_count_local_ranks),
+    TW_CASE(a_run_id_comes_before_an_address),
+    TW_CASE(on_one_node_the_launcher_names_the_run),
     TW_CASE(without_a_launcher_the_communicator_names_the_rank),
     TW_CASE(no_frame_no_plugin),
-    TW_CASE(a_directory_that_others_may_write_to),
+    TW_CASE(a_directory_that_others_may_enter),
 };
 
 }  // namespace

@@ -236,13 +236,16 @@ def make_directory(path: Path) -> None:
     """Make it with mode 0700, or make sure that it is ours alone.
 
     Raises:
-        OSError: it cannot be made, or others may write there.
+        OSError: it cannot be made, or others may enter it.
     """
     for folder in dict.fromkeys((root_directory(), path) if root_directory() in path.parents else (path,)):
         folder.mkdir(0o700, parents=True, exist_ok=True)
         facts = folder.lstat()
-        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
             raise OSError(errno.EPERM, "not a directory that is ours alone", str(folder))
+        if facts.st_mode & 0o077:
+            mode = stat.S_IMODE(facts.st_mode)
+            raise OSError(errno.EPERM, f"others may enter this directory (mode {mode:04o}): chmod 700 it", str(folder))
 
 
 def frame_path(directory: Path, rank: int, restart_count: int) -> Path:

@@ -6,6 +6,7 @@ fails in it costs the job a line on stderr and the probe, never the job.
 Environment:
     RANK, WORLD_SIZE, LOCAL_RANK: as torchrun sets them; without RANK the probe waits for init_process_group.
     TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: identity of the job and the generation of its ranks.
+    MASTER_ADDR, MASTER_PORT: identity of a job on several nodes (WORLD_SIZE above LOCAL_WORLD_SIZE) that has no run id.
     TENSORWIRE_PROBE_DIR: the directory of the frames, instead of /dev/shm/tensorwire-<uid>/<run id>.
 """
 
@@ -180,6 +181,7 @@ class _Looks:
         from .dispatch import Dispatcher
         from .flight_recorder import FlightRecorder
         from .groups import Groups
+        from .messages import Messages
 
         self._directory = path.parent
         self._lock = threading.Lock()
@@ -189,6 +191,7 @@ class _Looks:
             FlightRecorder(handle, groups, _dump(function)) for function in recorders.values() if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
+        self._messages = Messages(handle, groups, path)
         with suppress(OSError, RuntimeError, ImportError):
             worker_server.start(path)
             _native().set_flag(handle, _native().SOCKET, True)
@@ -199,6 +202,7 @@ class _Looks:
         with self._lock:
             for recorder in self._recorders:
                 recorder.look()
+            self._messages.look()
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
@@ -235,10 +239,17 @@ def _initialized_distributed() -> Any:
 
 
 def _run_id() -> str:
-    """The launcher's id of the run; where it has none, one that its ranks on this node share."""
-    run_id = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    """The launcher's id of the run; where it has none, one that its ranks share.
+
+    On several nodes, or where it is unknown on how many, that is the address at which they meet; on one, the launcher.
+    """
+    environment = os.environ
+    run_id = environment.get("TORCHELASTIC_RUN_ID", "")
     if run_id not in ("", "none"):
         return run_id
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if address and port and int(environment.get("WORLD_SIZE") or 1) > int(environment.get("LOCAL_WORLD_SIZE") or 0):
+        return f"{address}:{port}"
     parent = process.read_stat(os.getppid())
     return f"run-{os.getppid()}-{parent.start_ticks if parent else 0}"
 
