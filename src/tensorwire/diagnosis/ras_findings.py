@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .analyzer import words
+from .analyzer.job import MAX_SUSPECTS
 from .model import Finding
 
 if TYPE_CHECKING:
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
 
     from .nccl_ras import RasCommunicator, RasProcess, RasStatus
 
-_MAX_SUSPECTS = 5
 _STANDS_STILL = 0.7  # RAS counts launches: the ranks behind may be in a long kernel, or about to launch
 _GIVEN_UP = 0.8
 
@@ -31,7 +32,7 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
                 "TW-LOST",
                 "finding",
                 seconds,
-                ranks[:_MAX_SUSPECTS],
+                ranks[:MAX_SUSPECTS],
                 [],
                 "",
                 f"NCCL has given up {_processes(after.dead)}",
@@ -52,11 +53,7 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
     counts = sorted((count for count in group.counts if count.function == function), key=lambda count: count.launched)
     lowest, highest = counts[0], counts[-1]
     title = f"communicator {group.hash}"
-    who = f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:_MAX_SUSPECTS]))}"
-    if not ranks:
-        who = f"{lowest.num_ranks} ranks that RAS does not name"
-    elif len(ranks) > _MAX_SUSPECTS:
-        who += f" and {len(ranks) - _MAX_SUSPECTS} more"
+    who = words.ranks(ranks) if ranks else f"{lowest.num_ranks} ranks that RAS does not name"
     evidence = [
         f"{count.num_ranks} of {group.size} ranks have launched {function} {count.launched} times"
         for count in counts[:4]
@@ -65,14 +62,14 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
     members = {member.rank: member for member in [*group.ranks, *group.missing]}
     evidence += [
         f"rank {rank} is pid {member.process.pid} on {member.process.host}"
-        for rank in ranks[:_MAX_SUSPECTS]
+        for rank in ranks[:MAX_SUSPECTS]
         if (member := members.get(rank)) is not None and member.process is not None
     ]
     return Finding(
         "TW-H1" if ranks else "TW-UNKNOWN",
         "finding",
         seconds,
-        ranks[:_MAX_SUSPECTS],
+        ranks[:MAX_SUSPECTS],
         [],
         title,
         f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and nobody goes on",
@@ -84,5 +81,5 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
 
 def _processes(processes: Iterable[RasProcess]) -> str:
     named = [f"pid {process.pid} on {process.host}" for process in processes]
-    more = f" and {len(named) - _MAX_SUSPECTS} more" if len(named) > _MAX_SUSPECTS else ""
-    return ", ".join(named[:_MAX_SUSPECTS]) + more
+    more = f" and {len(named) - MAX_SUSPECTS} more" if len(named) > MAX_SUSPECTS else ""
+    return ", ".join(named[:MAX_SUSPECTS]) + more

@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
-from .job import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Code, Process
-    from .job import Group, Job
+    from .job import Group, Job, Verdict
     from .rounds import Rounds
     from .transport import Blame, Transport
 
@@ -178,26 +176,13 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], confidence: f
         if rounds.p_is_valid
         else "P means nothing here: rooted or pairwise rounds, or a group of two; judged by who waits for whom"
     )
-    factor, reasons = job.doubts(group, suspects[:5])
+    evidence += facts
     untimed = [number for number in group.members if number not in rounds.mean]
     if untimed:
-        factor *= 0.8
-        reasons.append(f"no times of {words.ranks(untimed)}")
-    return Verdict(
-        "slow",
-        Finding(
-            code,
-            "finding",
-            job.time,
-            suspects[:5],
-            [],
-            group.title,
-            summary,
-            evidence + facts + reasons,
-            confidence * factor,
-            victims=len(group.members) - len(suspects),
-        ),
-    )
+        confidence *= 0.8
+        evidence.append(f"no times of {words.ranks(untimed)}")
+    victims = len(group.members) - len(suspects)
+    return job.verdict("slow", code, group, suspects, summary, evidence, confidence, victims=victims)
 
 
 def _waits(job: Job, one: Slow, history: Sequence[Look]) -> list[str]:

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..model import Communicator
+from ..model import Communicator, Finding
 from . import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from ..model import Edge, Finding, Rank, Thresholds
+    from ..model import Code, Edge, Level, Rank, Thresholds
 
-PAIRWISE = frozenset({"send", "recv", "isend", "irecv", "recv_any_source", "recvAnysource"})
+PAIRWISE = frozenset({"send", "recv"})
+MAX_SUSPECTS = 5
 _STALE_SECONDS = 3.0  # the probe ticks many times a second
 
 
@@ -45,7 +46,7 @@ class Group:
         return {
             number: member.operation.root
             for number, member in self.members.items()
-            if member.operation is not None and member.operation.name in PAIRWISE and member.operation.root >= 0
+            if member.operation is not None and member.operation.is_pairwise and member.operation.root >= 0
         }
 
 
@@ -88,6 +89,37 @@ class Job:
         if len(group.members) >= group.size:
             return []
         return [number for number in range(self.world_size) if number not in self.ranks]
+
+    def verdict(
+        self,
+        kind: str,
+        code: Code,
+        group: Group,
+        suspects: Sequence[int],
+        summary: str,
+        evidence: list[str],
+        confidence: float,
+        *,
+        victims: int,
+        level: Level = "finding",
+        sides: Sequence[list[int]] = (),
+    ) -> Verdict:
+        """On a group. It names the first few suspects; what is doubtful about it lowers its confidence, and is told."""
+        named = list(suspects[:MAX_SUSPECTS])
+        factor, reasons = self.doubts(group, named)
+        finding = Finding(
+            code,
+            level,
+            self.time,
+            named,
+            list(sides),
+            group.title,
+            summary,
+            evidence + reasons,
+            confidence * factor,
+            victims=victims,
+        )
+        return Verdict(kind, finding)
 
     def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[float, list[str]]:
         """What makes a verdict on this group less certain: a factor for its confidence, and the reasons."""

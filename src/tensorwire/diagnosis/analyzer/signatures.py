@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
-from .job import PAIRWISE, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..model import Operation
-    from .job import Group, Job
+    from .job import Group, Job, Verdict
 
 # Their inputs may differ in size between ranks.
-_UNEVEN = frozenset({"all_to_all", "alltoall", "all_to_all_single", "all_gather", "allgather", "gather", "scatter"})
+_UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})
 
 
 def sides(operations: dict[int, Operation]) -> list[list[int]]:
@@ -48,7 +46,7 @@ def mismatch(job: Job) -> Verdict | None:
         by_sequence: dict[int, dict[int, Operation]] = {}
         for number, communicator in group.members.items():
             operation = communicator.operation
-            if operation is not None and operation.name not in PAIRWISE:
+            if operation is not None and not operation.is_pairwise:
                 by_sequence.setdefault(operation.sequence, {})[number] = operation
         for sequence in sorted(by_sequence):
             found = sides(by_sequence[sequence])
@@ -67,7 +65,6 @@ def inconsistent(
     described = {words.call(operations[side[0]]) for side in found}
     if len(described) < len(found):
         evidence.append("the signatures of these calls differ, though what is known of them reads the same")
-    factor, reasons = job.doubts(group, suspects)
     if suspects:
         summary = (
             f"{words.ranks(suspects)} called {words.call(operations[suspects[0]])} as #{sequence} of {group.title}, "
@@ -76,18 +73,14 @@ def inconsistent(
     else:
         parts = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in found[:4]]
         summary = f"ranks disagree on #{sequence} of {group.title}, and which are wrong is unknown: {', '.join(parts)}"
-    return Verdict(
+    return job.verdict(
         "hang",
-        Finding(
-            "TW-H2",
-            "finding",
-            job.time,
-            suspects[:5],
-            [] if majority else found,
-            group.title,
-            summary,
-            evidence + reasons,
-            (0.95 if majority else 0.9) * factor,
-            victims=len(group.members) - len(suspects),
-        ),
+        "TW-H2",
+        group,
+        suspects,
+        summary,
+        evidence,
+        0.95 if majority else 0.9,
+        victims=len(group.members) - len(suspects),
+        sides=[] if majority else found,
     )

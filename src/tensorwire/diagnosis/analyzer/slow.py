@@ -6,10 +6,8 @@ from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
 from .blame import Slow, judge
-from .job import Verdict
 from .pace import STEPS, Pace
 from .rounds import ENOUGH, Timer
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..model import Process, Thresholds
-    from .job import Job
+    from .job import Job, Verdict
     from .transport import Transport
 
 _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
@@ -139,24 +137,17 @@ class SlowWatch:
         group = job.groups[max(slow, key=lambda group_id: (len(job.groups[group_id].members), group_id))]
         pace = self._paces[group.id]
         normal = pace.seconds / pace.slowdown
-        factor, reasons = job.doubts(group, ())
-        return Verdict(
+        return job.verdict(
             "slow",
-            Finding(
-                "TW-UNKNOWN",
-                "finding",
-                job.time,
-                [],
-                [],
-                group.title,
-                f"{group.title} takes {pace.slowdown:.1f} times as long per operation as before, and who is to blame "
-                "is unknown: no completion times",
-                [
-                    f"{words.seconds(pace.seconds)} per operation, {words.seconds(normal)} before",
-                    "operations were to be timed, but no times of the same rounds came from most of the ranks",
-                    *reasons,
-                ],
-                0.3 * factor,
-                victims=len(group.members),
-            ),
+            "TW-UNKNOWN",
+            group,
+            [],
+            f"{group.title} takes {pace.slowdown:.1f} times as long per operation as before, and who is to blame is "
+            "unknown: no completion times",
+            [
+                f"{words.seconds(pace.seconds)} per operation, {words.seconds(normal)} before",
+                "operations were to be timed, but no times of the same rounds came from most of the ranks",
+            ],
+            0.3,
+            victims=len(group.members),
         )
