@@ -1,7 +1,8 @@
-"""What is written down twice agrees: the README's example runs, and the binding has the numbers of the C header."""
+"""What is written down twice agrees: the README's example runs, and the bindings have the numbers of the C headers."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire import _core
+from tensorwire.diagnosis import _native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +37,33 @@ def test_the_binding_has_the_fields_of_the_header(repository: Path) -> None:
         declared = re.findall(r"^  \w+ (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
         assert declared
         assert [field[0] for field in binding._fields_] == declared
+
+
+def test_the_transcript_of_the_readme_points_into_the_example(repository: Path) -> None:
+    places = re.findall(r'File "examples/hang\.py", line (\d+) in (\w+)', (repository / "README.md").read_text())
+    assert [function for _, function in places] == ["load_batch", "train"]
+    lines = (repository / "examples/hang.py").read_text().splitlines()
+    assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]
+
+
+def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
+    header = (repository / "core/probe/frame.h").read_text()
+    declared = {
+        re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
+        for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
+    }
+    bound = {name: value for name, value in vars(_native).items() if name.isupper() and type(value) is int}
+    assert bound.pop("UNKNOWN_NBYTES") == 2**64 - 1  # all ones, in words
+    assert bound == {name: declared[name] for name in bound}
+    assert len(bound) > 10
+
+
+def test_the_binding_has_the_fields_of_the_frame(repository: Path) -> None:
+    header = (repository / "core/probe/frame.h").read_text()
+    for name in ("Slot", "Header", "ControlEntry", "Control", "Identity", "OperationInfo"):
+        (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
+        declared = re.findall(r"^  (?:const )?\w+\*? (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
+        assert declared
+        assert [field[0] for field in getattr(_native, name)._fields_] == declared
+    for name, size in re.findall(r"^static_assert\(sizeof\((\w+)\) == (\w+)\);", header, re.MULTILINE):
+        assert ctypes.sizeof(getattr(_native, name)) == (4096 if size == "kPageNbytes" else int(size))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from pathlib import Path
+
+from ._installed import find_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 ARMED = 1
@@ -28,6 +28,7 @@ PAIR = 16
 
 FOREVER = 1
 NUM_SLOTS = 32
+NUM_CONTROL_ENTRIES = 253
 NO_NAME = 255
 NO_ROOT = 65535
 UNKNOWN_NBYTES = 2**64 - 1
@@ -37,8 +38,6 @@ _i32, _i64, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
 class Slot(ctypes.Structure):
-    """Slot"""
-
     _fields_ = [
         ("lock", _u32),
         ("operation", _u8),
@@ -69,8 +68,6 @@ class Slot(ctypes.Structure):
 
 
 class Header(ctypes.Structure):
-    """Header"""
-
     _fields_ = [
         ("magic", _u64),
         ("layout", _u32),
@@ -96,20 +93,14 @@ class Header(ctypes.Structure):
 
 
 class Frame(ctypes.Structure):
-    """Frame"""
-
     _fields_ = [("header", Header), ("slots", Slot * NUM_SLOTS)]
 
 
 class ControlEntry(ctypes.Structure):
-    """ControlEntry"""
-
     _fields_ = [("id", _u64), ("first_sequence", _u64)]
 
 
 class Control(ctypes.Structure):
-    """Control"""
-
     _fields_ = [
         ("magic", _u64),
         ("layout", _u32),
@@ -119,13 +110,11 @@ class Control(ctypes.Structure):
         ("num_rounds", _u32),
         ("num_entries", _u32),
         ("reserved", _u8 * 16),
-        ("entries", ControlEntry * 253),
+        ("entries", ControlEntry * NUM_CONTROL_ENTRIES),
     ]
 
 
 class Identity(ctypes.Structure):
-    """Identity"""
-
     _fields_ = [
         ("run_id", ctypes.c_char_p),
         ("rank", _i32),
@@ -136,8 +125,6 @@ class Identity(ctypes.Structure):
 
 
 class OperationInfo(ctypes.Structure):
-    """OperationInfo"""
-
     _fields_ = [
         ("sequence", _u64),
         ("signature", _u64),
@@ -150,17 +137,7 @@ class OperationInfo(ctypes.Structure):
     ]
 
 
-def _find() -> str:
-    # An editable install has the library in another entry of the package's path than the Python files.
-    folders: Sequence[str] = sys.modules[__package__].__path__
-    for folder in folders:
-        path = Path(folder) / "_tensorwire_probe.so"
-        if path.exists():
-            return str(path)
-    raise ImportError(f"_tensorwire_probe.so is not in {', '.join(folders)}: build or reinstall tensorwire")
-
-
-_path = _find()
+_path = str(find_library("_tensorwire_probe.so"))
 _library, _quick_library = ctypes.CDLL(_path), ctypes.PyDLL(_path)
 
 

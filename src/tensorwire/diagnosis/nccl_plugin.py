@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-_NAME = "libnccl-profiler-tensorwire.so"
+from ._installed import find_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def nccl_plugin_path() -> Path:
@@ -14,10 +16,4 @@ def nccl_plugin_path() -> Path:
     Raises:
         FileNotFoundError: this installation has none.
     """
-    # An editable install has the library in another entry of the package's path than the Python files.
-    folders = list(sys.modules[__package__].__path__)
-    for folder in folders:
-        path = Path(folder) / _NAME
-        if path.exists():
-            return path.resolve()
-    raise FileNotFoundError(f"{_NAME} is not in {', '.join(folders)}: build or reinstall tensorwire")
+    return find_library("libnccl-profiler-tensorwire.so").resolve()
