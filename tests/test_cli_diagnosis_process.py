@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,12 +64,14 @@ def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     program = [sys.executable, "-m", "tensorwire"]
+    pytest.importorskip("prometheus_client")
     options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
+    options += ["--metrics-port", "0"]
     with contextlib.ExitStack() as stack:
         analyzer = stack.enter_context(service([*program, "analyzer", *options]))
         assert analyzer.stderr is not None
         assert analyzer.stdout is not None
-        address = analyzer.stderr.readline().rpartition(" at ")[2].strip()
+        metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
         options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
         agent = stack.enter_context(service([*program, "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
@@ -77,11 +80,27 @@ def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (3, "")
         assert json.loads(answer.stdout)["findings"][0]["summary"] == finding["summary"]
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as served:
+            assert b'tensorwire_findings{code="TW-H1"} 1.0' in served.read()
         for process, code in ((agent, 0), (analyzer, 3)):
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=20) == code
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
+
+
+def test_an_agent_may_start_before_the_job(frames: Path, tmp_path: Path) -> None:
+    key, directory = tmp_path / "job.key", tmp_path / "later"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    command = [sys.executable, "-m", "tensorwire", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
+    with service([*command, "--dir", str(directory)]) as agent:
+        assert agent.stderr is not None
+        assert "no frames of ranks in" in agent.stderr.readline()
+        frames.rename(directory)
+        assert "no analyzer at 127.0.0.1:1" in agent.stderr.readline()
+        agent.send_signal(signal.SIGINT)
+        assert agent.wait(timeout=20) == 0
 
 
 @contextlib.contextmanager
