@@ -314,7 +314,7 @@ def _span(start: float, end: float) -> str:
 
 
 def _count(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _milliseconds(value: float) -> str:
