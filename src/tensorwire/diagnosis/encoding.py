@@ -235,7 +235,7 @@ class Decoder:
                 raise ValueError
             rank = heads[row[0]][0]
             known = ranks.get(rank, ())
-            if row[_GROUPS] != known[_GROUPS] or row[_WORKS] != known[_WORKS]:
+            if length != len(known) or row[_GROUPS] != known[_GROUPS] or row[_WORKS] != known[_WORKS]:
                 self._check_numbers(row)
             self.num_integers += length - len(known)
             ranks[rank] = row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -32,6 +33,11 @@ _MIN_ROUNDS = 12
 _WINDOW = 0.1  # of slow_seconds
 _MAX_STACK = 1 << 16
 _MAX_NAME = 256
+
+
+def next_look(start: float, end: float) -> float:
+    """When an analysis is due after one that took from `start` to `end`: agents report all the same."""
+    return max(start + _INTERVAL_SECONDS, end + (end - start) / _MAX_SHARE)
 
 
 class Hands(Protocol):
@@ -65,7 +71,10 @@ class Desk:
         wanted = self._analyzer.wants_arming() or {}
         if wanted != self._armed[0]:
             self._armed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
-            self._hands.arm(*self._armed)
+            try:
+                self._hands.arm(*self._armed)
+            except OSError as error:  # hangs show without times
+                _log.warning("operations cannot be timed: %s", error)
         now = observation.time
         self._asked = {rank: time for rank, time in self._asked.items() if now - time < _ASK_AGAIN_SECONDS}
         for rank in self._analyzer.wants_stacks():
@@ -122,7 +131,8 @@ class LocalJob:
     def close(self) -> None:
         """Stop timing, if it was asked for."""
         if self._desk.armed[0]:
-            self._node.arm({}, 0)
+            with suppress(OSError):
+                self._node.arm({}, 0)
         self._node.close()
 
 
@@ -183,7 +193,7 @@ class JobService:
         counters.num_refused, counters.num_agents = self._listener.num_refused, len(self._agents)
         view = View(observation, findings, counters)
         self._keep(lambda journal: journal.write(observation, findings))
-        self._due = max(start + _INTERVAL_SECONDS, end + (end - start) / _MAX_SHARE)
+        self._due = next_look(start, end)
         return view
 
     def arm(self, first: dict[str, int], num_rounds: int) -> None:
@@ -221,7 +231,8 @@ class JobService:
         if run_id != self._nodes.run_id:
             if self._agents:
                 raise TensorwireError(
-                    f"this analyzer is for run {self._nodes.run_id!r}, not {run_id!r}", advice="start one for each job"
+                    f"this analyzer is for run {self._nodes.run_id!r}, not {run_id!r}",
+                    advice="start one for each job, and give torchrun the same --rdzv-id on all nodes of a job",
                 )
             self._begin(run_id)
         now = time.monotonic()

@@ -204,7 +204,7 @@ class Connection:
         if not hmac.compare_digest(tag, expected):
             raise RefusedError("a message is not signed with the key of this job", advice="use one key file everywhere")
         try:
-            message = json.loads(text)
+            message = json.loads(text.decode())
         except (ValueError, RecursionError):
             message = None
         if type(message) is not dict:
