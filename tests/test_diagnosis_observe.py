@@ -19,6 +19,7 @@ from processes import bare_python
 from tensorwire.diagnosis import _native, control, frame, standstill
 from tensorwire.diagnosis.encoding import Encoder
 from tensorwire.diagnosis.model import Operation
+from tensorwire.diagnosis.node import LocalNode
 from tensorwire.diagnosis.observe import Observer
 
 if TYPE_CHECKING:
@@ -443,6 +444,19 @@ def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None
     request = frame.read_control(tmp_path)
     assert request is not None
     assert (len(request.first), request.num_rounds) == (253, 65535)
+
+
+def test_communicators_of_the_node_come_first(job: Job) -> None:
+    job.start()
+    node = LocalNode(job.directory, "node")
+    try:
+        node.observe()
+        node.arm({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
+    finally:
+        node.close()
+    request = frame.read_control(job.directory)
+    assert request is not None
+    assert request.first[0xC0FFEE] == 42
 
 
 @pytest.mark.parametrize("identity", ["", "pg"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .frame import write_control
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_MAX_COMMUNICATORS = 253  # of a request
+_MAX_COMMUNICATORS = 253  # that a control page has room for
 _MAX_ROUNDS = 65535
 
 
@@ -20,14 +21,15 @@ def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
     Args:
         directory: of the frames.
         first: the sequence numbers that windows begin at, by communicator id: the same on all nodes, and beyond what
-            any rank has entered. A rank that is past it already joins with a later window.
+            any rank has entered. A rank that is past it already joins with a later window. Those of this node come
+            first: of more than 253 the rest is left out, and windows of it begin wherever each rank is.
         num_rounds: of a window.
 
     Raises:
         ValueError: an id is not one of a communicator.
         OSError: the control page cannot be written.
     """
-    entries = {int(identity, 16): sequence for identity, sequence in sorted(first.items())[:_MAX_COMMUNICATORS]}
+    entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), _MAX_COMMUNICATORS)}
     write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS), forever=True)
 
 

@@ -29,14 +29,18 @@ class LocalNode:
         self._observer = Observer(directory, name)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="stacks")  # a stack may take seconds
         self._pending: dict[int, Future[str]] = {}
+        self._communicators: set[str] = set()  # that ranks of this node were seen in
 
     def observe(self) -> Observation:
-        return self._observer.observe()
+        observation = self._observer.observe()
+        self._communicators = {group.id for rank in observation.ranks.values() for group in rank.communicators}
+        return observation
 
     def arm(self, first: dict[str, int], num_rounds: int) -> None:
         """See :func:`control.arm`; with no sequence numbers the ranks stop timing."""
         if first:
-            control.arm(self._directory, first, num_rounds)
+            own_first = sorted(first.items(), key=lambda item: item[0] not in self._communicators)
+            control.arm(self._directory, dict(own_first), num_rounds)
         else:
             control.disarm(self._directory)
 
