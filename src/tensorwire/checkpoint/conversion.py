@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import CorruptDataError, ErrorContext
-from .manifest import COPIED, REPLACED, SAFETENSORS, ManifestFile
+from .manifest import COPIED, REPLACED, SAFETENSORS, ManifestFile, check_new_size, dump_object
 from .osio import InputFile, OutputFile
 from .paths import MANIFEST_NAME, is_index, parent
 from .record import pack
@@ -60,6 +60,7 @@ class Conversion:
         self._meter = meter
         self._is_directory = is_directory
         self._shards: dict[str, Shard] = {}
+        self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
         self.reports: list[FileReport] = []
         self.written: list[str] = []
@@ -151,7 +152,7 @@ class Conversion:
         entry = ManifestFile(source.path, kind, len(original), sha256)
         if new is not None:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
-        self.entries.append(entry)
+        self._enter(entry)
         report_kind = kind if self._profile is not None else source.kind
         self.reports.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
 
@@ -170,7 +171,7 @@ class Conversion:
         return None
 
     def _finish(self, source: SourceFile, origin: InputFile, entry: ManifestFile, report: FileReport) -> None:
-        self.entries.append(entry)
+        self._enter(entry)
         self.reports.append(report)
         if self._work is not None and (source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES):
             facts = {
@@ -183,6 +184,13 @@ class Conversion:
                 "exact": self.exact,
             }
             self._work.record(source.path, facts)
+
+    def _enter(self, entry: ManifestFile) -> None:
+        """Add an entry for the manifest, and stop before more is coded for one that could not be read again."""
+        self.entries.append(entry)
+        if self._is_directory and self._profile is not None:
+            self._manifest_nbytes += len(dump_object(entry.as_json()))
+            check_new_size(self._manifest_nbytes)
 
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
         """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise."""
@@ -211,7 +219,7 @@ class Conversion:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes)
         self.written.append(source.path)
-        self.entries.append(ManifestFile(**facts["entry"]))
+        self._enter(ManifestFile(**facts["entry"]))
         self.profile_found = facts["profile"] or self.profile_found
         self.exact = self.exact and facts["exact"]
         self.reports.append(

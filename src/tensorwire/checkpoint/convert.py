@@ -52,7 +52,8 @@ def compress_checkpoint(
     Raises:
         FileExistsError: `dst` exists and `force` is False.
         BlockingIOError: another process is writing the same `dst`.
-        FormatError: a .safetensors file of `src` is not valid (the subclass says how).
+        FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
+            tensors that no manifest holds them (LimitExceededError).
         ValueError: `src` is compressed already (see `transcode_checkpoint`), is a pickle, contains a directory link,
             or a name that collides with one of ours; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
@@ -133,8 +134,8 @@ def _convert(
         conversion = Conversion(action, profile, threads, work, meter, is_directory=is_directory)
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
-        if is_directory and profile is not None:
-            conversion.write_manifest(Manifest(profile, tuple(sorted(conversion.entries))))
+            if is_directory and profile is not None:
+                conversion.write_manifest(Manifest(profile, tuple(sorted(conversion.entries))))
         if work is not None:
             work.commit(conversion.written if is_directory else None)
     return CheckpointReport(

@@ -75,6 +75,11 @@ class Manifest(NamedTuple):
     writer: str = __version__
 
     def dump(self) -> bytes:
+        """The text of the file.
+
+        Raises:
+            LimitExceededError: it would be longer than what `read_manifest` reads.
+        """
         body = {
             "format": FORMAT,
             "version": VERSION,
@@ -82,7 +87,19 @@ class Manifest(NamedTuple):
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
         }
-        return dump_object({**body, "checksum": _checksum(body)})
+        data = dump_object({**body, "checksum": _checksum(body)})
+        check_new_size(len(data))
+        return data
+
+
+def check_new_size(nbytes: int) -> None:
+    """Raise LimitExceededError if a manifest of at least so many bytes could not be read again."""
+    if nbytes > MAX_JSON_NBYTES:
+        raise LimitExceededError(
+            f"expected files whose manifest takes at most {MAX_JSON_NBYTES} bytes, "
+            f"their names and headers take {nbytes} or more",
+            advice="compress the directory in parts",
+        )
 
 
 def read_manifest(root: Path) -> Manifest | None:
