@@ -7,10 +7,11 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from checkpoint_models import container
+from checkpoint_models import container, weights
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensorwire import compress
 from tensorwire.checkpoint import load_file, open_file, verify
 from tensorwire.checkpoint.container import MAX_HEADER_NBYTES, TensorEntry, build_header, parse_header
 from tensorwire.checkpoint.names import payload_name, tensor_name
@@ -93,8 +94,56 @@ def test_refuses_the_rest(tmp_path: Path, header: Any, data: bytes, error: type[
     with pytest.raises(error) as caught:
         load_file(path)
     assert caught.value.file == path
+    assert caught.value.byte is not None
+    assert 8 <= caught.value.byte <= path.stat().st_size
     report = verify(path)
-    assert [problem.kind for problem in report.problems] == [error.__name__]
+    assert [(problem.kind, problem.byte) for problem in report.problems] == [(error.__name__, caught.value.byte)]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('{"\u00e4":%s, "b": {"dtype":"U8","shape":[3],"data_offsets":[4,8]}}', '{"dtype":"U8","shape":[3]'),
+        ('{"\u00e4":%s,\n"b":{"dtype":"u8","shape":[4],"data_offsets":[4,8]}}', '{"dtype":"u8"'),
+        ('{"\u00e4":%s, "b": {"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[4,8]}}', '{"dtype":"U8","dtype"'),
+        ('{"a":%s, "\\u0061":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}', '"\\u0061"'),
+        ('{"a":%s, "\\ud800":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}', '"\\ud800"'),
+        ('{"__metadata__":{"\u00e4":"1", "k":"1","\\u006b":"2"},"a":%s}', '"\\u006b"'),
+        ('{"__metadata__":{},"a":%s,"__metadata__" :{}}', '"__metadata__" '),
+        ('{"\u00e4":%s, 5}', "5"),
+        ('{"\u00e4":%s} x', "x"),
+    ],
+)
+def test_errors_of_headers_name_the_byte(tmp_path: Path, text: str, fault: str) -> None:
+    raw = (text % json.dumps(U8, separators=(",", ":"))).encode()
+    with pytest.raises(CorruptDataError) as caught:
+        load_file(write(tmp_path / "f", raw, bytes(8)))
+    assert caught.value.byte == 8 + raw.rindex(fault.encode())
+
+
+@pytest.mark.parametrize(
+    ("second", "nbytes", "byte"),
+    [((4, 8), 7, 7), ((4, 8), 9, 8), ((5, 9), 9, 4), ((3, 7), 7, 3)],
+    ids=["truncated", "surplus", "hole", "overlap"],
+)
+def test_errors_of_the_layout_name_the_byte(tmp_path: Path, second: tuple[int, int], nbytes: int, byte: int) -> None:
+    path = write(tmp_path / "f", {"a": U8, "b": {**U8, "data_offsets": second}}, bytes(nbytes))
+    with pytest.raises(FormatError) as caught:
+        load_file(path)
+    assert caught.value.byte == path.stat().st_size - nbytes + byte
+
+
+@pytest.mark.parametrize(
+    ("cut", "error"), [(130, TruncatedDataError), (-64, TruncatedDataError), (None, CorruptDataError)]
+)
+def test_frames_that_do_not_fill_their_payload(tmp_path: Path, cut: int | None, error: type[FormatError]) -> None:
+    frame = bytes(compress(weights(300, 1), dtype="BF16", shape=(3, 100)))
+    payload = frame[:cut] if cut else frame + bytes(64)
+    path = tmp_path / "f"
+    path.write_bytes(container([("w", "U8", (0,), b""), ("_w_tensorwire", "U8", (len(payload),), payload)]))
+    with pytest.raises(error) as caught:
+        load_file(path)
+    assert (caught.value.tensor, caught.value.byte) == ("w", min(len(frame), len(payload)))
 
 
 @pytest.mark.parametrize("key", ["a", "__metadata__", "dtype", "k"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -12,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from checkpoint_models import SHARD, container, weights
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tensorwire.checkpoint import (
     compress_checkpoint,
     decompress_checkpoint,
+    load_file,
     transcode_checkpoint,
     verify,
 )
+from tensorwire.checkpoint import manifest as manifest_module
+from tensorwire.checkpoint.manifest import Manifest, ManifestFile, load_object, parse_manifest
+from tensorwire.checkpoint.paths import MANIFEST_NAME, is_plain_relative
+from tensorwire.checkpoint.rewrite import Shard, new_index
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, UnsupportedVersionError
 
 if TYPE_CHECKING:
@@ -84,7 +92,7 @@ EVIL_PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", [*EVIL_PATHS, 5, None])
+@pytest.mark.parametrize("path", [*EVIL_PATHS, "\ud800", 5, None])
 def test_hostile_paths_in_a_manifest(packed: Path, tmp_path: Path, path: Any) -> None:
     edit_manifest(packed, lambda body: body["files"][0].update(path=path))
     with pytest.raises(CorruptDataError):
@@ -108,41 +116,55 @@ def _pack(data: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
+    ("change", "error", "blamed"),
     [
-        (lambda body: body.update(format="other"), CorruptDataError),
-        (lambda body: body.update(version=1), UnsupportedVersionError),
-        (lambda body: body.pop("profile"), CorruptDataError),
-        (lambda body: body.update(files={}), CorruptDataError),
-        (lambda body: body["files"].append(body["files"][0]), CorruptDataError),
-        (lambda body: body["files"].append({**body["files"][0], "path": "config.json/x"}), CorruptDataError),
-        (lambda body: body["files"].append({**body["files"][0], "path": "tensorwire.json"}), CorruptDataError),
-        (lambda body: body["files"].append(5), CorruptDataError),
-        (_edit("copied", kind="other"), CorruptDataError),
-        (_edit("copied", nbytes=-1), CorruptDataError),
-        (_edit("copied", nbytes=1.5), CorruptDataError),
-        (_edit("copied", sha256="0"), CorruptDataError),
-        (_edit("copied", extra=1), CorruptDataError),
-        (_edit("copied", sha256="0" * 64), CorruptDataError),
-        (_edit("replaced", content="%%%"), CorruptDataError),
-        (_edit("replaced", content=_pack(b"{}")), CorruptDataError),
-        (_edit("replaced", content=_pack(b"{}")[:-8]), CorruptDataError),
-        (_edit("safetensors", header=_pack(b"{}")), CorruptDataError),
-        (_edit("safetensors", header=_pack(b"nothing")), CorruptDataError),
-        (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError),
-        (_edit("safetensors", sha256="0" * 64), CorruptDataError),
-        (_edit("safetensors", nbytes=5), CorruptDataError),
-        (_swap, CorruptDataError),
+        (lambda body: body.update(format="other"), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(version=1), UnsupportedVersionError, MANIFEST_NAME),
+        (lambda body: body.pop("profile"), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(files={}), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body["files"].append(body["files"][0]), CorruptDataError, MANIFEST_NAME),
+        (
+            lambda body: body["files"].append({**body["files"][0], "path": "config.json/x"}),
+            CorruptDataError,
+            MANIFEST_NAME,
+        ),
+        (
+            lambda body: body["files"].append({**body["files"][0], "path": "tensorwire.json"}),
+            CorruptDataError,
+            MANIFEST_NAME,
+        ),
+        (lambda body: body["files"].append(5), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", kind="other"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", nbytes=-1), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", nbytes=1.5), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", sha256="0"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", extra=1), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
+        (_edit("replaced", content="%%%"), CorruptDataError, "config.json"),
+        (_edit("replaced", content=_pack(b"{}")), CorruptDataError, "config.json"),
+        (_edit("replaced", content=_pack(b"{}")[:-8]), CorruptDataError, "config.json"),
+        (_edit("safetensors", header=_pack(b"{}")), CorruptDataError, SHARD),
+        (_edit("safetensors", header=_pack(b"nothing")), CorruptDataError, SHARD),
+        (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError, SHARD),
+        (_edit("safetensors", sha256="0" * 64), CorruptDataError, SHARD),
+        (_edit("safetensors", nbytes=5), CorruptDataError, SHARD),
+        (_swap, CorruptDataError, SHARD),
     ],
 )
 def test_hostile_manifests(
-    packed: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], error: type[FormatError]
+    packed: Path,
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], object],
+    error: type[FormatError],
+    blamed: str,
 ) -> None:
     edit_manifest(packed, change)
     with pytest.raises(error):
         decompress_checkpoint(packed, tmp_path / "x")
     assert not (tmp_path / "x").exists()
-    assert not verify(packed).ok
+    problem = verify(packed).problems[0]
+    assert (problem.kind, problem.file) == (error.__name__, blamed)
+    assert blamed in problem.message
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format":1,"format":1}', b"\xff\xfe", b"[" * 200_000, b"1e9"])
@@ -158,6 +180,24 @@ def test_a_manifest_that_is_too_large(packed: Path, tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(LimitExceededError):
         decompress_checkpoint(packed, tmp_path / "x")
+
+
+def test_a_manifest_that_would_be_too_large(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be decompressed again is not made, and no file more is coded once that is known."""
+    compress_checkpoint(model, tmp_path / "x")
+    limit = (tmp_path / "x" / MANIFEST_NAME).stat().st_size
+    monkeypatch.setattr(manifest_module, "MAX_JSON_NBYTES", limit)
+    compress_checkpoint(model, tmp_path / "y")
+    assert verify(tmp_path / "y").ok
+    seen: list[str] = []
+    for smaller, options in ((limit - 1, {}), (limit - 1, {"dry_run": True}), (100, {})):
+        seen.clear()
+        monkeypatch.setattr(manifest_module, "MAX_JSON_NBYTES", smaller)
+        with pytest.raises(LimitExceededError, match=f"at most {smaller} bytes") as caught:
+            compress_checkpoint(model, tmp_path / "z", progress=lambda done, total, path: seen.append(path), **options)
+        assert str(caught.value.file).startswith(str(model))
+        assert not (tmp_path / "z").exists()
+    assert set(seen) == {"assets/deep/image.png"}
 
 
 def test_a_manifest_with_a_wrong_checksum(packed: Path, tmp_path: Path) -> None:
@@ -251,6 +291,45 @@ def test_links_to_directories_are_refused(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "packed").exists()
 
 
+def test_links_to_directories_in_a_compressed_directory_are_refused(packed: Path, tmp_path: Path) -> None:
+    (packed / "link").symlink_to(tmp_path, target_is_directory=True)
+    for operation in (
+        lambda: decompress_checkpoint(packed, tmp_path / "x"),
+        lambda: transcode_checkpoint(packed, tmp_path / "x", profile="enec"),
+        lambda: verify(packed),
+    ):
+        with pytest.raises(ValueError, match="link. is a link to a directory"):
+            operation()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
+
+
+@pytest.mark.parametrize("name", [SHARD, "tokenizer.json"])
+def test_a_directory_in_the_place_of_a_listed_file(packed: Path, tmp_path: Path, name: str) -> None:
+    (packed / name).unlink()
+    (packed / name).mkdir()
+    for operation in (
+        lambda: decompress_checkpoint(packed, tmp_path / "x"),
+        lambda: transcode_checkpoint(packed, tmp_path / "x", profile="enec"),
+    ):
+        with pytest.raises(IsADirectoryError) as caught:
+            operation()
+        assert caught.value.filename == str(packed / name)
+        assert not (tmp_path / "x").exists()
+    problem = verify(packed).problems[0]
+    assert (problem.kind, problem.file) == ("IsADirectoryError", name)
+
+
+def test_a_directory_is_no_file(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        load_file(packed)
+    assert caught.value.filename == str(packed)
+    (packed / MANIFEST_NAME).unlink()
+    (packed / MANIFEST_NAME).mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert caught.value.filename == str(packed / MANIFEST_NAME)
+
+
 def test_what_is_no_file_is_refused(model: Path, tmp_path: Path) -> None:
     os.mkfifo(model / "pipe")
     with pytest.raises(ValueError, match="neither a file nor a directory"):
@@ -292,3 +371,77 @@ def test_what_is_not_compressed_is_not_decompressed(model: Path, tmp_path: Path)
         with pytest.raises(ValueError, match=r"not .*compressed"):
             transcode_checkpoint(source, tmp_path / "back", profile="enec")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model"]
+
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+names = st.text(max_size=8) | st.sampled_from(["../x", "/x", "a/../x", "a\\b", "c:x", "a", "a/b", MANIFEST_NAME])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | names,
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(names, values, max_size=4),
+    max_leaves=8,
+)
+
+
+def _sign(body: dict[str, Any]) -> bytes:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**body, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}).encode()
+
+
+@patient
+@given(st.data())
+def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
+    """A valid one with members replaced, added and removed, and its checksum made right again."""
+    files = (
+        ManifestFile("a.safetensors", "safetensors", 5, "0" * 64, header="AA=="),
+        ManifestFile("config.json", "replaced", 5, "1" * 64, content="AA==", stored_sha256="2" * 64),
+        ManifestFile("b/c", "copied", 0, "3" * 64),
+    )
+    body = json.loads(Manifest("fast", files).dump())
+    del body["checksum"]
+    for _ in range(data.draw(st.integers(0, 3))):
+        listed = body.get("files") if isinstance(body.get("files"), list) else []
+        target = data.draw(st.sampled_from([body, *(file for file in listed if isinstance(file, dict))]))
+        key = data.draw(st.sampled_from(sorted(target)) | names if target else names)
+        if data.draw(st.booleans()):
+            target[key] = data.draw(json_values)
+        else:
+            target.pop(key, None)
+    try:
+        manifest = parse_manifest(_sign(body))
+    except FormatError:
+        return
+    assert [file.as_json() for file in manifest.files] == body["files"]
+    assert all(is_plain_relative(file.path) for file in manifest.files)
+
+
+@patient
+@given(
+    st.binary(max_size=40)
+    | st.builds(lambda value: json.dumps(value).encode(), json_values)
+    | st.builds(
+        lambda weight_map, rest: json.dumps({**rest, "weight_map": weight_map}).encode(),
+        st.dictionaries(names, names, max_size=4) | json_values,
+        st.dictionaries(names | st.just("metadata"), json_values, max_size=3),
+    ),
+    st.dictionaries(names, st.builds(Shard, st.frozensets(names, max_size=3), st.integers(0)), max_size=3),
+)
+def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> None:
+    try:
+        index = new_index(data, shards)
+    except FormatError:
+        return
+    weight_map = json.loads(data)["weight_map"]
+    assert all(is_plain_relative(path) for path in weight_map.values())
+    if index is not None:
+        assert weight_map.items() <= load_object(index)["weight_map"].items()
+
+
+@pytest.mark.parametrize("depth", [900, *range(930, 1001), 100_000])
+def test_deep_json_is_refused(depth: int) -> None:
+    nested = b'"x":' + b"[" * depth + b"]" * depth
+    for operation in (
+        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":0,%b}' % nested),
+        lambda: new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)}),
+    ):
+        with contextlib.suppress(FormatError):
+            operation()

@@ -82,11 +82,15 @@ def checked_length(prefix: bytes, file_nbytes: int) -> int:
         TruncatedDataError, LimitExceededError, CorruptDataError
     """
     if len(prefix) < 8:
-        raise TruncatedDataError(f"expected a safetensors file of at least 8 bytes, got {len(prefix)}")
+        raise TruncatedDataError(
+            f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix)
+        )
     length = int.from_bytes(prefix[:8], "little")
     if prefix[:8] == b"version ":
         raise CorruptDataError(
-            "expected a safetensors file, got a text, probably a Git LFS pointer", advice="fetch it with git lfs pull"
+            "expected a safetensors file, got a text, probably a Git LFS pointer",
+            byte=0,
+            advice="fetch it with git lfs pull",
         )
     if length > MAX_HEADER_NBYTES:
         raise LimitExceededError(f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}", byte=0)
@@ -109,10 +113,13 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
     except UnicodeDecodeError as error:
         raise CorruptDataError("expected a header in UTF-8", byte=8 + error.start) from None
     metadata, entries = _parse_json(text)
-    header = Header(raw, metadata, _check_layout(entries))
+    header = Header(raw, metadata, _check_layout(entries, 8 + len(raw)))
     if data_nbytes is not None and header.data_nbytes != data_nbytes:
         kind = TruncatedDataError if data_nbytes < header.data_nbytes else CorruptDataError
-        raise kind(f"expected {header.data_nbytes} bytes of data behind the header, got {data_nbytes}")
+        raise kind(
+            f"expected {header.data_nbytes} bytes of data behind the header, got {data_nbytes}",
+            byte=header.data_start + min(header.data_nbytes, data_nbytes),
+        )
     return header
 
 
@@ -158,6 +165,14 @@ def check_name(name: str) -> None:
 
 def _parse_json(text: str) -> tuple[dict[str, str], list[TensorEntry]]:
     scanner = _Scanner(text)
+    try:
+        return _parse_members(scanner)
+    except CorruptDataError as error:
+        error.byte = scanner.byte
+        raise
+
+
+def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]]:
     metadata: dict[str, str] | None = None
     entries: list[TensorEntry] = []
     names: set[str] = set()
@@ -186,7 +201,13 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._position = 0
+        self._start = 0
         self._decoder = json.JSONDecoder()
+
+    @property
+    def byte(self) -> int:
+        """Offset in the file of the string or entry that was taken last, or of what is not as it was expected."""
+        return 8 + len(self._text[: self._start].encode("utf-8", "surrogatepass"))
 
     def members(self) -> Iterable[str]:
         """The keys of the object at hand; the caller takes the value after each key."""
@@ -206,6 +227,7 @@ class _Scanner:
     def string(self) -> str:
         if self._peek() != '"':
             raise self._error("a string")
+        self._start = self._position
         try:
             value, self._position = self._decoder.raw_decode(self._text, self._position)
         except ValueError:
@@ -217,6 +239,7 @@ class _Scanner:
         match = _ENTRY.match(self._text, self._position)
         if match is None:
             raise self._error("an object with dtype, shape and data_offsets")
+        self._start = self._position
         self._position = match.end()
         return match.group()
 
@@ -236,9 +259,9 @@ class _Scanner:
         self._position += 1
 
     def _error(self, expected: str) -> CorruptDataError:
+        self._start = self._position
         found = self._text[self._position : self._position + 20]
-        byte = 8 + len(self._text[: self._position].encode("utf-8", "surrogatepass"))
-        return CorruptDataError(f"expected {expected} in the JSON of the header, got {found!r}", byte=byte)
+        return CorruptDataError(f"expected {expected} in the JSON of the header, got {found!r}")
 
 
 def _parse_entry(name: str, text: str) -> TensorEntry:
@@ -269,7 +292,7 @@ def _are_sizes(value: object) -> bool:
     return isinstance(value, list) and all(type(size) is int and 0 <= size < _MAX_SIZE for size in value)
 
 
-def _check_layout(entries: list[TensorEntry]) -> tuple[TensorEntry, ...]:
+def _check_layout(entries: list[TensorEntry], data_start: int) -> tuple[TensorEntry, ...]:
     entries.sort(key=lambda entry: (entry.start, entry.stop))
     position = 0
     for entry in entries:
@@ -278,6 +301,7 @@ def _check_layout(entries: list[TensorEntry]) -> tuple[TensorEntry, ...]:
                 f"expected the data of the next tensor at {position}, got {entry.start}: "
                 + ("a hole" if entry.start > position else "an overlap"),
                 tensor=entry.name,
+                byte=data_start + min(position, entry.start),
             )
         position = entry.stop
     return tuple(entries)

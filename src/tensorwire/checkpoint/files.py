@@ -93,7 +93,7 @@ def load_file(
     Raises:
         FormatError: the file is damaged.
         UnsupportedTensorError: the framework lacks a dtype.
-        OSError: reading fails.
+        OSError: reading fails; IsADirectoryError if `path` is a directory.
     """
     with StoredFile(absolute(path)) as stored:
         return _load(stored, list(stored.tensors.values()), framework, threads, verify)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..codec import ContentHasher, dtype_bits, new_buffer
-from ..errors import CorruptDataError, ErrorContext
+from ..errors import CorruptDataError, ErrorContext, FormatError
 from .container import Header, TensorEntry, build_header, parse_header
 from .names import shown
 from .pipeline import WINDOW_NBYTES
@@ -32,7 +32,11 @@ class OriginalReader:
         self._hasher: ContentHasher | None = None
         with ErrorContext(file=stored.path):
             if record is not None:
-                self.header = parse_header(record.header)
+                try:
+                    self.header = parse_header(record.header)
+                except FormatError as error:
+                    error.byte = None  # it counts within the record, which has no place of its own in the file
+                    raise
                 self._check_record()
             elif stored.compressed:
                 self.header = plain_header(stored)

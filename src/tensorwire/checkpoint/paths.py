@@ -69,7 +69,7 @@ def check_paths(paths: Iterable[str]) -> None:
     seen: set[str] = set()
     directories: set[str] = set()
     for path in paths:
-        if not is_plain_relative(path):
+        if not is_plain_relative(path) or not _is_unicode(path):
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
         if path in seen:
             raise CorruptDataError(f"expected unique paths, got {shown(path)} twice")

@@ -101,7 +101,7 @@ class Problem:
     Attributes:
         kind: name of the error class, e.g. "CorruptDataError" or "FileNotFoundError".
         message: the whole message, position and advice included; control characters escaped.
-        file: relative path of the file, None where no file is to blame.
+        file: relative path of the file to blame.
         tensor: name of the tensor, None where no tensor is to blame.
         block: index of the block within the tensor, or None.
         byte: offset within the tensor's frame (or the file, where no tensor is to blame), or None.
@@ -109,7 +109,7 @@ class Problem:
 
     kind: str
     message: str
-    file: str | None = None
+    file: str
     tensor: str | None = None
     block: int | None = None
     byte: int | None = None

@@ -128,11 +128,15 @@ class StoredFile:
             prefix = self.file.read(start, min(nbytes, _HEADER_GUESS))
             length = FrameReader.header_size(prefix)
             if length > nbytes:
-                raise TruncatedDataError(f"expected a frame header of {length} bytes, got a payload of {nbytes}")
+                raise TruncatedDataError(
+                    f"expected a frame header of {length} bytes, got a payload of {nbytes}", byte=nbytes
+                )
             frame = FrameReader(prefix if length <= len(prefix) else self.file.read(start, length))
-            if frame.info.frame_nbytes != nbytes:
-                kind = TruncatedDataError if frame.info.frame_nbytes > nbytes else CorruptDataError
-                raise kind(f"expected a frame of {frame.info.frame_nbytes} bytes, got a payload of {nbytes}")
+            expected = frame.info.frame_nbytes
+            if expected != nbytes:
+                kind = TruncatedDataError if expected > nbytes else CorruptDataError
+                message = f"expected a frame of {expected} bytes, got a payload of {nbytes}"
+                raise kind(message, byte=min(expected, nbytes))
             self.check_hash(tensor, frame.info.content_hash)
             if frame.trailer_nbytes:
                 frame.check_trailer(self.file.read(start + nbytes - frame.trailer_nbytes, frame.trailer_nbytes))

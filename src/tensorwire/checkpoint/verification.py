@@ -10,7 +10,7 @@ from ..errors import CorruptDataError, ErrorContext, FormatError, TensorwireErro
 from .manifest import REPLACED, SAFETENSORS
 from .original import OriginalReader
 from .osio import InputFile
-from .paths import is_safetensors, scan
+from .paths import MANIFEST_NAME, is_safetensors, scan
 from .pipeline import WindowStream, Worker
 from .progress import Meter
 from .results import Problem, VerifyReport
@@ -78,7 +78,7 @@ class _Verifier:
         try:
             sources = compressed_directory(root)
         except TensorwireError as error:
-            self.problems.append(_problem(error, None))
+            self.problems.append(_problem(error, MANIFEST_NAME))
             self.compressed = True
         except ValueError:
             pass  # no manifest
@@ -102,7 +102,7 @@ class _Verifier:
                     else:
                         self._check_copy(source, meter)
             except (FormatError, OSError, ValueError) as error:
-                self.problems.append(_problem(error, source))
+                self.problems.append(_problem(error, source.path))
             meter.end()
 
     def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
@@ -124,7 +124,7 @@ class _Verifier:
                         reader.fill(piece, out)
                     except FormatError as error:
                         bad.add(name)
-                        self.problems.append(_problem(error, source))
+                        self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256(reader.header.prefix)
             with Worker("hash") as hashing, WindowStream(reader.sizes, fill) as windows:
@@ -154,8 +154,7 @@ def _mismatch(expected: str, found: str) -> FormatError:
     return CorruptDataError(f"expected SHA-256 {expected}, got {found}")
 
 
-def _problem(error: Exception, source: SourceFile | None) -> Problem:
-    path = source.path if source is not None else None
+def _problem(error: Exception, path: str) -> Problem:
     kind, message = type(error).__name__, _printable(str(error))
     if isinstance(error, TensorwireError):
         return Problem(kind, message, path, error.tensor, error.block, error.byte)
