@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -361,6 +362,37 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     assert [entry.name for entry in small_disk.iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize("nbytes", [0, 1000, 40_000, 150_000])
+def test_no_space_left(model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """As on a full disk: so many bytes are written, the last of them by a short write, then none."""
+    real = os.pwrite
+    remaining = 0
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        nonlocal remaining
+        if remaining == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real(fd, data[:remaining], offset)
+        remaining -= done
+        return done
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    for operation in (
+        lambda: compress_checkpoint(model, tmp_path / "x"),
+        lambda: save_file({"w": np.random.default_rng(1).random(500_000)}, tmp_path / "y"),
+    ):
+        remaining = nbytes
+        with pytest.raises(OSError, match="No space left") as caught:
+            operation()
+        assert caught.value.errno == errno.ENOSPC
+        assert str(caught.value.filename).startswith((str(tmp_path / "x.partial"), str(tmp_path / "y.partial")))
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "y").exists()
+    monkeypatch.undo()
+    compress_checkpoint(model, tmp_path / "x")
+    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+
+
 def test_an_error_of_writing_back_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system reports a failed write-back once, perhaps to the sync in the background."""
     monkeypatch.setattr(osio, "_FLUSH_NBYTES", 50_000)
@@ -402,20 +434,42 @@ def test_file_size_limit(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_no_permission(model: Path, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may do anything")
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    locked.chmod(0o500)
-    with pytest.raises(PermissionError):
-        compress_checkpoint(model, locked / "x")
-    source = tmp_path / "a.safetensors"
-    source.write_bytes(container(layer(0, 1)))
-    source.chmod(0)
-    with pytest.raises(PermissionError) as caught:
-        compress_checkpoint(source, tmp_path / "b")
-    assert caught.value.filename == str(source)
+UNPRIVILEGED = """
+    import os, sys
+    from tensorwire.checkpoint import compress_checkpoint
+
+    if os.geteuid() == 0:  # may do anything
+        os.setuid(65534)
+    try:
+        compress_checkpoint(sys.argv[1], sys.argv[2])
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+def test_no_permission() -> None:
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is its owner's alone
+        root = Path(name)
+        root.chmod(0o755)
+        source, locked, free = root / "a.safetensors", root / "locked", root / "free"
+        source.write_bytes(container(layer(0, 1)))
+        source.chmod(0o444)
+        locked.mkdir()
+        locked.chmod(0o555)
+        free.mkdir()
+        free.chmod(0o777)
+
+        def refused(dst: Path) -> str:
+            arguments = [sys.executable, "-c", textwrap.dedent(UNPRIVILEGED), str(source), str(dst)]
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.strip()
+
+        assert refused(free / "x") == ""
+        assert refused(locked / "x") == str(locked / "x.partial")
+        source.chmod(0)
+        assert refused(free / "y") == str(source)
+        assert sorted(path.name for path in root.rglob("*")) == ["a.safetensors", "free", "locked", "x"]
 
 
 def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
