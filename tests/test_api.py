@@ -427,3 +427,20 @@ def test_missing_library_is_explained(tmp_path: Path) -> None:
     )
     assert run.returncode == 1
     assert "build or reinstall tensorwire" in run.stderr
+
+
+@pytest.mark.parametrize("forced", ["", "scalar", "avx1024"])
+def test_a_forced_cpu_target_is_taken_or_a_warning_says_so(forced: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "from tensorwire import codec; print(codec.cpu_target())"],
+        env={**os.environ, "TENSORWIRE_CPU": forced},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if forced == "scalar":
+        assert run.stdout == "scalar\n"
+    else:
+        assert run.stdout.strip() in registry.CPU_TARGETS
+    assert ("RuntimeWarning: TENSORWIRE_CPU is 'avx1024'" in run.stderr) == (forced == "avx1024")
+    assert (run.stderr == "") == (forced != "avx1024")

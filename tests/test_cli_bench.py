@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tensorwire import codec
 from tensorwire.cli import main, measure, peers
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def test_table(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "note: wrong on BF16: wrong result\n" in out
     assert "note: failing on BF16: RuntimeError: first line\n" in out
     assert "note: not installed: " in out
+    assert f"CPU target {codec.cpu_target()}; one thread\n" in out
 
 
 def test_json(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,6 +94,7 @@ def test_json(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     report = json.loads(capsys.readouterr().out)
     assert report["path"] == str(file)
     assert report["missing"] == ["absent"]
+    assert report["machine"]["cpu_target"] == codec.cpu_target()
     (result,) = report["results"]
     assert result["nbytes"] == result["compressed_nbytes"] == 40_000 // 512 * 512
     assert result["ratio"] == 1.0

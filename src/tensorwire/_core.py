@@ -7,7 +7,9 @@ is made and NumPy is not needed. ctypes.CDLL releases the GIL for the length of 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import warnings
 from pathlib import Path
 
 from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
@@ -225,6 +227,21 @@ def cpu_target() -> str:
     """ "scalar", "avx2", "avx512" or "neon": what runs here."""
     text: bytes = _cpu_target()
     return text.decode()
+
+
+def _check_forced_target() -> None:
+    """Warn of a TENSORWIRE_CPU that the library ignores: a name that is unknown, or a target that this CPU lacks."""
+    forced = os.environ.get("TENSORWIRE_CPU")
+    if forced and forced != cpu_target():
+        warnings.warn(
+            f"TENSORWIRE_CPU is {forced!r}, which is not a target of this CPU: {cpu_target()} runs; "
+            "expected scalar, avx2, avx512 or neon",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+_check_forced_target()
 
 
 def frame_init(dtype: str, bits: int, shape: Sequence[int], profile: int) -> Frame:

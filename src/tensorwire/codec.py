@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
 from ._arrays import TensorView, as_array, byte_view, check_framework, dtype_bits, new_buffer, tensor_view
+from ._core import cpu_target
 from ._frames import (
     STREAM_NBYTES,
     BlockInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "check_framework",
     "compress",
     "content_hash",
+    "cpu_target",
     "decompress",
     "decompress_range",
     "dtype_bits",
@@ -118,7 +120,10 @@ def decompress(
         max_nbytes: refuse a larger tensor before memory is allocated for it.
         threads: by default all usable cores.
         verify: check the checksum of each block. The checksum of header and index is always checked. Without it
-            damaged data may decode to wrong values, but never reads or writes out of bounds.
+            damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash is never
+            compared: the checksums of blocks cover their bytes, that of the header their order. Blocks exchanged on
+            purpose, with all checksums made right, decode: ``codec.content_hash(data)`` tells, if it is compared with
+            `FrameInfo.content_hash`.
 
     Returns:
         `out`, or a new array. Its memory is page-aligned from one page on.

@@ -54,7 +54,8 @@ def command(path: Path | None, as_json: bool) -> int:
 def _print(source: str, machine: dict[str, Any], results: list[Measurement], missing: list[str]) -> None:
     sizes = {result.dtype: output.size(result.nbytes) for result in results}
     output.print_line(f"{source}: " + ", ".join(f"{dtype} {size}" for dtype, size in sizes.items()))
-    output.print_line(f"{machine['cpu']}, {output.count(machine['cores'], 'core')}; one thread")
+    cores = output.count(machine["cores"], "core")
+    output.print_line(f"{machine['cpu']}, {cores}, CPU target {machine['cpu_target']}; one thread")
     print()
     columns = ("codec", "version", "dtype", ">ratio", ">compress", ">decompress")
     output.print_table(columns, [_row(result) for result in results])

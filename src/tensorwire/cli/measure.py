@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..checkpoint import open_file
-from ..codec import new_buffer
+from ..codec import cpu_target, new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,12 @@ class Measurement:
 
 def machine() -> dict[str, Any]:
     """What the figures depend on besides the data."""
-    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "system": platform.platform(terse=True)}
+    return {
+        "cpu": _cpu_name(),
+        "cpu_target": cpu_target(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+    }
 
 
 def samples(path: Path) -> list[Sample]:
