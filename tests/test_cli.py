@@ -210,7 +210,7 @@ def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_inspect_plot(compressed: Path, run: Run, suffix: str) -> None:
+def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     path = compressed.with_name("plot" + suffix)
     assert run("inspect", compressed, "--plot", path).code == 0
@@ -222,6 +222,16 @@ def test_inspect_plot(compressed: Path, run: Run, suffix: str) -> None:
     assert path.read_bytes() == b"mine"
     assert run("inspect", compressed, "--plot", path, "--force").code == 0
     assert path.read_bytes() != b"mine"
+
+    def write_half(target: Path, data: bytes) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device", str(target))
+
+    whole = path.read_bytes()
+    monkeypatch.setattr(type(path), "write_bytes", write_half)
+    assert run("inspect", compressed, "--plot", path, "--force").code == 1
+    assert path.read_bytes() == whole, "all of it or nothing"
+    assert not list(path.parent.glob("*.partial"))
 
 
 def test_diff_of_equals(model: Path, compressed: Path, run: Run) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
@@ -58,6 +59,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total:
     print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
     if excess > 0:
         print("names are abbreviated to fit this terminal; a pipe gets them whole")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """All of it under this name, or nothing."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str] | None) -> Table:

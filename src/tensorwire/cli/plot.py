@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import matplotlib
 from matplotlib.figure import Figure
 
+from .output import write_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,7 +38,7 @@ def draw(report: InspectReport, path: Path) -> None:
             _draw_bits(axes[1], coded)
         image = io.BytesIO()
         figure.savefig(image, format=path.suffix.removeprefix("."), dpi=160)
-    path.write_bytes(image.getvalue())
+    write_file(path, image.getvalue())
 
 
 def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
