@@ -187,8 +187,8 @@ def _tags() -> Iterator[Malformed]:
     yield make("constant-two-units", _insert_unit(3), same, kind=Constant())
     yield make("constant-padding", _replace({0: 1}), same, kind=Constant())
     yield make("cascade-in-enec", _same, words, profile="enec", **cascade)
-    yield make("entropy-in-fast", _same, bf16(600), profile="fast", kind=Entropy())
     for profile in ("enec", "fast"):
+        yield make(f"entropy-in-{profile}", _same, bf16(600), profile=profile, kind=Entropy())
         yield make(f"bytes-in-{profile}", _same, words, profile=profile, kind=Enec(), rest=Bytes())
     integers = (np.arange(400) % 7).astype("<u4").tobytes()
     yield make("float-kind-of-integers", _retag(5 ^ 3), integers, dtype="I32", **plain)
@@ -341,6 +341,8 @@ def _zero_groups() -> Iterator[Malformed]:
     data = words + bytes(1000)  # 540 words: 68 groups of 8, of which the first 5 are not zero
     groups: dict[str, Any] = {"kind": ZeroGroups(inner=Stored(), group=8)}
     yield make("zero-groups-in-enec", _same, data, profile="enec", **groups)
+    of_entropy = ZeroGroups(inner=Entropy(), group=8)
+    yield make("zero-groups-of-entropy-in-fast", _same, bf16(600) + bytes(1000), profile="fast", kind=of_entropy)
     yield make("zero-groups-rest", _retag(1 << 3), data, **groups)
     yield make("zero-groups-num-words-0", _replace({-7: 0}), data, **groups)
     yield make("zero-groups-num-words-41", _replace({-7: 41}), data, **groups)

@@ -190,21 +190,24 @@ def test_a_range_next_to_a_damaged_block_still_decodes() -> None:
         tensorwire.decompress_range(frame, 0, block_nbytes + 1)
 
 
-def test_swapped_blocks_with_their_own_checksums_decode_as_what_they_are() -> None:
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8"])
+def test_swapped_blocks_with_their_own_checksums_decode_as_what_they_are(dtype: str, profile: str) -> None:
     """Checksums cover a block's bytes, not its place: the content hash in the header tells."""
-    surgery = Surgery(compress(Input("", "U8", (200_000,), registry.rng("swap").bytes(200_000))))
-    (first, second), (third, _) = (surgery.block_span(0), surgery.block_span(1))
-    size = second - first
-    surgery.bytes[first:second], surgery.bytes[third : third + size] = (
-        surgery.bytes[third : third + size],
-        surgery.bytes[first:second],
-    )
+    block_words = tensorwire.frame_info(compress(registry.tiny_input(dtype), profile)).block_words
+    words = registry.weights(dtype, 2 * block_words, "swap")
+    surgery = Surgery(compress(Input("", dtype, words.shape, words.tobytes()), profile))
+    (first, second), (_, stop) = surgery.block_span(0), surgery.block_span(1)
+    checksums = [surgery.entry(block)[1] for block in range(2)]
+    surgery.bytes[first:stop] = surgery.bytes[second:stop] + surgery.bytes[first:second]
+    surgery.set_entry(1, (stop - second) // 32, checksums[1])
     with pytest.raises(CorruptDataError) as caught:
         decompress(surgery.close())
     assert caught.value.block == 0
-    surgery.rehash_block(0)
-    surgery.rehash_block(1)
+    surgery.set_entry(0, 0, checksums[1])
+    surgery.set_entry(1, (stop - second) // 32, checksums[0])
     swapped = decompress(surgery.close())
+    assert swapped == words[block_words:].tobytes() + words[:block_words].tobytes()
     assert tensorwire.codec.content_hash(swapped) != tensorwire.frame_info(surgery.bytes).content_hash
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import pytest
 
 import tensorwire
 from reference.tensorwire_reference import decode
+from reference.tensorwire_reference.cascade import TIER_WIDTHS
+from reference.tensorwire_reference.planes import field_nbytes
 from tensorwire.codec import content_hash
 from tests import registry
 from tests.conformance import CASES, Case
+from tests.frame_surgery import Surgery
 from tests.malformed import MALFORMED, Malformed
 from tests.registry import PROFILES, Input
 
@@ -95,3 +99,20 @@ def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) 
     weights = registry.weights(dtype, 150_001, "many blocks")
     words = np.concatenate([weights, patterns, np.zeros(70_000, weights.dtype), weights[:70_000]])
     check_reference_decodes(Input("", dtype, words.shape, words.tobytes()), profile)
+
+
+def test_overhead_of_full_blocks() -> None:
+    """Index, tables and padding of a full BF16 block, as docs/format.md bounds them; tag and counts stand apart."""
+    n = 32768
+    words = registry.weights("BF16", 8 * n, "overhead")
+    surgery = Surgery(tensorwire.compress(words.tobytes(), dtype="BF16", shape=words.shape))
+    assert surgery.num_blocks == 8
+    for index in range(surgery.num_blocks):
+        start, stop = surgery.block_span(index)
+        block = bytes(surgery.bytes[start:stop])
+        kind, rest, widths = block[-1] & 7, block[-1] >> 3 & 3, TIER_WIDTHS[block[-1] >> 5]
+        assert (kind, rest) == (3, 0), "cascade, verbatim"
+        counts = (n, *struct.unpack("<5H", block[-11:-1]))
+        tiers = sum(field_nbytes(count, width) for count, width in zip(counts, widths, strict=False))
+        streams = field_nbytes(n, 8) + tiers + counts[len(widths)]
+        assert 0 <= 8 + len(block) - streams - 11 <= 48
