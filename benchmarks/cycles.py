@@ -61,6 +61,10 @@ def cases() -> Iterator[Case]:
         for dtype, cast in _WEIGHTS.items():
             yield Case(coder, profile, dtype, lambda size, cast=cast: cast(_normal(size)))
     yield Case("cascade, 16 bits trimmed", "fast", "F32", lambda size: _normal(size).view(np.uint32) & 0xFFFF0000)
+    yield Case("cascade, trimmed run by run", "fast", "F32", _trimmed_by_run)
+    yield Case("plain, 29 bits trimmed", "fast", "F64", lambda size: _normal(size).astype(np.float64))
+    yield Case("plain, 22 bits trimmed", "fast", "I32", lambda size: _integers(size).astype(np.int32))
+    yield Case("plain, 54 bits trimmed", "fast", "I64", _integers)
     yield Case("stored", "fast", "BF16", lambda size: np.random.default_rng(2).integers(0, 1 << 16, size, np.uint16))
     yield Case("constant", "fast", "BF16", lambda size: np.full(size, 0x3F80, np.uint16))
     yield Case("zero_groups, half of them zero", "fast", "BF16", _half_zero)
@@ -170,6 +174,16 @@ def _half_zero(size: int) -> Any:
     values = _normal(size).astype(ml_dtypes.bfloat16).view(np.uint16)
     values.reshape(-1, 128)[np.random.default_rng(3).random(size // 128) < 0.5] = 0
     return values
+
+
+def _trimmed_by_run(size: int) -> Any:
+    """Runs of 256 words with 0, 8 and 16 zero bits at their ends, in turn."""
+    zeros = np.resize(np.repeat(np.array([0, 8, 16], np.uint32), 256), size)
+    return _normal(size).view(np.uint32) >> zeros << zeros
+
+
+def _integers(size: int) -> Any:
+    return np.random.default_rng(4).integers(1, 1024, size)
 
 
 def main() -> None:

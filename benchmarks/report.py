@@ -17,7 +17,8 @@ def write_page(results: dict[str, Any], path: Path, plot: str) -> None:
     """Everything in `results` as Markdown; `plot` is the name of the picture beside it."""
     parts = [
         "# Results",
-        "How to read them: [docs/benchmarks.md](../../docs/benchmarks.md). Speeds are GB/s, 10^9 uncompressed bytes "
+        "How to read them: [docs/benchmarks.md](../../docs/benchmarks.md); why targets are missed: "
+        "[docs/performance.md](../../docs/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
         "per second: the median, ± half the distance of the quartiles.",
         _environment(results["environment"]),
         f"![ratio against decompression speed]({plot})",

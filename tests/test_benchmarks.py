@@ -282,6 +282,7 @@ def test_page_and_plot(results: dict[str, Any], tmp_path: Any) -> None:
     page = tmp_path / "page.md"
     report.write_page(results, page, "plot.svg")
     text = page.read_text()
+    assert "(../../docs/performance.md)" in text
     assert "| zipnn 1 | 1 | - | 1.5000 (1.5100) | 1.00 ±0.00 (1.00) |" in text
     assert "- minilm-bf16, ratio: zipnn 1.51, compact 1.509 (its ratio is 1.5100)" in text
     assert "| tensorwire compress | 2.000 ±1.000 | 5.00 |" in text
@@ -313,6 +314,8 @@ def test_cycles_covers_what_it_names() -> None:
     for case in cycles.cases():
         trial = cycles._Trial(case, 1 << 16)
         assert trial.kinds == case.coder.split(",")[0], case
+        rests = {info.rest for info in trial._reader.block_infos(trial._blocks)}
+        assert (rests == {"trimmed"}) == ("trimmed" in case.coder), case
 
 
 def test_cycles_fill_the_page(tmp_path: Any) -> None:
