@@ -76,6 +76,26 @@ def passive() -> None:
         assert frame().phase == ""
     dist.all_gather([torch.empty(4), torch.empty(4)], tensor)
     wait_until(lambda: slot().completed == 2)
+    late_messages()
+
+
+def late_messages() -> None:
+    """No collective is open, and one end of a message waits for the other, which looks on."""
+    received = torch.empty(4)
+    for late, call in ((0, "recv"), (1, "send")):
+        if rank == late:
+            wait_until(lambda: any(slot.pair and slot.is_open for slot in frame(1 - rank).slots))
+            waiting = slot(of=1 - rank, pair=True)
+            assert (waiting.operation, waiting.dtype, waiting.numel, waiting.root) == (call, "float32", 4, late)
+            assert waiting.enter_ns is not None
+            assert 0.9 < (time.monotonic_ns() - waiting.enter_ns) / 1e9 < 30
+            assert waiting.name == "default_pg"
+        dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0)
+        if rank != late:
+            wait_until(lambda: not slot(pair=True).is_open)
+            assert slot(pair=True).completed == 0, "messages that nobody waits for are not counted either"
+        meet()
+    assert slot(pair=True).id == slot(of=1 - rank, pair=True).id
 
 
 def check(name: str, operation: Any, pair: bool = False) -> None:
@@ -153,6 +173,8 @@ def window() -> None:
         wait_until(lambda: frame(1).control == number)
     wait_until(lambda: frame().control == 2)
     dist.barrier()
+    received = torch.empty(4)
+    pending = dist.irecv(received, 0) if rank == 1 else None
     for i in range(20):
         if rank == 1:
             time.sleep(0.02)
@@ -175,6 +197,15 @@ def window() -> None:
     dist.all_reduce(tensor.clone())
     wait_until(lambda: slot().enqueued > before)
     assert not slot().active
+    # A message that was on its way when timing ended is over when it is.
+    meet()
+    assert slot(of=1, pair=True).is_open
+    meet()
+    if pending is None:
+        dist.send(tensor, 1)
+    else:
+        pending.wait()
+    wait_until(lambda: not slot(of=1, pair=True).is_open)
 
 
 def no_lock() -> None:

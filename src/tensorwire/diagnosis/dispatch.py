@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import _native
 from .flight_recorder import signature
+from .groups import sequence_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,7 +177,7 @@ class Dispatcher:
                 if not tensors or tensors[0].is_cpu:
                     process_group = unbox_group(args[group_at])
                     timed = owner = state.groups.get(process_group) or self._timed(state, process_group)
-                    before = _sequence_number(process_group)
+                    before = sequence_number(process_group)
                     root = _native.NO_ROOT if root_at is None else args[root_at]
                     if is_message:
                         timed = self._pair(state, process_group, owner, kind.operation, root)
@@ -194,7 +195,7 @@ class Dispatcher:
                 raise
             try:
                 if is_unnumbered and before is not None:
-                    owner.offset += _sequence_number(process_group) - before
+                    owner.offset += sequence_number(process_group) - before
                 if token and len(args) > async_at and not args[async_at]:
                     with suppress(Exception):  # the caller, who waits too, gets it again
                         unbox_work(result[-1] if isinstance(result, tuple) else result).wait()
@@ -211,7 +212,7 @@ class Dispatcher:
         """The group, on its first operation while armed."""
         group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
         timed = state.groups[process_group] = _Timed(group.slot, group)
-        before = _sequence_number(process_group)
+        before = sequence_number(process_group)
         if before is None:
             timed.counter = 0
         elif self._recorder is not None:
@@ -232,8 +233,7 @@ class Dispatcher:
         source, target = (own, peer) if operation == "send" else (peer, own)
         pair = state.pairs.get((process_group, source, target))
         if pair is None:
-            number = _native.hash64(f"{timed.group.id}|{source}>{target}".encode()) or 1
-            slot = _native.pair(self._handle, number, timed.group.name[:32].encode())
+            slot = self._groups.pair(timed.group, source, target)
             pair = state.pairs[process_group, source, target] = _Timed(slot, timed.group, counter=0)
             _native.window(self._handle, slot, 1, state.control.num_rounds, True)
         return pair
@@ -271,6 +271,8 @@ class Dispatcher:
     def _complete(self, state: _State, timed: _Timed, sequence: int, token: int, _: object = None) -> None:
         now = time.monotonic_ns()
         if state is not self._state:
+            if timed.slot != timed.group.slot:  # of messages nothing else tells that they are over
+                _native.counts(self._handle, timed.slot, sequence, sequence)
             return
         _native.complete(self._handle, timed.slot, token, now)
         if timed.left == 0:
@@ -328,11 +330,3 @@ def _tensors(argument: Any) -> list[Any]:
 def _flat(lists: list[Any]) -> Iterator[Any]:
     for inner in lists:
         yield from inner
-
-
-def _sequence_number(process_group: Any) -> Any:
-    """torch's number of the last operation; None where the backend keeps none."""
-    try:
-        return process_group._get_sequence_number_for_group()
-    except RuntimeError:
-        return None

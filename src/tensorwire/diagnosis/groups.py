@@ -42,6 +42,12 @@ class Groups:
             group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
         return group
 
+    def pair(self, group: Group, source: int, target: int) -> int:
+        """The slot of the messages from one rank of a group to another; -1 where the frame has no room for it."""
+        number = _native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
+        slot: int = _native.pair(self._handle, number, group.name[:32].encode())
+        return slot
+
 
 def _ranks(torch_name: str) -> list[int]:
     import torch.distributed
@@ -52,3 +58,11 @@ def _ranks(torch_name: str) -> list[int]:
         return list(torch.distributed.get_process_group_ranks(group))
     except (KeyError, RuntimeError, ValueError):  # destroyed meanwhile
         return []
+
+
+def sequence_number(process_group: Any) -> Any:
+    """torch's number of the group's last operation; None where the backend keeps none."""
+    try:
+        return process_group._get_sequence_number_for_group()
+    except RuntimeError:
+        return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
-from .job import PAIRWISE, Verdict
+from .job import Verdict
 from .signatures import inconsistent, sides
 from .transport import Blame
 
@@ -30,7 +30,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     alone comes before them.
     """
     group, operations = wait.group, wait.operations
-    pairwise = any(operation.name in PAIRWISE for operation in operations.values())
+    pairwise = wait.is_pairwise
     if not pairwise:
         found = sides(operations)
         if len(found) > 1:

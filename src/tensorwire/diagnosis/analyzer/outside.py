@@ -23,7 +23,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     wait = max(component, key=lambda wait: (len(wait.held), wait.seconds, wait.group.title, wait.group.id))
     members = wait.group.members
     free = {number for other in component for number in other.free}
-    behind = {number: members[number].enqueued for number in wait.free}
+    behind = {number: members[number].enqueued for number in wait.free if number in members}
     victims = graph.victims(component) - free
     operation = next((op for op in wait.operations.values() if op.name), None)
     what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
@@ -32,9 +32,9 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     order = sorted(free, key=lambda number: (bool(job.ranks[number].phase), behind.get(number, wait.sequence), number))
     if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
         return stopped_inside(job, wait, order[0], len(victims))
-    named = [number for number in order if number in behind]
+    named = [number for number in order if number in wait.free]
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
-    evidence += [_account(job, number, behind[number]) for number in named[:5]]
+    evidence += [_account(job, number, None if wait.is_pairwise else behind[number]) for number in named[:5]]
     held = [number for number in wait.missing if number not in free]
     if held:
         evidence.append(
@@ -45,7 +45,8 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     if 2 * len(free) > wait.group.size:
         factor *= 0.6  # so many that the trouble may as well be with the few
     phases = {job.ranks[number].phase for number in free}
-    summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {what}; "
+    entered = f"its end of {what}" if wait.is_pairwise else what
+    summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
     summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
     summary += f"for {words.verb(named, 'it', 'them')}"
     if any(phases):
@@ -111,10 +112,11 @@ def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
     )
 
 
-def _account(job: Job, number: int, entered: int) -> str:
+def _account(job: Job, number: int, entered: int | None) -> str:
     rank = job.ranks[number]
     state = "is stopped" if is_stopped(rank) else f"is in state {rank.process.state}"
-    text = f"rank {number} has entered #{entered} and nothing since; its process {state}"
+    last = "is in no operation that is seen" if entered is None else f"has entered #{entered} and nothing since"
+    text = f"rank {number} {last}; its process {state}"
     return f"{text}, in declared phase {rank.phase!r}" if rank.phase else text
 
 

@@ -39,6 +39,11 @@ class Wait:
         found = {number: members[number].operation for number in self.inside}
         return {number: op for number, op in found.items() if op is not None and op.sequence == self.sequence}
 
+    @property
+    def is_pairwise(self) -> bool:
+        """Whether it is a send or receive."""
+        return any(operation.name in PAIRWISE for operation in self.operations.values())
+
 
 class WaitGraph:
     """All waits of a job that are older than a share of the hang gate, linked by who holds up whom."""
@@ -106,7 +111,7 @@ class WaitGraph:
         firm = known or firm
         paired = {number for number in firm if _is_pairwise(members[number])}
         for number in paired:
-            self._add_pair(group, number, members[number])
+            self._add_pair(job, group, number, members[number])
         at = {number: _at(members[number]) for number in firm if number not in paired}
         if not at:
             return
@@ -120,13 +125,13 @@ class WaitGraph:
         inside = [number for number, position in at.items() if position == sequence]
         self.waits.append(Wait(group, sequence, inside, missing, age, list(at)))
 
-    def _add_pair(self, group: Group, number: int, communicator: Communicator) -> None:
+    def _add_pair(self, job: Job, group: Group, number: int, communicator: Communicator) -> None:
         operation = communicator.operation
         peer = operation.root if operation else -1
         other = group.members.get(peer)
         age = communicator.open_seconds or 0.0
         if other is None or not _matches(communicator, other, number):
-            missing = [peer] if other is not None else []
+            missing = [peer] if peer in job.ranks else []  # it may never have had to do with these messages
             self.waits.append(Wait(group, _at(communicator), [number], missing, age, [number]))
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ..model import Operation
 
 _NAMED = 6
+_MESSAGES = {"send": "to", "recv": "from"}
 
 
 def ranks(numbers: Collection[int]) -> str:
@@ -49,9 +50,12 @@ def nbytes(value: float) -> str:
 
 
 def numbered(operation: Operation | None, sequence: int) -> str:
-    """ "all_reduce #121", or "operation #121" where only counts are known."""
-    known = operation is not None and operation.name and operation.sequence == sequence
-    return f"{operation.name if known and operation else 'operation'} #{sequence}"
+    """ "all_reduce #121", "recv from rank 3", or "operation #121" where only counts are known."""
+    if operation is None or not operation.name or operation.sequence != sequence:
+        return f"operation #{sequence}"
+    if operation.name in _MESSAGES and operation.root >= 0:  # their numbers differ between the two ends
+        return f"{operation.name} {_MESSAGES[operation.name]} rank {operation.root}"
+    return f"{operation.name} #{sequence}"
 
 
 def call(operation: Operation) -> str:
