@@ -123,6 +123,7 @@ def paced(
     states: Callable[[int, float], dict[str, Any]] | None = None,
     rooted: bool = False,
     scale: float = 1.0,
+    name: str = "all_reduce",
 ) -> Callable[[float], Observation]:
     """A job of so many operations a second; later, ranks come late by so many seconds and transfers take longer.
 
@@ -154,7 +155,7 @@ def paced(
                         good + bad if rooted else 0,
                     )
             extra = states(n, time) if states else {}
-            ranks.append(rank(n, member(done, group=group, size=size, timing=timing), world=size, **extra))
+            ranks.append(rank(n, member(done, group=group, size=size, name=name, timing=timing), world=size, **extra))
         return observed(time, ranks, edges(time) if edges else [], world=size)
 
     return at

@@ -300,6 +300,25 @@ def test_bytes_that_the_transport_counts_tell_too() -> None:
     assert (finding.code, finding.suspects) == ("TW-H3", [2])
 
 
+@every_rank
+def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
+    all_to_all = {"name": "all_to_all_single"}
+    at = one_out(culprit, lambda age: [member(31, waits=age, **all_to_all)], lambda age: [member(30, **all_to_all)])
+    finding = only(last(hung(at)))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+
+@every_rank
+def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culprit: int) -> None:
+    """Of an operation that needs all, leaving it alone would be a mismatch."""
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=None if number == culprit else age, name="all_to_all")]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [])
+
+
 class TestSendAndReceive:
     """Counts of sends differ between ranks by right: waits are pairwise."""
 
@@ -335,6 +354,68 @@ class TestSendAndReceive:
 
         finding = only(last(hung(groups, edges=edges)))
         assert (finding.code, finding.suspects) == ("TW-H3", [0])
+
+    def beside_a_collective(self, culprit: int, *, waits: bool = True) -> Any:
+        """As a passive probe has it: the culprit has not sent, its peer waits in the slot of the pair, and the others
+        wait for the two in the world's next all-reduce."""
+
+        def groups(number: int, age: float) -> list[Communicator]:
+            if number == culprit:
+                return [member(30)]
+            if number == (culprit + 1) % WORLD:
+                pair = {"group": "pair", "size": 2, "name": "recv", "root": culprit}
+                return [member(30), member(1, waits=age - 1 if waits and age > 1 else None, **pair)]
+            return [member(31, waits=age)]
+
+        return groups
+
+    @every_rank
+    def test_who_does_not_send_is_to_blame_and_its_receiver_a_victim(self, culprit: int) -> None:
+        findings = everything(hung(self.beside_a_collective(culprit)), 30)
+        assert {(finding.code, *finding.suspects) for finding in findings} == {("TW-H1", culprit)}
+        assert findings[-1].summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
+        receiver = (culprit + 1) % WORLD
+        assert any(f"rank {receiver} has not entered it either" in fact for fact in findings[-1].evidence)
+
+    def test_whose_waits_for_messages_are_not_seen_is_suspected_too(self) -> None:
+        assert only(last(hung(self.beside_a_collective(2, waits=False)))).suspects == [2, 3]
+
+    @every_rank
+    @pytest.mark.parametrize("call", ["send", "recv"])
+    def test_only_one_end_of_a_message_is_anywhere(self, culprit: int, call: str) -> None:
+        """No collective is open, and the culprit has no slot of the pair."""
+        waiting = (culprit + 2) % WORLD
+
+        def groups(number: int, age: float) -> list[Communicator]:
+            pair = [member(1, waits=age, group="pair", size=2, name=call, root=culprit)] if number == waiting else []
+            return [member(30), *pair]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 1)
+        way = "to" if call == "send" else "from"
+        assert finding.summary == (
+            f"rank {culprit} has not entered its end of {call} {way} rank {culprit} of pair; 1 rank waits for it"
+        )
+
+    def test_who_went_on_without_sending_is_in_a_circle_with_its_receiver(self) -> None:
+        def groups(number: int, age: float) -> list[Communicator]:
+            if number == 1:
+                return [member(30), member(1, waits=age, group="pair", size=2, name="recv", root=0)]
+            return [member(31, waits=age)]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects) == ("TW-H2", [])
+        assert "recv from rank 0 of pair" in finding.summary
+        assert [0] in finding.sides
+        assert [1] in finding.sides
+
+    def test_a_peer_out_of_view_is_not_accused(self) -> None:
+        def at(time: float) -> Any:
+            waiting = member(1, waits=time, group="pair", size=2, name="recv", root=3)
+            return observed(time, [rank(n, member(30), *([waiting] if n == 0 else [])) for n in range(3)])
+
+        finding = only(last(at))
+        assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [3])
 
 
 def test_news_of_a_silent_agent_blames_nobody() -> None:

@@ -104,6 +104,26 @@ def test_pairwise_waits_where_p_means_nothing(culprit: int) -> None:
     assert finding.confidence < 0.7
 
 
+@every_rank
+@pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
+def test_an_all_to_all_to_which_a_rank_comes_late(culprit: int, partial: bool) -> None:
+    """P holds where every rank exchanges something with every other, see test_diagnosis_all_to_all.py."""
+    at = paced({culprit: 0.5}, armed_after=0.0, rooted=partial, name="all_to_all_single")
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any(("P means nothing" if partial else "P = 1.0") in fact for fact in finding.evidence)
+    assert (finding.confidence < 0.7) == partial
+
+
+@every_rank
+@pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
+def test_an_all_to_all_that_transfers_slowly(culprit: int, partial: bool) -> None:
+    at = paced(transfer=0.5, armed_after=0.0, edges=busy(culprit), rooted=partial, name="all_to_all_single")
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
+    assert any("busy 89 % of the time" in fact for fact in finding.evidence)
+
+
 def test_the_pace_asks_for_times_once_and_long_enough_ahead() -> None:
     asked: list[tuple[float, dict[str, int]]] = []
     for time, _, analyzer in watch(paced({1: 0.5}), 40):

@@ -1,7 +1,8 @@
-"""The probe in real jobs of two gloo ranks."""
+"""The probe in real jobs of gloo ranks."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,3 +43,18 @@ def test_every_operation_of_torch_is_covered() -> None:
 
     names = {name for name in _dispatch_get_all_op_names() if name.startswith("c10d::") and is_operation(name)}
     assert {name.removeprefix("c10d::") for name in names} == set(_KINDS)
+
+
+def test_all_to_all_waits_for_the_last_rank_where_all_exchange_something(tmp_path: Path) -> None:
+    """So that P holds there: T of the late rank is none, that of all others what it is late by."""
+    printed = run_job([*PROBE, str(SCRIPTS / "all_to_all.py")], tmp_path / "frames", world_size=4)
+    ways = [json.loads(line) for line in printed[0].splitlines()]
+    assert [way["name"] for way in ways] == ["even", "even", "uneven", "halves", "ring"]
+    for way in ways:
+        if way["name"] in ("even", "uneven"):
+            late, waited = 2, 10 * 0.03
+            assert all(seconds > 0.9 * waited for rank, seconds in enumerate(way["seconds"]) if rank != late), way
+            assert way["seconds"][late] < 0.5 * waited, way
+            assert way["pairwise"] == [0] * 4
+        else:
+            assert way["pairwise"] == [10] * 4

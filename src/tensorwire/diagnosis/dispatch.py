@@ -38,6 +38,7 @@ class _Kind(NamedTuple):
     tensors: int  # which argument holds this rank's input, or what has its size
     agrees: bool = True  # on dtype and number of elements
     is_pairwise: bool = False  # P means nothing for it, see tensorwire.diagnosis.model.Timing
+    shares: tuple[int, ...] = ()  # arguments with what goes to and comes from each rank: P needs all to exchange some
 
 
 _KINDS: Final = {
@@ -48,8 +49,8 @@ _KINDS: Final = {
     "allgather_into_tensor_coalesced_": _Kind("all_gather_into_tensor_coalesced", 1),
     "allreduce_": _Kind("all_reduce", 0),
     "allreduce_coalesced_": _Kind("all_reduce_coalesced", 0),
-    "alltoall_": _Kind("all_to_all", 1, agrees=False),
-    "alltoall_base_": _Kind("all_to_all_single", 1, agrees=False),
+    "alltoall_": _Kind("all_to_all", 1, agrees=False, shares=(0, 1)),
+    "alltoall_base_": _Kind("all_to_all_single", 1, agrees=False, shares=(3, 4)),
     "barrier": _Kind("barrier", 0, agrees=False, is_pairwise=True),
     "broadcast_": _Kind("broadcast", 0, is_pairwise=True),
     "gather_": _Kind("gather", 1, is_pairwise=True),
@@ -184,7 +185,7 @@ class Dispatcher:
                         root = owner.group.ranks[root] if owner.group.ranks else root
                     if kind.operation:
                         sequence = timed.next_sequence(before)
-                        token = _native.enter(self._handle, timed.slot, describe(tensors, root, sequence))
+                        token = _native.enter(self._handle, timed.slot, describe(tensors, root, sequence, args))
             except Exception:
                 token = 0
             try:
@@ -299,7 +300,7 @@ class _Describer:
         self._dtypes = {getattr(torch, name): code for code, name in enumerate(_native.DTYPES) if hasattr(torch, name)}
         self._infos: dict[tuple[Any, int, int], _native.OperationInfo] = {}
 
-    def __call__(self, tensors: list[Any], root: int, sequence: int) -> int:
+    def __call__(self, tensors: list[Any], root: int, sequence: int, args: tuple[Any, ...]) -> int:
         """Address of what is good until the next call."""
         first: Any = tensors[0] if tensors else None
         dtype = None if first is None else first.dtype
@@ -311,6 +312,8 @@ class _Describer:
             nbytes = 0 if first is None else numel * first.element_size()
             info = self._infos[dtype, numel, root] = self._make(self._dtypes.get(dtype, 0), numel, nbytes, root)
         info.sequence = sequence
+        if self._kind.shares:
+            info.pairwise = any(_is_partial(args[at]) for at in self._kind.shares)
         return ctypes.addressof(info)
 
     def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> _native.OperationInfo:
@@ -318,6 +321,11 @@ class _Describer:
         code, agreed_root = (0, _native.NO_ROOT) if self._is_message else (self._code, root)
         number = signature(code, *agreed, agreed_root)
         return _native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
+
+
+def _is_partial(shares: list[Any]) -> bool:
+    """Whether a rank gives another nothing: neither then waits for the other. No shares are equal ones."""
+    return any(not (share if isinstance(share, int) else share.numel()) for share in shares)
 
 
 def _tensors(argument: Any) -> list[Any]:

@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from .transport import Transport
     from .waits import Wait
 
-# Nobody can leave these before all have entered. Of other operations the root or a sender may be through early.
-_TOGETHER = frozenset(
-    {"all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier", "all_to_all", "alltoall"}
-)
+# Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
+# rank that has nothing to exchange with some of the others.
+_TOGETHER = frozenset({"all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier"})
 
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
