@@ -222,7 +222,7 @@ def test_row_made_by_hand_is_understood() -> None:
     [
         {"clock": "now"}, {"clock": 1.5}, {"clock": None}, {"clock": -1}, {"clock": 10**400},
         {"full": True, "heads": 5}, {"heads": [[1]]}, {"heads": [[0, 1 << 40, 1, 0, 0, "", ""]]},
-        {"heads": [[8, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
+        {"heads": [[1 << 40, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
         {"heads": [[0, 8, 1, 0, 0, "", 5]]}, {"heads": [[True, 8, 1, 0, 0, "", ""]]}, {"works": [["", "", 1.5, 0, 0]]},
         {"groups": [["x" * 257, "", 1]]}, {"groups": {"a": 1}}, {"links": [[0, 0, "a", None]]},
         {"ranks": "!"}, {"ranks": "AAAA"}, {"ranks": 5}, {"ranks": rows(0)}, {"ranks": rows(-1)}, {"ranks": rows(8)},

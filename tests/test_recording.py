@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +130,22 @@ def test_a_recording_that_breaks_off_ends_with_its_last_whole_line(tmp_path: Pat
     assert lengths[0] < lengths[-1]
 
 
+def test_a_disk_that_was_full_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with Recorder(path) as recorder:
+            for time in range(20):
+                room = path.stat().st_size + 10 if 5 <= time < 10 else soft
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+                with pytest.raises(OSError, match="large") if 5 <= time < 10 else nullcontext():
+                    recorder.write(not_entered(1)(float(time)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    times = [int(observation.time) for observation, _ in replay(path, SECONDS)]
+    assert times == [*range(5), *range(10, 20)]
+
+
 def whole(*entries: Any) -> bytes:
     return gzip.compress(b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
 
@@ -146,6 +164,10 @@ SOME = {"time": 1.0, "run": "r", "world_size": 4, "silent_nodes": [], "nodes": {
         whole(HEAD, 7),
         whole(HEAD, {**SOME, "nodes": {"n": {}}}),
         whole(HEAD, {**SOME, "time": "soon"}),
+        whole(HEAD, {**SOME, "time": float("nan")}),
+        whole(HEAD, {**SOME, "time": 1e300}),
+        whole(HEAD, {**SOME, "world_size": 1 << 40}),
+        whole(HEAD, {**SOME, "world_size": float("inf")}),
         whole(HEAD, {**SOME, "silent_nodes": 3}),
         whole(HEAD, {"time": 1.0}),
         gzip.compress(b'{"format"\n'),
@@ -159,6 +181,10 @@ SOME = {"time": 1.0, "run": "r", "world_size": 4, "silent_nodes": [], "nodes": {
         "a number",
         "an empty node",
         "time",
+        "no time",
+        "another age",
+        "more ranks than there are",
+        "ranks without end",
         "silent nodes",
         "no nodes",
         "half JSON",

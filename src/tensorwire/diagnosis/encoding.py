@@ -218,7 +218,7 @@ class Decoder:
                     raise TypeError
                 if any(type(text) is str and len(text) > _MAX_TEXT for text in entry):
                     raise ValueError
-                if kind == "heads" and not 0 <= entry[0] < entry[1] <= MAX_RANKS:
+                if kind == "heads" and not all(0 <= number <= MAX_RANKS for number in entry[:2]):
                     raise ValueError
                 table.append(tuple(entry))
             if len(table) > _MAX_DESCRIPTIONS:

@@ -13,11 +13,11 @@ import dataclasses
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
-from ..errors import CorruptDataError, FormatError
-from .model import Finding
-from .recording import Recorder, decode_observation, encode_observation
+from ..errors import CorruptDataError
+from .model import Code, Finding, Level
+from .recording import NO_JSON_OF_OURS, Recorder, decode_observation, encode_observation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,12 +104,26 @@ def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
             raise ValueError("the version is not one of this release")
         observation = decode_observation(state, {})
         findings = [_finding(entry) for entry in state["findings"]]
-    except (FormatError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except NO_JSON_OF_OURS as error:
         message = f"expected the state of an analyzer of this version: {error}"
         raise CorruptDataError(message, file=path, advice="start the analyzer again, with this tensorwire") from None
     return observation, findings
 
 
 def _finding(entry: dict[str, Any]) -> Finding:
-    stacks = {int(rank): text for rank, text in entry.pop("stacks").items()}
-    return Finding(**entry, stacks=stacks)
+    code, level = entry["code"], entry["level"]
+    if code not in get_args(Code) or level not in get_args(Level):
+        raise ValueError("no code or level of a finding")
+    return Finding(
+        code,
+        level,
+        float(entry["time"]),
+        [int(rank) for rank in entry["suspects"]],
+        [[int(rank) for rank in side] for side in entry["sides"]],
+        str(entry["communicator"]),
+        str(entry["summary"]),
+        [str(fact) for fact in entry["evidence"]],
+        float(entry["confidence"]),
+        int(entry["victims"]),
+        {int(rank): str(text) for rank, text in entry["stacks"].items()},
+    )

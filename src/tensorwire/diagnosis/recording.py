@@ -11,12 +11,13 @@ import gzip
 import json
 import zlib
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CorruptDataError, FormatError
 from .analyzer import Analyzer
 from .encoding import Decoder, Encoder
-from .model import Edge, Observation, Rank, Thresholds
+from .model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
 _FORMAT: Final = {"format": "tensorwire recording", "version": 1}
 _MAX_NBYTES = 64 << 20
 _MAX_LINE_NBYTES = 256 << 20  # the first line of the largest job
+_MAX_SECONDS = 1e10  # no machine is up for three hundred years
 _LEVEL = 6
+
+NO_JSON_OF_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of JSON that says something else than it should."""
 
 
 class Recorder:
     """Writes a recording, as a context manager or until `close`. For one thread.
 
-    What is written stays readable up to its last line if the process dies. Past `max_nbytes` the file is moved to
+    What is written stays readable up to its last line if the process dies. A line that the disk has no room for is
+    missing, and nothing else. Past `max_nbytes` the file is moved to
     `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
 
     Raises:
@@ -56,8 +62,11 @@ class Recorder:
 
     def write(self, observation: Observation) -> None:
         """Add what changed since the last observation."""
-        if self._raw.tell() > self._max_nbytes:
-            self.close()
+        if self._raw.closed:  # it could not be begun anew
+            self._begin()
+        elif self._raw.tell() > self._max_nbytes:
+            with suppress(OSError):
+                self.close()
             self._begin()
         self._line(encode_observation(observation, self._encoders))
 
@@ -66,22 +75,44 @@ class Recorder:
         self._line({"rank": rank, "stack": text})
 
     def close(self) -> None:
-        self._file.close()
-        self._raw.close()
+        try:
+            if not self._raw.closed:
+                self._append(self._packer.flush())
+        finally:
+            self._raw.close()
 
     def _begin(self) -> None:
         if self._path.exists():
             self._path.replace(self._path.with_name(self._path.name + ".1"))
         self._encoders: dict[str, Encoder] = {}
-        self._raw = self._path.open("xb")
-        # Neither the name nor the time of the file: the same observations make the same bytes.
-        self._file = gzip.GzipFile("", "wb", _LEVEL, self._raw, mtime=0)
-        self._line(_FORMAT)
+        self._raw = self._path.open("xb", buffering=0)
+        # gzip with neither the name nor the time of the file: the same observations make the same bytes.
+        self._packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS | 16)
+        try:
+            self._line(_FORMAT)
+        except OSError:
+            self._raw.close()
+            self._path.unlink()
+            raise
 
     def _line(self, entry: dict[str, Any]) -> None:
-        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-        self._file.flush(zlib.Z_SYNC_FLUSH)
-        self._raw.flush()
+        packer = self._packer.copy()  # what is not written was never compressed
+        data = packer.compress(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        self._append(data + packer.flush(zlib.Z_SYNC_FLUSH))
+        self._packer = packer
+
+    def _append(self, data: bytes) -> None:
+        """All of it or nothing."""
+        start = self._raw.tell()
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._raw.write(rest) :]
+        except OSError:
+            self._raw.truncate(start)
+            self._raw.seek(start)
+            self._encoders.clear()  # the next line has to stand on its own
+            raise
 
 
 def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
@@ -111,7 +142,7 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
             raise ValueError("it is empty")
     except FormatError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, zlib.error, gzip.BadGzipFile) as error:
+    except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
         message = f"expected a recording of a job, line {max(number, 1)} is none: {error}"
         raise CorruptDataError(message, file=path, advice="record it again, with this tensorwire") from None
 
@@ -158,7 +189,10 @@ def _by_node(observation: Observation) -> dict[str, Observation]:
 
 
 def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
-    """The inverse. Of what is none it raises FormatError, or whatever else comes of a wrong type."""
+    """The inverse. Of what is none it raises one of NO_JSON_OF_OURS."""
+    time, world_size = float(entry["time"]), int(entry["world_size"])
+    if not 0 <= time < _MAX_SECONDS or not 0 <= world_size <= MAX_RANKS:
+        raise ValueError("no time or size of a job")
     ranks: dict[int, Rank] = {}
     edges: list[Edge] = []
     for name in decoders.keys() - entry["nodes"].keys():
@@ -169,9 +203,9 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
         edges += decoder.edges()
     return Observation(
-        float(entry["time"]),
+        time,
         str(entry["run"]),
-        int(entry["world_size"]),
+        world_size,
         ranks,
         edges,
         [str(name) for name in entry["silent_nodes"]],
