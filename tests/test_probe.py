@@ -149,6 +149,23 @@ with phase("training"):
     assert found.farewell == ""
 
 
+def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, script: Path) -> None:
+    """A thread that is gone in the child may have held it."""
+    text = """
+import os
+from tensorwire.diagnosis import probe
+class Looks:
+    def look(self): pass
+    def look_closely(self): print("looked", os.getpid() == parent, flush=True)
+parent = os.getpid()
+probe._probe._looks = Looks()
+if os.fork() != 0:
+    os.wait()
+raise ValueError
+"""
+    assert run_rank(script, text, directory).stdout == "looked True\n"
+
+
 def test_phases_nest_without_a_probe() -> None:
     from tensorwire.diagnosis import phase
 
@@ -217,6 +234,14 @@ def test_generations_do_not_mix(directory: Path, script: Path) -> None:
     assert left(directory).pid != first.pid
 
 
+def test_a_frame_that_was_damaged_makes_room(directory: Path, script: Path) -> None:
+    """A run may have the name of an earlier one."""
+    directory.mkdir(0o700)
+    frame_path(directory, 3, 0).write_bytes(bytes(4096))
+    assert run_rank(script, "", directory).stderr == ""
+    assert left(directory).farewell == "exit 0"
+
+
 def test_frames_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
     """By a job whose launcher was started later; here that is a shell."""
     run_rank(script, "", directory)
@@ -229,22 +254,32 @@ def test_frames_of_an_earlier_job_are_swept(directory: Path, script: Path) -> No
 
 def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "root_directory", lambda: tmp_path)
-    for name in ("old", "young", "lives"):
+    monkeypatch.setattr(frame, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
+    for name in ("old", "young", "lives", "ended"):
         (tmp_path / name).mkdir(0o700)
-    run_rank(script, "", tmp_path / "old")
+    for name in ("old", "ended"):  # the latter now, after a day and more
+        run_rank(script, "", tmp_path / name)
+    with frame_path(tmp_path / "old", 3, 0).open("r+b") as file:
+        file.seek(_native.Header.tick_ns.offset)
+        file.write((1).to_bytes(8, "little"))
     code = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
     alive = subprocess.Popen(
         [sys.executable, "-c", code], env=environment(tmp_path / "lives", RANK="3"), stdout=subprocess.PIPE
     )
     assert alive.stdout is not None
     alive.stdout.readline()
-    for path in (*tmp_path.glob("old/*"), *tmp_path.glob("lives/*"), tmp_path / "old", tmp_path / "lives"):
-        os.utime(path, (0, time.time() - 25 * 3600))
+    for name in ("old", "lives", "ended"):
+        for path in (*(tmp_path / name).iterdir(), tmp_path / name):
+            os.utime(path, (0, time.time() - 25 * 3600))
+    tmp_path.chmod(0o755)
+    frame.sweep(tmp_path / "mine")
+    assert (tmp_path / "old").exists(), "who knows whose it is"
+    tmp_path.chmod(0o700)
     frame.sweep(tmp_path / "mine")
     alive.kill()
     alive.wait()
     alive.stdout.close()
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"young", "lives"}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"young", "lives", "ended"}
 
 
 MEETING = {"MASTER_ADDR": "node0.example", "MASTER_PORT": "29500"}

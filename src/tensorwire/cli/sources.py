@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from ..diagnosis.frame import root_directory
+from ..diagnosis.frame import is_ours, root_directory
 from ..diagnosis.journal import STATE, read_state
 from ..diagnosis.report.standing import seconds_text
 
@@ -126,7 +126,16 @@ def root_of(directory: Path | None) -> Path:
 
 
 def find_directory(directory: Path | None) -> Path | None:
-    """The directory with the newest frame; None if there is none."""
+    """The directory with the newest frame; None if there is none, or somebody else may have made it."""
     root = root_of(directory)
+    if root == root_directory() and not is_ours(root):
+        return None
     frames = [*root.glob("rank-*.frame"), *(() if directory else root.glob("*/rank-*.frame"))]
-    return max(frames, key=lambda frame: frame.stat().st_ctime).parent if frames else None
+    return max(frames, key=_changed).parent if frames else None
+
+
+def _changed(frame: Path) -> float:
+    try:
+        return frame.lstat().st_ctime
+    except FileNotFoundError:  # swept meanwhile
+        return 0.0

@@ -248,6 +248,15 @@ def make_directory(path: Path) -> None:
             raise OSError(errno.EPERM, f"others may enter this directory (mode {mode:04o}): chmod 700 it", str(folder))
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether it is a directory of this user's that nobody else may enter."""
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
+
+
 def frame_path(directory: Path, rank: int, restart_count: int) -> Path:
     """Where the rank's frame of a generation is."""
     return directory / f"rank-{rank}-{restart_count}.frame"
@@ -255,7 +264,7 @@ def frame_path(directory: Path, rank: int, restart_count: int) -> Path:
 
 def sweep(directory: Path, *, before_ns: int = 0) -> None:
     """Remove what dead jobs left: frames in `directory` that last ticked before the time (CLOCK_MONOTONIC) and whose
-    process is gone, and directories of this user's other jobs that are older than a day."""
+    process is gone, and directories of this user's other jobs that ended more than a day ago."""
     for path in _listing(directory):
         if _FRAME_NAME.fullmatch(path.name) and path.suffix == ".frame":
             frame = read_frame(path)
@@ -263,7 +272,8 @@ def sweep(directory: Path, *, before_ns: int = 0) -> None:
                 continue
             if frame.boot_id != process.boot_id() or frame.tick_ns < before_ns:
                 remove_frame(path)
-    for folder in _listing(root_directory()):
+    root = root_directory()
+    for folder in _listing(root) if is_ours(root) else ():  # else who knows whose folders these are
         if folder != directory and not folder.is_symlink() and folder.is_dir() and _is_old(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -282,7 +292,7 @@ def _listing(directory: Path) -> Iterable[Path]:
 
 
 def _is_old(folder: Path) -> bool:
-    """Whether no rank of it lives and nothing in it was written for a day."""
+    """Whether no rank of it lives, or did, and nothing was made in it for a day."""
     paths = _listing(folder)
     try:
         newest = max(path.lstat().st_mtime for path in (folder, *paths))
@@ -291,4 +301,10 @@ def _is_old(folder: Path) -> bool:
     if time.time() - newest < MAX_AGE_SECONDS:
         return False
     frames = (read_frame(path) for path in paths if path.suffix == ".frame")
-    return not any(frame is not None and frame.is_alive for frame in frames)
+    return not any(frame is not None and (frame.is_alive or _has_ticked(frame)) for frame in frames)
+
+
+def _has_ticked(frame: Frame) -> bool:
+    """Of a rank in another container nothing else shows that it lives; no write to shared memory dates its file."""
+    age = time.monotonic() - frame.tick_ns / 1e9
+    return frame.boot_id == process.boot_id() and age < MAX_AGE_SECONDS

@@ -116,7 +116,7 @@ class _Probe:
         with suppress(Exception):
             text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
             self.say_farewell(" ".join(text.split()).removesuffix(":"))
-            if self._looks is not None:
+            if self._looks is not None and self.pid == os.getpid():
                 self._looks.look_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)
 
@@ -134,7 +134,7 @@ class _Probe:
         restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         path = frame.frame_path(directory, rank, restart_count)
         known = frame.read_frame(path)
-        if known is not None and not known.is_alive:
+        if known is None or not known.is_alive:  # what cannot be read is damaged
             frame.remove_frame(path)
         local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
         handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
