@@ -252,6 +252,25 @@ def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert sources.find_directory(tmp_path / "b") == tmp_path / "b"
 
 
+def test_a_frame_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.frame").symlink_to(tmp_path / "gone")
+    assert sources.find_directory(tmp_path) == tmp_path
+
+
+def test_frames_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Anybody may make /dev/shm/tensorwire-UID, and lie there about whom to ask and what to write."""
+    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
+    root = tmp_path / "root"
+    monkeypatch.setattr(sources, "root_directory", lambda: root)
+    (root / "job").mkdir(parents=True)
+    (root / "job/rank-0-0.frame").write_bytes(bytes(4096))
+    root.chmod(0o700)
+    assert sources.find_directory(None) == root / "job"
+    root.chmod(0o777)
+    assert sources.find_directory(None) is None
+    assert sources.find_directory(root / "job") == root / "job", "whoever names it knows whose it is"
+
+
 @pytest.fixture
 def analyzed(tmp_path: Path) -> Path:
     """The directory of an analyzer that has seen a job hang."""
@@ -398,6 +417,16 @@ def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert (code, out) == (1, "")
     assert "recording.jsonl.gz" in err
     assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
+
+
+def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    recording, page = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
+    with Recorder(recording) as recorder:
+        for observation in hang(seconds=3):
+            observation.ranks[0].phase = "\ud800"
+            recorder.write(observation)
+    assert run(capsys, "report", "--recording", recording, "-o", page)[::2] == (0, "")
+    assert "in no operation (?)" in page.read_text() or "completes operations (?)" in page.read_text()
 
 
 def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

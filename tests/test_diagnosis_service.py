@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import socket
 import threading
@@ -20,7 +21,7 @@ from tensorwire.diagnosis.journal import Journal, read_state
 from tensorwire.diagnosis.listener import Listener
 from tensorwire.diagnosis.model import Communicator, Finding, Observation, Operation, Process, Rank, Thresholds
 from tensorwire.diagnosis.recording import replay
-from tensorwire.diagnosis.service import JobService, View
+from tensorwire.diagnosis.service import JobService, LocalJob, View
 from tensorwire.errors import CorruptDataError
 
 if TYPE_CHECKING:
@@ -358,6 +359,20 @@ def test_full_disk_does_not_stop_the_service(
     ]
 
 
+def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Shared memory is full, or something is in the way of the request."""
+    (tmp_path / "control").mkdir()
+    job = LocalJob(tmp_path)
+    job._desk._analyzer.wants_arming = lambda: {"c0": 12}  # type: ignore[method-assign]
+    try:
+        assert job.poll()[1] == []
+        assert job.poll()[1] == []
+    finally:
+        job.close()
+    assert len(caplog.records) == 1
+    assert "operations cannot be timed" in caplog.records[0].message
+
+
 # The journal.
 
 
@@ -383,9 +398,20 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "job").iterdir() if "new" in p.name] == []
 
 
+STATE = {"version": 1, "time": 1.0, "run": "r", "world_size": 4, "silent_nodes": [], "nodes": {}, "findings": []}
+FINDING = dataclasses.asdict(Finding("TW-H1", "finding", 1.0, [1], [], "c", "s", ["e"], 0.9))
+
+
 @pytest.mark.parametrize(
-    "content", ["", "{}", "[1]", '{"version": 99}', '{"version": 1, "nodes": {"a": 5}}', "[" * 10**5]
-)
+    "content",
+    [
+        "", "{}", "[1]", '{"version": 99}', '{"version": 1, "nodes": {"a": 5}}', "[" * 10**5,
+        json.dumps({**STATE, "time": float("inf")}), json.dumps({**STATE, "world_size": 1 << 40}),
+        json.dumps({**STATE, "findings": [{**FINDING, "code": "TW-H9"}]}),
+        json.dumps({**STATE, "findings": [{**FINDING, "suspects": ["x"]}]}),
+        json.dumps({**STATE, "findings": [{**FINDING, "confidence": "sure"}]}),
+    ],
+)  # fmt: skip
 def test_state_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "state.json").write_text(content)
     with pytest.raises(CorruptDataError, match=r"state\.json"):

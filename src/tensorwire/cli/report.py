@@ -100,7 +100,7 @@ def _write(path: Path, text: str) -> None:
     """All of it or nothing."""
     partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="replace")  # half a surrogate pair is text to JSON
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
