@@ -74,8 +74,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
         jobs[0].closed = True
 
     monkeypatch.setattr(sources, "open_job", open_job)
-    monkeypatch.setattr("tensorwire.cli.diagnose._INTERVAL", 0.01)
-    monkeypatch.setattr("tensorwire.cli.report._INTERVAL", 0.01)
+    monkeypatch.setattr(sources, "_INTERVAL_SECONDS", 0.01)
     yield jobs
     assert jobs[0].closed
 
@@ -151,7 +150,7 @@ def test_an_answer_that_is_due_is_waited_for(
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
     opened: list[FakeJob], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(sources, "_ANSWER_SECONDS", 0.05)
     opened.append(FakeJob(timed(hang(seconds=12)), []))
     assert run(capsys, "diagnose", "--for", "0.05")[0] == 0
 

@@ -67,7 +67,7 @@ def _commands(ctx: click.Context) -> None:
       tensorwire diagnose                   names the rank that a job waits for
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
-    watch, diagnose, report: trouble); 130 Ctrl-C.
+    watch, diagnose, report, analyzer: trouble); 130 Ctrl-C.
     """
     if ctx.invoked_subcommand is None:
         print(ctx.get_help(), file=sys.stderr)

@@ -15,21 +15,15 @@ if TYPE_CHECKING:
 
     from ..diagnosis.model import Finding
 
-_INTERVAL = 1.0
 _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
 
 @click.command()
 @job.dir_option
 @job.analyzer_dir_option
-@click.option(
-    "seconds",
-    "--for",
-    type=click.FloatRange(min=0),
+@job.seconds_option(
+    "Look for so long, or until a verdict is firm; while operations are being timed, up to 40 s longer.",
     default=job.ASKED_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="Look for so long, or until a verdict is firm; while operations are being timed, up to 40 s longer.",
 )
 @click.option(
     "ras",
@@ -69,7 +63,7 @@ def command(
     history = History()
     with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         findings: list[Finding] = []
-        for findings, started in job.looks(source, history, limits, interval=_INTERVAL, seconds=seconds):
+        for findings, started in sources.follow_to_answer(source, history, limits, seconds=seconds):
             told_twice = findings and not started and not source.awaits_stacks
             if told_twice and all(finding.code in _FIRM for finding in findings):
                 break

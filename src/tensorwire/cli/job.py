@@ -11,11 +11,7 @@ from click.core import ParameterSource
 from ..diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..diagnosis.model import Finding
-    from ..diagnosis.report import History
-    from .sources import Job
+    from collections.abc import Callable
 
 dir_option = click.option(
     "directory",
@@ -48,8 +44,6 @@ ASKED_SECONDS: Final = 20.0
 """That these look for. Slowness takes the window to show, three seconds until all ranks begin to time operations, and
 twelve of those; where each takes up to half a second, that is enough."""
 
-_ANSWER_SECONDS = 40.0  # longer while an answer is due: operations may take as long as two of them fit into the window
-
 _HELP = {
     "hang_seconds": "An operation that is open for longer and moves nothing hangs.",
     "slow_seconds": "Slowness that does not last for so long is none.",
@@ -58,6 +52,19 @@ _HELP = {
     "beta": "P up to here: slow communication.",
     "lost_seconds": "A rank without a sign of life for longer is lost.",
 }
+
+
+def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For how long to look."""
+    return click.option(
+        "seconds",
+        "--for",
+        type=click.FloatRange(min=0),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=text,
+    )
 
 
 def threshold_options(**defaults: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -97,28 +104,3 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
 def is_given(option: str) -> bool:
     """Whether an option of the present command was written down, and is not its default."""
     return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
-
-
-def looks(
-    source: Job, history: History, limits: Thresholds, *, interval: float, seconds: float
-) -> Iterator[tuple[list[Finding], list[Finding]]]:
-    """What `sources.follow` gives in `seconds`, and for a while after them if that is when an answer is due.
-
-    That is: ranks time their operations because they seem slow and nothing is found yet, or a suspect's stack is on
-    its way.
-    """
-    from . import sources
-
-    findings: list[Finding] = []
-    for findings, started in sources.follow(source, history, limits, interval=interval, seconds=seconds):
-        yield findings, started
-    if _is_answer_due(source, history, findings):
-        for findings, started in sources.follow(source, history, limits, interval=interval, seconds=_ANSWER_SECONDS):
-            yield findings, started
-            if not _is_answer_due(source, history, findings):
-                return
-
-
-def _is_answer_due(source: Job, history: History, findings: list[Finding]) -> bool:
-    ranks = history.last.ranks.values() if history.last else ()
-    return source.awaits_stacks or (not findings and any(rank.armed for rank in ranks))

@@ -8,8 +8,6 @@ import click
 
 from . import job, options, output, verdict
 
-_INTERVAL = 1.0
-
 
 @click.command()
 @job.dir_option
@@ -30,14 +28,8 @@ _INTERVAL = 1.0
     help="What to write.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@click.option(
-    "seconds",
-    "--for",
-    type=click.FloatRange(min=0),
-    default=job.ASKED_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="Look at a live job for so long; while operations are being timed, up to 40 s longer.",
+@job.seconds_option(
+    "Look at a live job for so long; while operations are being timed, up to 40 s longer.", default=job.ASKED_SECONDS
 )
 @job.threshold_options(**job.ASKED)
 @options.json_option
@@ -82,7 +74,7 @@ def command(
             history.add(observation, findings)
     else:
         with sources.open_job(directory, None, limits) as (source, origin):
-            for _ in job.looks(source, history, limits, interval=_INTERVAL, seconds=seconds):
+            for _ in sources.follow_to_answer(source, history, limits, seconds=seconds):
                 pass
     sources.check_in_view(history, origin)
     _write(path, render(history, limits, source=str(origin)))

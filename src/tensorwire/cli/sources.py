@@ -37,13 +37,14 @@ class Job(Protocol):
 
 
 def follow(
-    job: Job, history: History, thresholds: Thresholds, *, interval: float, seconds: float | None
+    job: Job, history: History, thresholds: Thresholds, *, seconds: float | None, interval: float | None = None
 ) -> Iterator[tuple[list[Finding], list[Finding]]]:
-    """Look once an `interval`, for `seconds` or until the job has ended.
+    """Look once an `interval` (a second), for `seconds` or until the job has ended.
 
     Yields what is found now, and what of it was not found before. Of a job that has just ended more can be found for
     a while: the first to die is known once the others are gone too.
     """
+    interval = _INTERVAL_SECONDS if interval is None else interval
     begin = due = time.monotonic()
     while True:
         observation, findings = job.poll()
@@ -53,6 +54,29 @@ def follow(
         if (seconds is not None and due > begin + seconds) or is_over(observation, thresholds):
             return
         time.sleep(max(0.0, due - time.monotonic()))
+
+
+def follow_to_answer(
+    job: Job, history: History, thresholds: Thresholds, *, seconds: float
+) -> Iterator[tuple[list[Finding], list[Finding]]]:
+    """What `follow` gives in `seconds`, and for a while after them if that is when an answer is due.
+
+    That is: ranks time their operations because they seem slow and nothing is found yet, or a suspect's stack is on
+    its way.
+    """
+    findings: list[Finding] = []
+    for findings, started in follow(job, history, thresholds, seconds=seconds):
+        yield findings, started
+    if _is_answer_due(job, history, findings):
+        for findings, started in follow(job, history, thresholds, seconds=_ANSWER_SECONDS):
+            yield findings, started
+            if not _is_answer_due(job, history, findings):
+                return
+
+
+def _is_answer_due(job: Job, history: History, findings: list[Finding]) -> bool:
+    ranks = history.last.ranks.values() if history.last else ()
+    return job.awaits_stacks or (not findings and any(rank.armed for rank in ranks))
 
 
 def check_in_view(history: History, path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..diagnosis.model import Finding, Thresholds
     from ..diagnosis.report import History
 
-MAX_STANDINGS = 12
+_MAX_STANDINGS = 12
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -38,7 +38,7 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
         "lives": standing.lives(last),
         "silent_nodes": last.silent_nodes,
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "standings": standing.standings(history.places)[:MAX_STANDINGS],
+        "standings": standing.standings(history.places)[:_MAX_STANDINGS],
         "slowest": standing.slowest(history.places),
     }
 
@@ -87,11 +87,11 @@ def print_standings(history: History) -> None:
     groups = standing.standings(history.places)
     rows = [
         (group.text, f"{group.num_ranks:,}", standing.seconds_text(group.seconds) if group.seconds else "", group.ranks)
-        for group in groups[:MAX_STANDINGS]
+        for group in groups[:_MAX_STANDINGS]
     ]
     output.print_table(("where ranks stand", ">ranks", ">for", "which"), rows)
-    if len(groups) > MAX_STANDINGS:
-        output.print_line(f"and {output.count(len(groups) - MAX_STANDINGS, 'more place')} of less weight")
+    if len(groups) > _MAX_STANDINGS:
+        output.print_line(f"and {output.count(len(groups) - _MAX_STANDINGS, 'more place')} of less weight")
 
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:

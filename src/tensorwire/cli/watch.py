@@ -25,13 +25,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Time between two looks.",
 )
-@click.option(
-    "seconds",
-    "--for",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="Leave after so long; by default when the job has ended.",
-)
+@job.seconds_option("Leave after so long; by default when the job has ended.")
 @job.threshold_options()
 @click.option("as_json", "--json", is_flag=True, help="Print a JSON object on a line of its own at each look instead.")
 def command(
@@ -52,7 +46,6 @@ def command(
       tensorwire watch
       tensorwire watch --hang-seconds 60 --json | jq .findings
     """
-
     from ..diagnosis.report import History
     from . import sources
 
@@ -60,7 +53,7 @@ def command(
     history = History()
     with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave
-            looks = sources.follow(source, history, limits, interval=interval, seconds=seconds)
+            looks = sources.follow(source, history, limits, seconds=seconds, interval=interval)
             if as_json:
                 for findings, _ in looks:
                     output.print_json(verdict.as_object(history, findings))
