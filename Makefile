@@ -35,8 +35,10 @@ demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, comp
 hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
 	$(VENV)/bin/python examples/hang.py
 
-test: ctest test-neon $(VENV)/.test ## The quick test suite
+# NEON comes last: that it was skipped must not scroll away.
+test: ctest $(VENV)/.test ## The quick test suite
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
+	@$(MAKE) --no-print-directory test-neon
 
 test-slow: $(VENV)/.package $(VENV)/.test ## Large tensors and long mutations
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600
@@ -83,13 +85,16 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
-faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; FAULTS=--resume goes on where it was cut off
+faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m benchmarks.diagnosis.faults $(FAULTS)
+
+simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through protocol and analyzer
+	$(VENV)/bin/python -m benchmarks.diagnosis.simulate
 
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench hang faults clean
+.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench hang faults simulate clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.diagnosis.faults.cases import BY_NAME
@@ -48,6 +50,13 @@ def test_a_split_names_both_sides_and_no_culprit():
     assert complaint(case, 3, [Look(1.0, [found("TW-H2", [], sides=([1, 2], [0, 3]))])], 0.0) == ""
     assert complaint(case, 3, [Look(1.0, [found("TW-H2", [3], sides=([1, 2], [0, 3]))])], 0.0)
     assert complaint(case, 3, [Look(1.0, [found("TW-H2", [], sides=([0, 1], [2, 3]))])], 0.0)
+
+
+def test_the_evidence_has_to_say_what_decided():
+    throttled = replace(RIGHT, evidence=["rank 2 was throttled by its CPU quota for 80 % of the time"])
+    case = BY_NAME["s1-quota"]
+    assert complaint(case, 2, [Look(1.0, [throttled])], 0.0) == ""
+    assert "no evidence" in complaint(case, 2, [Look(1.0, [RIGHT])], 0.0)
 
 
 def test_the_interval_of_wilson():

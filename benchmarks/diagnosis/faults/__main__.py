@@ -6,11 +6,13 @@ import argparse
 import dataclasses
 import gzip
 import signal
-import subprocess
 import sys
+import threading
+import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from benchmarks.environment import describe, load
 from tensorwire.diagnosis.recording import Recorder
@@ -18,20 +20,20 @@ from tensorwire.diagnosis.recording import Recorder
 from .cases import BY_NAME, CASES, Case
 from .launch import WORLD_SIZE
 from .results import JSON, Results
-from .run import Outcome, Stage, reason_to_skip, show
+from .run import Stage, reason_to_skip, show
 from .watch import THRESHOLDS, interrupted
 
 _BATCH = 4  # runs of a case in a row: once at each rank
-Turn = tuple[Case, list[int]]  # a case, and the ranks to befall
+Turn = list[tuple[Case, int]]  # runs that one job may have, one after another: a case, and the rank to befall
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.faults", description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="runs of each case (default 20)")
+    parser.add_argument("--runs", type=int, default=20, help="of each case, those in the results included (default 20)")
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default 2): ranks sleep for the most part")
-    parser.add_argument("--resume", action="store_true", help="keep the runs that are in the results already")
-    parser.add_argument("--output", type=Path, default=JSON, help="a .json file; the table is written beside it")
+    parser.add_argument("--fresh", action="store_true", help="forget the runs that are in the results")
+    parser.add_argument("--output", type=Path, default=JSON, help="a .json file; the page is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each case once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=range(WORLD_SIZE), help="with --record: the faulty rank")
     options = parser.parse_args()
@@ -40,45 +42,96 @@ def main() -> None:
     if options.record is not None:
         record(cases, options.record, options.rank)
         return
-    facts = describe(f"python -m benchmarks.diagnosis.faults --runs {options.runs}")
+    facts = describe(" ".join(["python -m benchmarks.diagnosis.faults", *sys.argv[1:]]))
     facts |= {"load": load(), "thresholds": ", ".join(f"{k} {v:g}" for k, v in dataclasses.asdict(THRESHOLDS).items())}
-    results = Results(options.output, facts, resume=options.resume)
-    results.skipped = {case.name: reason for case in cases if (reason := reason_to_skip(case))}
-    todo = [case for case in cases if case.name not in results.skipped]
-    turns: SimpleQueue[Turn | None] = SimpleQueue()
-    for first in range(0, options.runs, _BATCH):
-        for case in todo:
-            runs = range(max(first, results.count(case)), min(first + _BATCH, options.runs))
-            turns.put((case, [case.rank(run) for run in runs]))
-    for _ in range(options.jobs):
-        turns.put(None)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        workers = [pool.submit(work, turns, results) for _ in range(options.jobs)]
+    try:
+        results = Results(options.output, facts, fresh=options.fresh)
+    except ValueError as error:
+        parser.error(str(error))
+    for case in cases:
+        results.skipped.pop(case.name, None)
+        if reason := reason_to_skip(case):
+            results.skipped[case.name] = reason
+    due = turns([case for case in cases if case.name not in results.skipped], results, options.runs)
+    run(due, results, options.jobs)
+    results.write()
+    print(results.page())
+    if any(row["wrong"] for row in results.rows):
+        sys.exit(3)
+    if any(results.due(case, options.runs) for case in cases if case.name not in results.skipped):
+        sys.exit("some runs failed and are due: run the same command again")
+
+
+def turns(cases: list[Case], results: Results, num_runs: int) -> list[Turn]:
+    """What is due. Every case has a few runs before any has all; cases that can share a job come together."""
+    due = {case.name: results.due(case, num_runs) for case in cases}
+    groups: dict[object, list[Case]] = defaultdict(list)
+    for case in cases:
+        groups[case.job if case.mends else case.name].append(case)
+    large_first = sorted(groups.values(), key=len, reverse=True)
+    found = [
+        [(case, rank) for case in group for rank in due[case.name][first : first + _BATCH]]
+        for first in range(0, num_runs, _BATCH)
+        for group in large_first
+    ]
+    return [turn for turn in found if turn]
+
+
+def run(due: list[Turn], results: Results, num_jobs: int) -> None:
+    """Take all turns, so many at a time."""
+    queue: SimpleQueue[Turn] = SimpleQueue()
+    for turn in due:
+        queue.put(turn)
+    progress = Progress(sum(map(len, due)))
+    with ThreadPoolExecutor(num_jobs) as pool:
+        workers = [pool.submit(work, queue, results, progress) for _ in range(num_jobs)]
         try:
             for worker in workers:
                 worker.result()
         except BaseException:
             interrupted.set()
             raise
-    results.write()
-    print(results.page())
-    if any(row["wrong"] for row in results.rows):
-        sys.exit(3)
 
 
-def work(turns: SimpleQueue[Turn | None], results: Results) -> None:
-    """Take turns until there are no more."""
+def work(queue: SimpleQueue[Turn], results: Results, progress: Progress) -> None:
+    """Take turns until there are no more. Whatever befalls one run, the others go on."""
     with Stage() as stage:
-        while (turn := turns.get()) is not None:
-            case, ranks = turn
-            for rank in ranks:
-                try:
-                    outcome = stage.run(case, rank)
-                except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-                    stage.clear()
-                    outcome = Outcome(rank, f"the run failed: {error}", None)
-                show(case, outcome)
-                results.add({"case": case.name, "rank": rank, "seconds": outcome.seconds, "wrong": outcome.wrong})
+        while True:
+            try:
+                turn = queue.get_nowait()
+            except Empty:
+                return
+            for case, rank in turn:
+                progress.say(attempt(stage, case, rank, results))
+
+
+def attempt(stage: Stage, case: Case, rank: int, results: Results) -> str:
+    """One run; says what came of it."""
+    try:
+        outcome = stage.run(case, rank)
+    except Exception as error:
+        stage.reset()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        results.add_failed(case, rank, reason)
+        return f"{case.name} at rank {rank}: FAILED: {reason}"
+    results.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong)
+    return show(case, outcome)
+
+
+class Progress:
+    """Says what was done and how long the rest will take. For any thread."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+        self._start = time.monotonic()
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            self._done += 1
+            left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+            print(f"[{self._done} of {self._total}, {left / 60:.0f} min left] {text}", file=sys.stderr, flush=True)
 
 
 def record(cases: list[Case], folder: Path, rank: int | None) -> None:
@@ -86,13 +139,13 @@ def record(cases: list[Case], folder: Path, rank: int | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with Stage() as stage:
         for number, case in enumerate(cases):
-            if case.needs == "services" or reason_to_skip(case):
+            if reason_to_skip(case):
                 continue
             place = case.rank(number if rank is None else rank)
             path = folder / f"{case.name}-{place}.jsonl.gz"
             path.unlink(missing_ok=True)
             with Recorder(path) as recorder:
-                show(case, stage.run(case, place, recorder.write))
+                print(show(case, stage.run(case, place, recorder.write)), file=sys.stderr, flush=True)
             path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes
 
 

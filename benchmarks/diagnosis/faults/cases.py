@@ -6,6 +6,7 @@ the others have a job of their own.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
     from .watch import Watch
 
 WORLD = [0, 1, 2, 3]
+_ROUNDS = 50  # that show that training goes on
 Kind = Literal["lost", "hang", "slow", "none"]
+
+
+class TrainingStoppedError(Exception):
+    """The ranks do not go on, though what happened is no affair of theirs."""
 
 
 @dataclass
@@ -49,6 +55,19 @@ class Scene:
         number = self.job.next_round()
         self.job.command(ranks, do, at=number, **arguments)
         return number
+
+    def train_on(self, rounds: int = _ROUNDS) -> None:
+        """Wait until every rank has made so many more rounds.
+
+        Raises:
+            TrainingStoppedError: one does not.
+        """
+        last = max(self.job.rounds()) + rounds
+        try:
+            self.job.wait_for_round(last + 1)
+        except RuntimeError as error:
+            text = " ".join(str(error).split())
+            raise TrainingStoppedError(f"training stopped at rounds {self.job.rounds()}: {text}") from error
 
     def change(self, **settings: Any) -> None:
         """Change settings of the faulty rank, until it is undone."""
@@ -96,6 +115,7 @@ class Case:
     only_rank: int | None = None
     notice: bool = False
     stack: str = ""  # a function that the suspect's stack has to show
+    evidence: str = ""  # what a fact has to say
 
     @property
     def kind(self) -> Kind:
@@ -112,6 +132,11 @@ class Case:
     @property
     def uses_network(self) -> bool:
         return self.needs in ("links", "loss")
+
+    @property
+    def job(self) -> object:
+        """The job it needs: cases with the same one can have it one after another."""
+        return self.needs, self.hang_seconds, json.dumps(self.settings, sort_keys=True)
 
     def rank(self, run: int) -> int:
         return run % len(WORLD) if self.only_rank is None else self.only_rank
@@ -131,6 +156,13 @@ _AWAY = 9.0  # seconds that a checkpoint takes: there is time to get the stack w
 
 def _sleep(scene: Scene) -> None:
     scene.tell("sleep", seconds=scene.held)
+
+
+def _send_late(scene: Scene) -> None:
+    """Its peer waits for the message, the others for both in their next collective."""
+    peer = (scene.rank + 1) % len(WORLD)
+    number = scene.together("receive", [peer], src=scene.rank)
+    scene.tell("send_late", at=number, dst=peer, seconds=scene.held)
 
 
 def _stop_before(scene: Scene) -> None:
@@ -262,6 +294,10 @@ def _nothing(scene: Scene) -> None:
     pass
 
 
+def _train_long(scene: Scene) -> None:
+    scene.train_on(200)
+
+
 def _checkpoint_all(scene: Scene) -> None:
     scene.together("checkpoint", WORLD, seconds=5.0)
 
@@ -304,11 +340,16 @@ def _restart(scene: Scene) -> None:
 
 
 def _kill_service(name: str) -> Callable[[Scene], None]:
+    """Training is to go on while it is away, and when it is back."""
+
     def inject(scene: Scene) -> None:
         assert isinstance(scene.watch, Services)
+        back = time.monotonic() + 4.0
         scene.watch.kill(name)
-        time.sleep(4.0)
+        scene.train_on()
+        time.sleep(max(0.0, back - time.monotonic()))
         scene.watch.start(name)
+        scene.train_on()
 
     return inject
 
@@ -318,6 +359,7 @@ def _corrupt(scene: Scene) -> None:
     for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.frame"):
         with path.open("r+b") as frame:
             frame.write(os.urandom(path.stat().st_size))
+    scene.train_on()
 
 
 def _step_clock(scene: Scene) -> None:
@@ -341,6 +383,8 @@ CASES = [
     Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
     Case("h1-other-group", "TW-H1", _sleep, "sleeps; its pair hangs in the pair's group, the others in the world's",
          mends=True, settings=_PAIRS, stack="sleep"),
+    Case("h1-recv", "TW-H1", _send_late, "sleeps instead of sending; its peer hangs in recv, the others in the next "
+         "collective", mends=True, stack="sleep"),
     Case("h1-two-nodes", "TW-H1", _sleep, "sleeps; agents and analyzer of two nodes find it", mends=True,
          needs="services", seconds=8, stack="sleep"),
     Case("h1-undeclared", "TW-H1", _away("checkpoint", False), "rank 0 writes a checkpoint and nobody said so",
@@ -360,7 +404,7 @@ CASES = [
     Case("s1-gc", "TW-S1", _collect_garbage, "garbage collection in each step", mends=True, seconds=20),
     Case("s1-loader", "TW-S1", _load, "data loader takes 0.2 s for a batch", mends=True, seconds=20),
     Case("s1-quota", "TW-S1", _quota, "CPU quota of 5 %", needs="quota", settings={"spin": 0.02}, mends=True,
-         seconds=20),
+         seconds=20, evidence="throttled by its CPU quota"),
     Case("s2-egress", "TW-S2", _choke(_THROTTLED), "egress throttled to 40 Mbit/s", needs="links", settings=_BULK,
          mends=True, seconds=20),
     Case("s2-loss", "TW-S2", _lose(0.1), "10 % of the packets to it are lost", needs="loss", settings=_BULK,
@@ -369,8 +413,8 @@ CASES = [
          mends=True, seconds=20),
     Case("s3-two", "TW-S3", _late_and_another_choked, "late by 0.2 s, and another rank's egress throttled",
          needs="links", settings=_BULK, mends=True, seconds=20, suspects=lambda rank: [rank, _other(rank)]),
-    Case("healthy", "", _nothing, "200 rounds and more of mixed sizes, two groups", settings=_MIXED, mends=True,
-         seconds=10),
+    Case("healthy", "", _train_long, "200 rounds and more of mixed sizes, two groups", settings=_MIXED, mends=True,
+         seconds=4),
     Case("checkpoint-all", "", _checkpoint_all, "all ranks write a checkpoint for 5 s", mends=True, seconds=8),
     Case("checkpoint-one", "", _away("checkpoint", True), "rank 0 writes a checkpoint and declares it", mends=True,
          only_rank=0, notice=True, stack="checkpoint", seconds=_AWAY + 1),
@@ -384,12 +428,13 @@ CASES = [
          mends=True, seconds=9),
     Case("little-loss", "", _lose(0.01), "1 % of the packets lost", needs="loss", settings=_BULK, mends=True),
     Case("elastic", "", _restart, "a rank is killed, and the elastic launcher starts all again", seconds=8),
-    Case("agent-killed", "", _kill_service("node1"), "an agent is killed, and started again after 4 s",
-         needs="services", mends=True, seconds=9),
-    Case("analyzer-killed", "", _kill_service("analyzer"), "the analyzer is killed, and started again after 4 s",
-         needs="services", mends=True, seconds=9),
+    Case("agent-killed", "", _kill_service("node1"), "an agent is killed, and started again after 4 s; training "
+         "goes on", needs="services", mends=True),
+    Case("analyzer-killed", "", _kill_service("analyzer"), "the analyzer is killed, and started again after 4 s; "
+         "training goes on", needs="services", mends=True),
     Case("clock-step", "", _step_clock, "a rank's wall clock steps by an hour, back and forth", needs="clock",
          mends=True),
-    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise", settings={"compute": 0.001}),
+    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise; training goes on",
+         settings={"compute": 0.001}),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

@@ -33,6 +33,8 @@ def complaint(case: Case, rank: int, looks: list[Look], start: float) -> str:
     told = [finding for look in looks for finding in look.findings]
     if case.notice and not any(is_notice(finding, rank) for finding in told):
         return "no notice of whom the others wait for"
+    if case.evidence and not any(case.evidence in fact for _, finding in named for fact in finding.evidence):
+        return f"no evidence that says {case.evidence}: {named[-1][1].evidence}"
     if case.stack and not any(case.stack in finding.stacks.get(rank, "") for finding in told):
         stacks = {text for finding in told for text in finding.stacks.values()}
         return f"no stack of rank {rank} that shows {case.stack}: {' / '.join(stacks)[-_EXCERPT:] or 'none'}"

@@ -65,7 +65,10 @@ class Nursery:
         """End processes and wait for it."""
         for pid in pids:
             self._send({"kill": pid})
+        deadline = time.monotonic() + _START_SECONDS
         while any(self.status(pid) is None for pid in pids):
+            if time.monotonic() > deadline:
+                raise TimeoutError("processes do not end")
             time.sleep(0.002)
 
     def close(self) -> None:
@@ -98,6 +101,8 @@ class Nursery:
     def _read(self) -> dict[str, Any] | None:
         assert self._process.stdout is not None
         while b"\n" not in self._buffered:
+            if not select.select([self._process.stdout], [], [], _START_SECONDS)[0]:
+                raise TimeoutError("the process that starts ranks does not answer")
             data = os.read(self._process.stdout.fileno(), 1 << 16)
             if not data:
                 raise OSError("the process that starts ranks has ended")
@@ -212,8 +217,10 @@ class TrainingJob:
         self._nursery.kill(self.pids)
 
     def close(self) -> None:
-        self.end()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.end()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _read_round(path: Path) -> int:

@@ -1,9 +1,10 @@
-"""Runs as JSON, one to a line, and the table made of them."""
+"""Runs as JSON, one to a line, and the tables made of them."""
 
 from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 JSON = ROOT / "benchmarks" / "results" / "diagnosis-faults.json"
 _MORE = 3  # complaints shown of a case
 _Z = 1.959964  # of the 95 % interval
+_CLASSES = ("TW-LOST", "TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3")
+_GROUPS = (
+    ("all hangs", ("hang",), "all"),
+    ("all slow", ("slow",), "95 %"),
+    ("all faults", ("lost", "hang", "slow"), ""),
+    ("nothing wrong", ("none",), "all"),
+)  # with the kinds of cases in each, and what is aimed at
 Row = dict[str, Any]
 
 
@@ -32,27 +40,60 @@ def wilson(right: int, total: int) -> tuple[float, float]:
 
 
 class Results:
-    """What was run so far. Written whole after each run, so that one that is cut off can go on. For any thread."""
+    """What was run so far, in this run of the program and those before. For any thread.
 
-    def __init__(self, path: Path, environment: dict[str, Any], *, resume: bool) -> None:
+    Written whole after each run, so that the next one goes on where this one was cut off.
+
+    Args:
+        path: a .json file; the page is written beside it.
+        environment: of the runs to come.
+        fresh: forget earlier runs.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
+
+    def __init__(self, path: Path, environment: dict[str, Any], *, fresh: bool = False) -> None:
         self._path = path
         self._lock = threading.Lock()
         self.environment = environment
         self.rows: list[Row] = []
+        self.failed: list[Row] = []
         self.skipped: dict[str, str] = {}
-        if resume and path.exists():
-            self.rows = json.loads(path.read_text())["runs"]
+        if not fresh and path.exists():
+            try:
+                known = json.loads(path.read_text())
+                self.rows, self.failed, self.skipped = known["runs"], known["failed"], known["skipped"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path} holds no results to add to ({error!r}); --fresh begins again") from None
 
-    def count(self, case: Case) -> int:
-        return sum(row["case"] == case.name for row in self.rows)
+    def due(self, case: Case, num_runs: int) -> list[int]:
+        """The ranks that a case has to befall yet, in turn, until it has had so many runs."""
+        had = Counter(row["rank"] for row in self._of(case))
+        ranks = []
+        for rank in map(case.rank, range(num_runs)):
+            if had[rank]:
+                had[rank] -= 1
+            else:
+                ranks.append(rank)
+        return ranks
 
-    def add(self, row: Row) -> None:
+    def add(self, case: Case, rank: int, *, seconds: float | None, wrong: str) -> None:
+        """A run that was judged: seconds from the fault to the verdict, and what was wrong with it, "" if nothing."""
+        self._append(self.rows, {"case": case.name, "rank": rank, "seconds": seconds, "wrong": wrong})
+
+    def add_failed(self, case: Case, rank: int, reason: str) -> None:
+        """A run that could not be judged. It does not count, and is due again."""
+        self._append(self.failed, {"case": case.name, "rank": rank, "reason": reason})
+
+    def _append(self, rows: list[Row], row: Row) -> None:
         with self._lock:
-            self.rows.append(row)
+            rows.append({**row, "commit": self.environment["commit"]})
             self.write()
 
     def write(self) -> None:
-        head = json.dumps({"environment": self.environment, "skipped": self.skipped}, indent=1)[:-2]
+        known = {"environment": self.environment, "skipped": self.skipped, "failed": self.failed}
+        head = json.dumps(known, indent=1)[:-2]
         rows = ",\n".join(json.dumps(row) for row in self.rows)
         new = self._path.with_suffix(".new")
         new.write_text(f'{head},\n "runs": [\n{rows}\n]}}\n')
@@ -72,36 +113,49 @@ class Results:
             f"- Python {facts['python']}, torch {facts['versions']['torch']}; load average at the start "
             f"{facts['load']:.2f}",
             f"- Thresholds: {facts['thresholds']}",
-            f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",
+            f"- Last added to {facts['date']}, by `{facts['command']}`",
+            f"- {len(self.rows)} runs, at these commits: {_commits(self.rows)}",
             "",
             "| case | what happens | expected | right | 95 % interval | seconds to the verdict |",
             "|---|---|---|---|---|---|",
         ]
-        shown = [case for case in CASES if self.count(case)]
+        shown = [case for case in CASES if self._of(case)]
         lines += [self._line(case) for case in shown]
-        lines += ["", "| kind | right | 95 % interval |", "|---|---|---|"]
-        for kind, title in (("lost", "lost"), ("hang", "hangs"), ("slow", "slow"), ("none", "nothing wrong")):
-            names = {case.name for case in shown if case.kind == kind}
-            rows = [row for row in self.rows if row["case"] in names]
-            lines.append(f"| {title} | {_share(rows)} |")
-        wrong = [case for case in shown if any(row["wrong"] for row in self.rows if row["case"] == case.name)]
-        if wrong:
+        lines += ["", "| class | right | 95 % interval | goal |", "|---|---|---|---|"]
+        for code in _CLASSES:
+            rows = self._of(*(case for case in CASES if case.code == code))
+            lines.append(f"| {code} | {_share(rows)} | |")
+        for title, kinds, goal in _GROUPS:
+            rows = self._of(*(case for case in CASES if case.kind in kinds))
+            lines.append(f"| {title} | {_share(rows)} | {goal} |")
+        wrong = {case.name: [row for row in self._of(case) if row["wrong"]] for case in shown}
+        if any(wrong.values()):
             lines += ["", "## Wrong", ""]
-            for case in wrong:
-                rows = [row for row in self.rows if row["case"] == case.name and row["wrong"]]
-                lines += [f"- {case.name}, fault at rank {row['rank']}: {row['wrong']}" for row in rows[:_MORE]]
-                if len(rows) > _MORE:
-                    lines.append(f"- {case.name}: {len(rows) - _MORE} more")
+        for name, rows in wrong.items():
+            lines += [f"- {name}, fault at rank {row['rank']}: {row['wrong']}" for row in rows[:_MORE]]
+            if len(rows) > _MORE:
+                lines.append(f"- {name}: {len(rows) - _MORE} more")
+        if self.failed:
+            lines += ["", "## Not judged", "", "These runs failed before there was anything to judge.", ""]
+            lines += [f"- {row['case']}, fault at rank {row['rank']}: {row['reason']}" for row in self.failed]
         if self.skipped:
             lines += ["", "## Skipped", ""]
             lines += [f"- {name}: {reason}" for name, reason in self.skipped.items()]
         return "\n".join(lines) + "\n"
 
+    def _of(self, *cases: Case) -> list[Row]:
+        names = {case.name for case in cases}
+        return [row for row in self.rows if row["case"] in names]
+
     def _line(self, case: Case) -> str:
-        rows = [row for row in self.rows if row["case"] == case.name]
+        rows = self._of(case)
         times = sorted(row["seconds"] for row in rows if row["seconds"] is not None)
         latency = f"{median(times):.1f} (at most {times[-1]:.1f})" if times else "-"
         return f"| {case.name} | {case.about} | {case.code or 'nothing'} | {_share(rows)} | {latency} |"
+
+
+def _commits(rows: list[Row]) -> str:
+    return ", ".join(f"{commit} ({number})" for commit, number in Counter(row["commit"] for row in rows).items())
 
 
 def _share(rows: list[Row]) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from .cases import Case, Scene
+from .cases import WORLD, Case, Scene, TrainingStoppedError
 from .judge import complaint, is_notice
 from .launch import Nursery, TrainingJob
 from .needs import build_clock, missing
 from .network import Network
 from .services import Services
-from .watch import LocalWatch, Watch, is_finding
+from .watch import LocalWatch, Watch, WatchError, is_finding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,25 +47,42 @@ class Stage:
         self._folder = TemporaryDirectory()
 
     def run(self, case: Case, rank: int, record: Callable[[Observation], None] | None = None) -> Outcome:
-        """Run a case once. With `record`, in a job of its own, which is recorded from its start."""
+        """Run a case once. With `record`, in a job of its own, which is recorded from its start.
+
+        Whatever it raises says nothing about the case: `reset`, and run it again.
+        """
         job, watch = self._prepare(case, record)
         scene = Scene(job, rank, watch)
         start = time.monotonic()
+        wrong = ""
         try:
             case.inject(scene)
             self._await_verdict(case, rank, watch)
+            wrong = self._trouble(case, job, watch)
+        except (TrainingStoppedError, WatchError) as error:
+            wrong = str(error)
         finally:
             looks = watch.since(start)
-            scene.mend()
+            try:
+                scene.mend()
+            except OSError:  # whom it befell may be gone
+                if not wrong:
+                    raise
         first = next((look.time - start for look in looks if any(map(is_finding, look.findings))), None)
-        outcome = Outcome(rank, complaint(case, rank, looks, start), first)
-        if record is not None or not case.mends or not self._is_calm_again(job, watch):
+        outcome = Outcome(rank, wrong or complaint(case, rank, looks, start), first)
+        if record is not None or wrong or not case.mends or not self._is_calm_again(job, watch):
             self.clear()
         return outcome
 
+    def _trouble(self, case: Case, job: TrainingJob, watch: Watch) -> str:
+        """What is wrong whatever was found: the fault was to leave the ranks alive, and who watches them."""
+        ended = [rank for rank in WORLD if job.status(rank) is not None]
+        if case.mends and ended:
+            return f"training stopped: ranks {ended} have ended"
+        return watch.trouble
+
     def _prepare(self, case: Case, record: Callable[[Observation], None] | None) -> tuple[TrainingJob, Watch]:
-        key = (case.needs, case.hang_seconds, sorted(case.settings.items()))
-        if record is not None or key != self._key or not case.mends:
+        if record is not None or case.job != self._key or not case.mends:
             self.clear()
         if self._job is None or self._watch is None:
             nursery = self._nursery_for(case)
@@ -74,10 +91,10 @@ class Stage:
             nodes = 2 if case.needs == "services" else 1
             self._job = TrainingJob(nursery, case.settings, network=self._network, num_nodes=nodes)
             if nodes > 1:
-                self._watch = Services(nursery, self._job.folder, self._job.nodes)
+                self._watch = Services(nursery, self._job.folder, self._job.nodes, record)
             else:
                 self._watch = LocalWatch(self._job.nodes[0], case.thresholds, record)
-            self._key = key
+            self._key = case.job
             if "compile" not in case.settings:
                 self._job.wait_for_round(3)
                 is_quick = case.kind in ("lost", "hang")
@@ -136,13 +153,18 @@ class Stage:
             if network is not None:
                 network.close()
 
-    def close(self) -> None:
-        try:
+    def reset(self) -> None:
+        """End the job in whatever state it is, and what it was started by."""
+        with suppress(Exception):
             self.clear()
-        finally:
-            for nursery in self._nurseries.values():
+        for nursery in self._nurseries.values():
+            with suppress(Exception):
                 nursery.close()
-            self._folder.cleanup()
+        self._nurseries.clear()
+
+    def close(self) -> None:
+        self.reset()
+        self._folder.cleanup()
 
     def __enter__(self) -> Stage:
         return self
@@ -155,7 +177,7 @@ def reason_to_skip(case: Case) -> str:
     return missing(case.needs)
 
 
-def show(case: Case, outcome: Outcome) -> None:
+def show(case: Case, outcome: Outcome) -> str:
     seconds = "" if outcome.seconds is None else f" after {outcome.seconds:.1f} s"
     verdict = f"WRONG: {outcome.wrong}" if outcome.wrong else "right"
-    print(f"{case.name} at rank {outcome.rank}{seconds}: {verdict}", file=sys.stderr, flush=True)
+    return f"{case.name} at rank {outcome.rank}{seconds}: {verdict}"

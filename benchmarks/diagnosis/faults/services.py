@@ -12,7 +12,7 @@ from .launch import free_port
 from .watch import THRESHOLDS, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from tensorwire.diagnosis.model import Finding, Observation
@@ -26,9 +26,16 @@ class Services(Watch):
     Args:
         nursery: starts them, and is what they die with.
         nodes: the directories of frames, one for each node.
+        record: is given what the analyzer shows, once a second; nothing while it is away.
     """
 
-    def __init__(self, nursery: Nursery, folder: Path, nodes: list[Path]) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        folder: Path,
+        nodes: list[Path],
+        record: Callable[[Observation], None] | None = None,
+    ) -> None:
         self._nursery, self._folder, self._nodes = nursery, folder, nodes
         self._state = folder / "analyzer"
         self._key = folder / "key"
@@ -40,7 +47,7 @@ class Services(Watch):
             self.start("analyzer")
             for number in range(len(nodes)):
                 self.start(f"node{number}")
-            super().__init__()
+            super().__init__(record)
         except BaseException:
             self._end()
             raise
@@ -60,6 +67,11 @@ class Services(Watch):
     def kill(self, name: str) -> None:
         """With SIGKILL: it has no time to say good-bye."""
         self._nursery.kill([self._pids.pop(name)])
+
+    @property
+    def trouble(self) -> str:
+        ended = [name for name, pid in self._pids.items() if self._nursery.status(pid) is not None]
+        return super().trouble or (f"{', '.join(ended)} ended by itself" if ended else "")
 
     def close(self) -> None:
         try:

@@ -22,6 +22,10 @@ interrupted = threading.Event()
 """Set when the user wants to leave: whoever watches stops."""
 
 
+class WatchError(Exception):
+    """What watches has failed: a fault of ours."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     time: float
@@ -66,6 +70,11 @@ class Watch:
         """What is found at present."""
         return self.looks[-1].findings if self.looks else []
 
+    @property
+    def trouble(self) -> str:
+        """Why nobody watches any more; "" while somebody does."""
+        return "" if self._error is None else f"the analyzer failed: {self._error!r}"
+
     def since(self, start: float) -> list[Look]:
         return [look for look in list(self.looks) if look.time >= start]
 
@@ -74,7 +83,7 @@ class Watch:
         deadline = time.monotonic() + seconds
         while not until(self.standing):
             if self._error is not None:
-                raise self._error
+                raise WatchError(self.trouble) from self._error
             if time.monotonic() >= deadline:
                 return False
             if interrupted.wait(0.02):
@@ -84,8 +93,6 @@ class Watch:
     def close(self) -> None:
         self._over.set()
         self._thread.join()
-        if self._error is not None:
-            raise self._error
 
 
 class LocalWatch(Watch):
