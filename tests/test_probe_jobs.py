@@ -32,6 +32,11 @@ def test_training_is_bit_identical(tmp_path: Path) -> None:
     assert run_job([str(SCRIPTS / "training.py")], tmp_path / "frames") == ["6 6\n"] * 2
 
 
+def test_training_goes_on_when_the_frames_are_removed(tmp_path: Path) -> None:
+    """With the same losses; every step has another one."""
+    assert run_job([str(SCRIPTS / "frames_removed.py")], tmp_path / "frames") == ["30\n"] * 2
+
+
 def test_every_operation_of_torch_is_covered() -> None:
     import torch.distributed  # noqa: F401
     from torch._C import _dispatch_get_all_op_names, _get_schema
