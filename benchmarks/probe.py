@@ -1,4 +1,4 @@
-"""python -m benchmarks.probe [--json]: what the probe costs for each operation of torch.distributed.
+"""python -m benchmarks.probe: what the probe costs for each operation of torch.distributed.
 
 CPU time of the whole process with all its threads, in jobs of one rank on gloo that all-reduce one number: nothing is
 waited for, so nothing hides the cost. Three jobs run side by side, without the probe, with it, and with every operation
@@ -8,22 +8,24 @@ as well, in a job that does nothing else.
 
 from __future__ import annotations
 
+import argparse
 import json
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import environment
 from benchmarks.timing import interleave, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
+RESULTS = environment.ROOT / "benchmarks" / "results"
 MODES = ("off", "passive", "active")
 ROUNDS = 30
 OPERATIONS = 1000
@@ -115,17 +117,47 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     dist.destroy_process_group()
 
 
+def page(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    facts, costs = results["environment"], results["microseconds"]
+    lines = [
+        "# What the probe costs",
+        "",
+        "CPU time of a process of one rank for each all_reduce of one number on gloo, all threads included: the median "
+        f"of {ROUNDS} rounds of {OPERATIONS} operations, and the quartiles. Added is the median of the differences to "
+        "a job without the probe, round by round.",
+        "",
+        f"- Machine: {facts['cpu']}, {facts['cores']} cores; {facts['system']}",
+        f"- Python {facts['python']}, torch {facts['versions']['torch']}; load average at the start "
+        f"{results['load']:.2f}",
+        f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",
+        "",
+        "| probe | CPU microseconds | quartiles | added | goal |",
+        "|---|---|---|---|---|",
+    ]
+    for mode in MODES:
+        added, goal = "-", "-"
+        if mode in GOALS:
+            added, goal = f"{results['added_microseconds'][mode]:.1f}", f"at most {GOALS[mode]:.0f}"
+        cost = costs[mode]
+        lines.append(f"| {mode} | {cost['median']:.1f} | {cost['low']:.1f}-{cost['high']:.1f} | {added} | {goal} |")
+    idle = f"{100 * results['idle_share_of_a_core']:.2f} %"
+    lines += ["", f"While the job is idle, the thread of the probe takes {idle} of a core."]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Prints a table, or with --json the numbers."""
-    result = measure()
-    if "--json" in sys.argv[1:]:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{'probe':8} {'CPU us/op':>10} {'low':>8} {'high':>8} {'added':>8} {'goal':>6}")
-    for mode, costs in result["microseconds"].items():
-        added = f"{result['added_microseconds'][mode]:8.1f} {GOALS[mode]:6.0f}" if mode in GOALS else ""
-        print(f"{mode:8} {costs['median']:10.1f} {costs['low']:8.1f} {costs['high']:8.1f} {added}")
-    print(f"thread of the probe, job idle: {result['idle_share_of_a_core']:.2%} of a core")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.probe", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    options = parser.parse_args()
+    facts = environment.describe("python -m benchmarks.probe")
+    results = {"environment": facts, "load": environment.load()} | measure()
+    text = page(results)
+    if not options.no_write:
+        (RESULTS / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "probe.md").write_text(text)
+    print(json.dumps(results, indent=1) if options.json else text, end="")
 
 
 if __name__ == "__main__":

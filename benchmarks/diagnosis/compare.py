@@ -37,6 +37,11 @@ _TIMEOUT_SECONDS = 14.0  # of the process groups
 _AFTER_SECONDS = 3.0
 _DUMP_SECONDS = 8.0
 _WIDTH = 90
+_LIMITS = (
+    "Cases in which nothing is wrong are left out, and gloo's time-out stands for the watchdog that NCCL has. The "
+    "column tensorwire is the verdict on the recording of the case in `tests/recordings`, not on the job that the "
+    "others looked at."
+)
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
 _FRAME = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
@@ -186,6 +191,8 @@ def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> st
     lines = [
         f"Process groups with a time-out of {_TIMEOUT_SECONDS:g} s; stacks and dumps {_LOOK_SECONDS:g} s after the "
         f"fault. torch {facts['versions']['torch']}, gloo, {WORLD_SIZE} ranks; `{facts['command']}`, {facts['date']}.",
+        "",
+        _LIMITS,
         "",
         "| fault | errors after the time-out | Flight Recorder | py-spy dump | tensorwire |",
         "|---|---|---|---|---|",
