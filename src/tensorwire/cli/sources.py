@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..diagnosis.model import Finding, Observation, Thresholds
     from ..diagnosis.report import History
 
+_INTERVAL_SECONDS = 1.0
+_ANSWER_SECONDS = 40.0  # operations may take as long as two of them fit into the window of slowness
 _STALE_SECONDS = 30.0
 
 
