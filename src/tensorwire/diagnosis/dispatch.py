@@ -4,6 +4,8 @@ All of them, whether DDP, FSDP2, functional collectives or a script makes them, 
 Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
 when an operation is entered and pass it on. A synchronous one they also wait for, as its caller is about to do; of
 others the future, or where there is none the end of wait(), tells when it is done.
+Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
+for gloo the Python binding has none.
 They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
 could go while the dispatcher is about to call it.
 
