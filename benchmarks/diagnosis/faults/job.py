@@ -156,6 +156,13 @@ class Job:
         dist.all_reduce(torch.ones(256), group=first)
         dist.all_reduce(torch.ones(256), group=second)
 
+    def receive(self, src: int) -> None:
+        dist.recv(torch.empty(256), src)
+
+    def send_late(self, dst: int, seconds: float) -> None:
+        self.sleep(seconds)
+        dist.send(torch.ones(256), dst)
+
     def reduce_in_pair(self) -> None:
         dist.all_reduce(torch.ones(256), group=self.pairs[self.rank])
 
