@@ -102,7 +102,6 @@ int tw_probe_write_control(const char* path, const ControlEntry* entries, uint32
   control.num_entries = num_entries;
   if (num_entries != 0) std::memcpy(control.entries, entries, num_entries * sizeof(ControlEntry));
 
-  store_shared(&shared->lock, shared->lock & ~1u);  // a writer may have died
   const WriteLock lock(&shared->lock);
   copy_to_shared(&shared->magic, &control.magic, offsetof(Control, lock));
   copy_to_shared(&shared->number, &control.number, sizeof(Control) - offsetof(Control, number));

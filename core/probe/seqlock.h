@@ -29,11 +29,11 @@ inline void copy_from_shared(void* to, const void* from, size_t nbytes) {
   }
 }
 
-// Writers exclude each other by other means.
+// Writers exclude each other by other means. A number that is odd already is that of one who died, or was scribbled.
 class WriteLock {
  public:
   explicit WriteLock(uint32_t* lock) : lock_(lock) {
-    store_shared(lock_, *lock_ + 1);
+    store_shared(lock_, *lock_ | 1);
     __atomic_thread_fence(__ATOMIC_RELEASE);
   }
   ~WriteLock() { __atomic_store_n(lock_, *lock_ + 1, __ATOMIC_RELEASE); }

@@ -62,19 +62,19 @@ void set_text(char* shared, size_t room, const char* text) {
 }
 
 // Where `name` begins in the header's names, added if there is room.
-uint8_t name_offset(Header* header, const char* name) {
+uint8_t name_offset(Probe* probe, const char* name) {
+  char (&names)[sizeof(Header::names)] = probe->names;
   const size_t nbytes = std::strlen(name) + 1;
   size_t end = 0;
-  while (end < sizeof(header->names) && header->names[end] != 0) {
-    if (std::strcmp(header->names + end, name) == 0) return static_cast<uint8_t>(end);
-    end += std::strlen(header->names + end) + 1;
+  while (end < sizeof(names) && names[end] != 0) {
+    if (std::strcmp(names + end, name) == 0) return static_cast<uint8_t>(end);
+    end += std::strlen(names + end) + 1;
   }
-  if (nbytes == 1 || end + nbytes > sizeof(header->names)) return kNoName;
-  char names[sizeof(header->names)];
-  std::memcpy(names, header->names, sizeof(names));
+  if (nbytes == 1 || end + nbytes > sizeof(names)) return kNoName;
   std::memcpy(names + end, name, nbytes);
-  const WriteLock lock(&header->lock);
-  copy_to_shared(header->names, names, sizeof(names));
+  Header& header = probe->frame->header;
+  const WriteLock lock(&header.lock);
+  copy_to_shared(header.names, names, sizeof(names));
   return static_cast<uint8_t>(end);
 }
 
@@ -99,7 +99,7 @@ int find_or_add(Probe* probe, uint64_t id, const char* name, uint64_t size, uint
   }
   SlotState& state = probe->slots[num_slots];
   state.slot.id = id;
-  state.slot.name = name_offset(&probe->frame->header, name);
+  state.slot.name = name_offset(probe, name);
   state.slot.size = static_cast<uint16_t>(std::min<uint64_t>(size, UINT16_MAX));
   state.slot.flags = flags;
   state.slot.numel = -1;

@@ -69,6 +69,7 @@ struct Probe {
   Frame* frame = nullptr;
   uint32_t num_forks = 0;  // between the first process and the one that made it
   std::mutex header_mutex;
+  char names[sizeof(Header::names)] = {};  // as the header has them: what others may write to is not read back
   std::atomic<uint32_t> num_slots{0};
   SlotState slots[kNumSlots];
 };

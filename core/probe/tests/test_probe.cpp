@@ -268,6 +268,25 @@ void test_bad_files(const Folder& folder) {
   CHECK(tw_probe_create(link.c_str(), &kIdentity, &probe) == EEXIST);
 }
 
+// Whoever scribbles over a page does its process no harm, and what is written next can be read.
+void test_overwritten_page(const Folder& folder) {
+  const std::string path = folder.file("overwritten");
+  Probe* probe = create(path);
+  const int first = tw_probe_slot(probe, 1, "first", 2);
+  std::FILE* file = std::fopen(path.c_str(), "r+");
+  CHECK(std::fseek(file, offsetof(Header, farewell), SEEK_SET) == 0);
+  for (size_t i = offsetof(Header, farewell); i < kPageNbytes; ++i) std::fputc('y', file);  // locks become odd
+  std::fclose(file);
+  const int second = tw_probe_slot(probe, 2, "second", 2);
+  tw_probe_counts(probe, first, 3, 3);
+  const Frame frame = read(path);
+  CHECK((frame.slots[first].lock & 1) == 0 && frame.slots[first].enqueued == 3);
+  CHECK((frame.slots[second].lock & 1) == 0 && frame.slots[second].id == 2);
+  CHECK(std::string(frame.header.names + frame.slots[first].name) == "first");
+  CHECK(std::string(frame.header.names + frame.slots[second].name) == "second");
+  tw_probe_close(probe);
+}
+
 // Where memory is short nothing stays behind, and no write dies later.
 void test_no_room(const Folder& folder) {
   const std::string path = folder.file("full");
@@ -314,6 +333,7 @@ int main() {
   test_forked_child_writes_nothing(folder);
   test_readers_see_no_torn_slot(folder);
   test_bad_files(folder);
+  test_overwritten_page(folder);
   test_no_room(folder);
   test_control(folder);
 }
