@@ -392,6 +392,8 @@ class TestSendAndReceive:
 
         finding = only(last(hung(groups)))
         assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 1)
+        assert not any("not in view" in fact for fact in finding.evidence)
+        assert 0.7 < finding.confidence < 0.8, "it may wait for a message that it asked for with irecv"
         way = "to" if call == "send" else "from"
         assert finding.summary == (
             f"rank {culprit} has not entered its end of {call} {way} rank {culprit} of pair; 1 rank waits for it"

@@ -124,7 +124,8 @@ class Job:
     def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[float, list[str]]:
         """What makes a verdict on this group less certain: a factor for its confidence, and the reasons."""
         factor, reasons = 1.0, []
-        lacking = group.size - len(group.members)
+        ends = {peer for peer in group.peers.values() if peer in self.ranks}  # they may not know of the pair yet
+        lacking = group.size - len(group.members.keys() | ends)
         if lacking > 0:
             factor *= 0.8
             reasons.append(f"{lacking} of {group.size} members of {group.title} are not in view")

@@ -42,6 +42,9 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
             f"but {words.verb(held, 'waits', 'wait')} in another operation"
         )
     factor, reasons = job.doubts(wait.group, order[:5])
+    if wait.is_pairwise and not any(job.ranks[number].armed for number in named):
+        factor *= 0.8
+        reasons.append("while nothing is timed, waiting for what isend or irecv began is not seen")
     if 2 * len(free) > wait.group.size:
         factor *= 0.6  # so many that the trouble may as well be with the few
     phases = {job.ranks[number].phase for number in free}
