@@ -266,7 +266,22 @@ def test_damaged_rows_are_refused_or_make_some_observation(seed: int) -> None:
     except FormatError:
         return
     ranks, edges = decoded(decoder, 1.0)
-    Encoder().report(Observation(1.0, "run", 8, ranks, edges))  # it can be handed on
+    Decoder().apply(Encoder().report(Observation(1.0, "run", 8, ranks, edges)))  # it can be handed on
+
+
+def test_greatest_numbers_can_be_handed_on() -> None:
+    """Whatever an agent says, what the analyzer keeps of it can be read."""
+    most = (1 << 62) - 1
+    report = report_of() | {
+        "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [["c", "", 8]], "works": [], "links": [[0, 1, "a", "b"]],
+        "ranks": rows(17, 0, *[most] * 8, 0, *[most] * 4, -1, most, most), "details": rows(0, 0, *[most] * 9),
+        "edges": rows(0, *[most] * 8),
+    }  # fmt: skip
+    decoder = Decoder()
+    decoder.apply(report)
+    for now in (0.0, 1e6):
+        ranks, edges = decoded(decoder)
+        Decoder().apply(through_json(Encoder().report(Observation(now, "run", 8, ranks, edges))))
 
 
 def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

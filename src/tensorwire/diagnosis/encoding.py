@@ -50,7 +50,8 @@ _GROUPS, _WORKS = slice(_RANK, None, _GROUP), slice(_RANK + 5, None, _GROUP)  # 
 _MAX_GROUPS = 64  # communicators of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 _MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
-_MAX_VALUE = 1 << 62  # of an integer in a row: what goes further is damage, and would not fit when it is handed on
+_MIN_VALUE, _MAX_VALUE = -(1 << 32), 1 << 62  # of an integer in a row: what goes further is damage
+_MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
 _MAX_TEXT = 256
 _NO_DETAIL = (_NONE, _NONE, 0, 0, 0, 0, 0, 0, 0)
 
@@ -133,7 +134,7 @@ class Encoder:
                 _since(now, group.idle_seconds),
                 _NONE if work is None else self._work(work),
                 _NONE if work is None else work.sequence,
-                _NONE if group.baseline_rate is None else round(group.baseline_rate * 1e3),
+                _NONE if group.baseline_rate is None else round(min(group.baseline_rate, _MAX_RATE) * 1e3),
             )
         return tuple(row)
 
@@ -305,8 +306,8 @@ class Decoder:
                 size,
                 enqueued,
                 completed,
-                None if opened < 0 else (now - opened) / 1e6,
-                None if idle < 0 else (now - idle) / 1e6,
+                None if opened < 0 else max(0, now - opened) / 1e6,
+                None if idle < 0 else max(0, now - idle) / 1e6,
                 None if work < 0 else self._operation(work, sequence),
                 None,
                 -1,
@@ -324,7 +325,7 @@ class Decoder:
             num_throttled,
             throttled / 1e6,
             farewell,
-            None if gone < 0 else (now - gone) / 1e6,
+            None if gone < 0 else max(0, now - gone) / 1e6,
         )
         return Rank(
             rank,
@@ -334,7 +335,7 @@ class Decoder:
             generation,
             process,
             communicators,
-            0.0 if ticked < 0 else (now - ticked) / 1e6,
+            0.0 if ticked < 0 else max(0, now - ticked) / 1e6,
             bool(flags & _ARMED),
             phase,
             bool(flags & _OVERFLOW),
@@ -361,7 +362,7 @@ def _add_detail(communicator: Communicator, row: _Row) -> None:
 
 
 def _micros(seconds: float) -> int:
-    return round(seconds * 1e6)
+    return round(min(seconds, _MAX_SECONDS) * 1e6)
 
 
 def _since(now: float, age: float | None) -> int:
@@ -378,7 +379,7 @@ def _unpack(text: str) -> _Row:
         return ()
     data = binascii.a2b_base64(text)
     values = struct.unpack(f"<{len(data) // 8}q", data)  # raises where the length is none of whole numbers
-    if not _within(values, -_MAX_VALUE, _MAX_VALUE):
+    if not _within(values, _MIN_VALUE, _MAX_VALUE):
         raise ValueError
     return values
 
