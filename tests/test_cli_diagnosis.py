@@ -192,7 +192,7 @@ def test_thresholds_are_options(
     opened.append(FakeJob(HEALTHY[0], []))
     output = ["-o", tmp_path / "x.html"] if command == "report" else []
     assert run(capsys, command, "--for", "0", *output)[0] == 0
-    asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 5.0}
+    asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 10.0}
     assert opened[0].thresholds == model.Thresholds(**asked)
     given = ("--hang-seconds", 7, "--slow-seconds", 3, "--theta", 2, "--alpha", 0.8, "--beta", 0.2, "--lost-seconds", 4)
     assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0

@@ -37,12 +37,12 @@ analyzer_dir_option = click.option(
     help="Ask an analyzer that writes to this directory (tensorwire analyzer) instead of the ranks on this machine.",
 )
 
-ASKED: Final = {"hang_seconds": 30.0, "slow_seconds": 5.0}
+ASKED: Final = {"hang_seconds": 30.0, "slow_seconds": 10.0}
 """Thresholds of commands that a person calls who suspects trouble already. What speaks up by itself waits longer."""
 
 ASKED_SECONDS: Final = 20.0
-"""That these look for. Slowness takes the window to show, three seconds until all ranks begin to time operations, and
-twelve of those; where each takes up to half a second, that is enough."""
+"""That these look for. Slowness takes the window to show, three seconds until all ranks begin to time operations, and a
+dozen of those; where each takes up to 0.4 s, that is enough."""
 
 _HELP = {
     "hang_seconds": "An operation that is open for longer and moves nothing hangs.",

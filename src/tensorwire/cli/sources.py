@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..diagnosis.report import History
 
 _INTERVAL_SECONDS = 1.0
-_ANSWER_SECONDS = 40.0  # operations may take as long as two of them fit into the window of slowness
+_ANSWER_SECONDS = 40.0  # enough for a dozen operations of three seconds to be timed
 _STALE_SECONDS = 30.0
 
 
