@@ -335,8 +335,9 @@ def test_whom_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
 # Ranks that stand still.
 
 ENTRY = {
-    "collective_seq_id": 6, "input_sizes": [[3, 4], [2]], "is_p2p": False, "process_group": ["0", "default_pg"],
-    "profiling_name": "gloo:all_reduce", "retired": False, "state": "scheduled", "time_created_ns": 0,
+    "collective_seq_id": 6, "input_dtypes": ["Float", "Float"], "input_sizes": [[3, 4], [2]], "is_p2p": False,
+    "process_group": ["0", "default_pg"], "profiling_name": "gloo:all_reduce", "retired": False, "state": "scheduled",
+    "time_created_ns": 0,
 }  # fmt: skip
 
 
@@ -388,18 +389,25 @@ def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes
         recorder.close()
 
 
-def test_what_a_still_rank_entered_since_its_last_tick(still: Callable[[bytes], Recorder], observer: Observer) -> None:
+@pytest.mark.parametrize(
+    ("recorded", "name"),
+    [("gloo:all_reduce", "all_reduce"), ("gloo:_all_gather_base", "all_gather_into_tensor")],
+)
+def test_what_a_still_rank_entered_since_its_last_tick(
+    still: Callable[[bytes], Recorder], observer: Observer, recorded: str, name: str
+) -> None:
+    """In the words that the frames of the other ranks have for it: else the calls would seem to differ."""
     entries = [
         {**ENTRY, "collective_seq_id": 5, "retired": True},
         {**ENTRY, "collective_seq_id": 9, "is_p2p": True},
-        ENTRY,
+        {**ENTRY, "profiling_name": recorded},
     ]
     recorder = still(json.dumps({"entries": entries}).encode())
     for _ in range(3):
         rank = the_rank(observer)
         (group,) = rank.communicators
         assert (group.enqueued, group.completed) == (6, 5)
-        assert group.operation == Operation(6, "all_reduce", numel=14)
+        assert group.operation == Operation(6, name, "float32", 14)
         assert group.open_seconds is not None
         assert 0 < group.open_seconds <= rank.tick_seconds, "whatever the wall clock says"
     assert recorder.asked == 1, "not at every look"

@@ -69,6 +69,7 @@ class _Standing:
     enqueued: int = 0  # torch's numbers
     completed: int = 0
     since: float = 0.0
+    wall_ns: int = 0  # by how much the wall's clock was ahead then
     is_certain: bool = False  # the ring was read since they moved
     rate_since: float = 0.0
     rate_completed: int = 0
@@ -142,6 +143,7 @@ class FlightRecorder:
         if (enqueued, completed) != (standing.enqueued, standing.completed):
             standing.enqueued, standing.completed = enqueued, completed
             standing.since, standing.is_certain = now, False
+            standing.wall_ns = time.time_ns() - _native.now()
             self._count(standing, completed)
         if now - standing.rate_since >= _RATE_SECONDS:
             self._rate(standing, now)
@@ -227,7 +229,7 @@ class FlightRecorder:
             self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
             operation = oldest_open
         root = _native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
-        _native.describe(self._handle, group.slot, _info(operation, root), _enter_ns(operation))
+        _native.describe(self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, standing.wall_ns))
         return taught
 
 
@@ -251,12 +253,18 @@ def waiting_root(profiling_name: str, torch_name: str) -> int:
     return _native.NO_ROOT
 
 
-def _info(entry: Any, root: int) -> _native.OperationInfo:
+def operation_info(entry: Any, root: int = _native.NO_ROOT) -> _native.OperationInfo:
+    """What an entry of the ring describes, in the words of a frame. It lacks the root.
+
+    An entry that no recorder writes raises ValueError, KeyError or whatever comes of a wrong type.
+    """
     name = entry["profiling_name"].partition(":")[2]
     operation = _OPERATION_CODES.get(name, 0)
     dtypes, sizes = entry["input_dtypes"], entry["input_sizes"]
     dtype = _DTYPE_CODES[_DTYPES.get(dtypes[0], "")] if dtypes else 0
     numel = sum(_product(size) for size in sizes) if sizes else -1
+    if numel >= 1 << 62:  # ctypes would cut it
+        raise ValueError("no number of elements")
     agreed = name not in _SIZES_DIFFER
     known = operation != 0
     return _native.OperationInfo(
@@ -278,8 +286,6 @@ def _product(size: list[int]) -> int:
     return numel
 
 
-def _enter_ns(entry: Any) -> int:
-    """The recorder's clock is that of the wall."""
-    age_ns = max(time.time_ns() - entry["time_created_ns"], 0)
-    entered: int = _native.now() - age_ns
-    return max(entered, 1)
+def _enter_ns(entry: Any, wall_ns: int) -> int:
+    """The recorder's clock is that of the wall, which may have been set since the operation was counted."""
+    return min(max(entry["time_created_ns"] - wall_ns, 1), _native.now())

@@ -10,6 +10,8 @@ from . import _native
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MAX_NAME = 32  # characters; a frame has room for 64 bytes of names in all
+
 
 @dataclass(slots=True)
 class Group:
@@ -22,12 +24,21 @@ class Group:
     torch_name: str
 
 
+@dataclass(slots=True)
+class Pair:
+    """The messages that go the same way between the same two ranks."""
+
+    slot: int  # -1: the frame has no room for it
+    completed: int = 0  # the highest number of one, see tensorwire.diagnosis.frame.Slot
+
+
 class Groups:
     """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._groups: dict[tuple[str, str], Group] = {}
+        self._pairs: dict[int, Pair] = {}
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
         """The group, from the names by which the Flight Recorder calls it."""
@@ -37,16 +48,24 @@ class Groups:
             # Ranks of one job may use one name for different groups; their members tell those apart.
             identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
             number = _native.hash64(identity.encode()) or 1
-            name = description if description not in ("", "undefined") else torch_name
-            slot = _native.slot(self._handle, number, name[:32].encode(), len(ranks))
+            name = shown_name(torch_name, description)
+            slot = _native.slot(self._handle, number, name.encode(), len(ranks))
             group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
         return group
 
-    def pair(self, group: Group, source: int, target: int) -> int:
-        """The slot of the messages from one rank of a group to another; -1 where the frame has no room for it."""
+    def pair(self, group: Group, source: int, target: int) -> Pair:
+        """The messages from one rank of a group to another."""
         number = _native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
-        slot: int = _native.pair(self._handle, number, group.name[:32].encode())
-        return slot
+        pair = self._pairs.get(number)
+        if pair is None:
+            slot = _native.pair(self._handle, number, group.name.encode())
+            pair = self._pairs[number] = Pair(slot)
+        return pair
+
+
+def shown_name(torch_name: str, description: str) -> str:
+    """What frames call a group."""
+    return (description if description not in ("", "undefined") else torch_name)[:_MAX_NAME]
 
 
 def _ranks(torch_name: str) -> list[int]:

@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from . import worker_server
+from . import _native, worker_server
+from .flight_recorder import operation_info
+from .groups import shown_name
 from .model import Operation
 
 if TYPE_CHECKING:
@@ -30,9 +32,8 @@ class _Counts:
 
     enqueued: int
     completed: int
-    name: str  # of the oldest open one, else of the last
-    numel: int
-    created: float  # of the same, on the monotonic clock
+    operation: Operation  # the oldest open one, else the last
+    created: float  # when that was entered, on the monotonic clock
 
 
 class Standstill:
@@ -62,17 +63,15 @@ class Standstill:
 def _completed(group: Communicator, known: _Counts, tick_seconds: float, now: float) -> Communicator:
     if (known.enqueued, known.completed) == (group.enqueued, group.completed):
         return group
-    is_open = known.completed < known.enqueued
-    sequence = known.completed + 1 if is_open else known.enqueued
     age = group.open_seconds
-    if age is None or group.operation is None or group.operation.sequence != sequence:
+    if age is None or group.operation is None or group.operation.sequence != known.operation.sequence:
         age = min(max(now - known.created, 0.0), tick_seconds)  # it was not there at the last tick
     return replace(
         group,
         enqueued=known.enqueued,
         completed=known.completed,
-        open_seconds=age if is_open else None,
-        operation=Operation(sequence, known.name, numel=known.numel),  # signatures of frames are of another kind
+        open_seconds=age if known.completed < known.enqueued else None,
+        operation=known.operation,
     )
 
 
@@ -83,11 +82,7 @@ def _ask(frame: Path) -> dict[str, _Counts]:
         groups: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
             if not entry["is_p2p"]:
-                name, description = entry["process_group"]
-                # As the frame has it, see groups.Groups.
-                groups.setdefault((description if description not in ("", "undefined") else name)[:32], []).append(
-                    entry
-                )
+                groups.setdefault(shown_name(*entry["process_group"]), []).append(entry)
         return {name: _counts(of_group) for name, of_group in groups.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
         return {}
@@ -95,18 +90,13 @@ def _ask(frame: Path) -> dict[str, _Counts]:
 
 def _counts(entries: list[dict[str, Any]]) -> _Counts:
     opened = [entry for entry in entries if not entry["retired"] and entry["state"] != "completed"]
-    enqueued = int(entries[-1]["collective_seq_id"])
     described = opened[0] if opened else entries[-1]
-    completed = int(opened[0]["collective_seq_id"]) - 1 if opened else enqueued
+    info = operation_info(described)
+    enqueued = int(entries[-1]["collective_seq_id"])
+    completed = info.sequence - 1 if opened else enqueued
     if not 0 <= completed <= enqueued < _MAX_NUMBER:
         raise ValueError("no numbers of collectives")
-    numel = 0
-    for size in described["input_sizes"]:
-        product = 1
-        for extent in size:
-            product *= int(extent)
-        numel += product
-    if not 0 <= numel < _MAX_NUMBER:
-        raise ValueError("no number of elements")
+    # Without a signature: ranks that are timed by now have signatures of another kind.
+    operation = Operation(info.sequence, _native.OPERATIONS[info.operation], _native.DTYPES[info.dtype], info.numel)
     created = time.monotonic() - max(time.time_ns() - int(described["time_created_ns"]), 0) / 1e9  # a wall clock's
-    return _Counts(enqueued, completed, str(described["profiling_name"]).partition(":")[2], numel, created)
+    return _Counts(enqueued, completed, operation, created)
