@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .flight_recorder import FlightRecorder
     from .frame import Control
-    from .groups import Group, Groups
+    from .groups import Group, Groups, Pair
 
 
 class _Kind(NamedTuple):
@@ -77,6 +77,7 @@ class _Timed:
 
     slot: int
     group: Group
+    pair: Pair | None = None
     offset: int = 0  # what torch's numbers count besides collectives
     counter: int | None = None  # where torch does not number the operations, and for pairs
     window: range = range(0)  # sequences that are asked for
@@ -234,12 +235,12 @@ class Dispatcher:
         """The messages that go the same way between the same two ranks."""
         own = process_group.rank()
         source, target = (own, peer) if operation == "send" else (peer, own)
-        pair = state.pairs.get((process_group, source, target))
-        if pair is None:
-            slot = self._groups.pair(timed.group, source, target)
-            pair = state.pairs[process_group, source, target] = _Timed(slot, timed.group, counter=0)
-            _native.window(self._handle, slot, 1, state.control.num_rounds, True)
-        return pair
+        found = state.pairs.get((process_group, source, target))
+        if found is None:
+            pair = self._groups.pair(timed.group, source, target)
+            found = state.pairs[process_group, source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
+            _native.window(self._handle, pair.slot, 1, state.control.num_rounds, True)
+        return found
 
     def _await(self, result: Any, end: Callable[..., None]) -> Any:
         """Have the operation's end noted. Returns what the operation is to return."""
@@ -273,8 +274,10 @@ class Dispatcher:
 
     def _complete(self, state: _State, timed: _Timed, sequence: int, token: int, _: object = None) -> None:
         now = time.monotonic_ns()
+        if timed.pair is not None:
+            timed.pair.completed = max(timed.pair.completed, sequence)
         if state is not self._state:
-            if timed.slot != timed.group.slot:  # of messages nothing else tells that they are over
+            if timed.pair is not None:  # of messages nothing else tells that they are over
                 _native.counts(self._handle, timed.slot, sequence, sequence)
             return
         _native.complete(self._handle, timed.slot, token, now)

@@ -19,9 +19,7 @@ from .flight_recorder import OPEN_SECONDS, signature
 from .groups import sequence_number
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .groups import Groups
+    from .groups import Groups, Pair
 
 _TORCH_FUNCTIONS: Final = "distributed_c10d.py"
 _PEERS: Final = {"send": ("group_dst", "dst"), "recv": ("group_src", "src")}  # of variables: in the group, globally
@@ -43,38 +41,32 @@ class _Wait(NamedTuple):
 class Messages:
     """Writes to the frame what the main thread waits for. For one thread."""
 
-    def __init__(self, handle: int, groups: Groups, frame: Path) -> None:
+    def __init__(self, handle: int, groups: Groups) -> None:
         self._handle = handle
         self._groups = groups
-        self._frame = str(frame)
         self._wait: _Wait | None = None
         self._since = 0
-        self._slot: int | None = None  # where the wait is shown
+        self._pair: Pair | None = None  # where the wait is shown
 
     def look(self) -> None:
         """Show the wait, once it is one, and take it back when it is over."""
         wait = _present_wait()
         if wait != self._wait:
-            if self._slot is not None and self._wait is not None:
-                self._write(self._wait, self._slot, is_open=False)
-            self._wait, self._since, self._slot = wait, _native.now(), None
-        elif wait is not None and self._slot is None and _native.now() - self._since >= 1e9 * OPEN_SECONDS:
+            if self._pair is not None and self._wait is not None:
+                self._write(self._wait, self._pair, self._pair.completed)
+            self._wait, self._since, self._pair = wait, _native.now(), None
+        elif wait is not None and self._pair is None and _native.now() - self._since >= 1e9 * OPEN_SECONDS:
             group = self._groups.find(wait.torch_name, wait.description, "gloo")
             ends = (wait.rank, wait.peer) if wait.operation == "send" else (wait.peer, wait.rank)
-            self._slot = self._groups.pair(group, *ends)
-            self._write(wait, self._slot, is_open=True)
+            self._pair = self._groups.pair(group, *ends)
+            self._write(wait, self._pair, self._pair.completed + 1)
 
-    def _write(self, wait: _Wait, slot: int, *, is_open: bool) -> None:
-        """The next message of the pair, which is not counted when it is over: others went by unseen.
+    def _write(self, wait: _Wait, pair: Pair, sequence: int) -> None:
+        """A wait is for the pair's next message, which is not counted when it is over: others went by unseen.
 
         Ignored while messages of the pair are timed.
         """
-        if slot < 0:
-            return
-        sequence = completed = _native.read_frame(self._frame).slots[slot].completed
-        if is_open:
-            sequence += 1
-        _native.counts(self._handle, slot, sequence, completed)
+        _native.counts(self._handle, pair.slot, sequence, pair.completed)
         if sequence == 0:
             return
         group = self._groups.find(wait.torch_name, wait.description, "gloo")
@@ -87,7 +79,7 @@ class Messages:
             dtype=dtype,
             root=group.ranks[wait.peer] if group.ranks else wait.peer,
         )
-        _native.describe(self._handle, slot, info, self._since)
+        _native.describe(self._handle, pair.slot, info, self._since)
 
 
 def _present_wait() -> _Wait | None:

@@ -191,7 +191,7 @@ class _Looks:
             FlightRecorder(handle, groups, _dump(function)) for function in recorders.values() if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._messages = Messages(handle, groups, path)
+        self._messages = Messages(handle, groups)
         with suppress(OSError, RuntimeError, ImportError):
             worker_server.start(path)
             _native().set_flag(handle, _native().SOCKET, True)
