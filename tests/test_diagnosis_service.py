@@ -164,6 +164,20 @@ def test_all_agents_are_asked_to_arm_and_late_ones_too(service: JobService, star
     assert first.node.armed == second.node.armed == [({"c0": 12}, num_rounds), ({}, 0)]
 
 
+def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
+    service = JobService(Listener(KEY), HANG)
+    running = start(Node("a", (0, 1)), address(service))
+    until(service, lambda view: len(view.observation.ranks) == 2)
+    service._desk._analyzer.wants_arming = lambda: {"c0": 12}  # type: ignore[method-assign]
+    until(service, lambda _: running.node.armed)
+    service.close()
+    deadline = time.monotonic() + 5.0
+    while len(running.node.armed) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert running.node.armed[1] == ({}, 0)
+
+
 def test_agents_survive_a_restart_of_the_analyzer(start: Start) -> None:
     service = JobService(Listener(KEY), HANG)
     where = address(service)

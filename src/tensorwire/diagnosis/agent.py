@@ -46,6 +46,7 @@ class Agent:
         self._backoff = _BACKOFF_SECONDS[0]
         self._retry_at = 0.0
         self._trouble = ""
+        self._is_armed = False
 
     def step(self) -> None:
         """Look at the node and report; then wait, and do what the analyzer asks for, until the next look is due."""
@@ -62,6 +63,8 @@ class Agent:
             time.sleep(max(0.0, due - time.monotonic()))
 
     def close(self) -> None:
+        """Stop timing, if the analyzer has asked for it."""
+        self._disarm()
         if self._connection is not None:
             self._connection.close()
 
@@ -77,6 +80,7 @@ class Agent:
         self._is_welcome = False
 
     def _lose(self, reason: str) -> None:
+        self._disarm()  # an analyzer that comes back asks again if it still wants to know
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -127,16 +131,25 @@ class Agent:
                 or any(type(n) is not int for n in first.values())
             ):
                 raise RefusedError("expected sequence numbers by communicator, and a number of rounds")
-            try:
-                self._node.arm(first, num_rounds)
-            except (ValueError, OSError) as error:
-                self._log(f"operations cannot be timed: {error}")
+            self._arm(first, num_rounds)
         elif kind == "stacks":
             ranks = message.get("ranks")
             if type(ranks) is not list or any(type(rank) is not int for rank in ranks):
                 raise RefusedError("expected a list of ranks")
             for rank in ranks[:_MAX_RANKS_ASKED]:
                 self._node.request_stack(rank)
+
+    def _arm(self, first: dict[str, int], num_rounds: int) -> None:
+        self._is_armed = bool(first)
+        try:
+            self._node.arm(first, num_rounds)
+        except (ValueError, OSError) as error:
+            self._log(f"operations cannot be timed: {error}")
+
+    def _disarm(self) -> None:
+        """Timing costs every operation something: nobody is left who wants it."""
+        if self._is_armed:
+            self._arm({}, 0)
 
 
 def run_agent(directory: Path, address: tuple[str, int], key: bytes, *, node: str, log: Callable[[str], None]) -> None:
