@@ -229,7 +229,9 @@ class FlightRecorder:
             self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
             operation = oldest_open
         root = _native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
-        _native.describe(self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, standing.wall_ns))
+        _native.describe(
+            self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, standing.wall_ns)
+        )
         return taught
 
 
@@ -288,4 +290,5 @@ def _product(size: list[int]) -> int:
 
 def _enter_ns(entry: Any, wall_ns: int) -> int:
     """The recorder's clock is that of the wall, which may have been set since the operation was counted."""
-    return min(max(entry["time_created_ns"] - wall_ns, 1), _native.now())
+    now: int = _native.now()
+    return min(max(entry["time_created_ns"] - wall_ns, 1), now)
