@@ -244,10 +244,30 @@ def test_agent_of_another_run_is_told_so(service: JobService, start: Start) -> N
     until(service, lambda view: len(view.observation.ranks) == 2)
     other = start(Node("b", (2, 3), run_id="other"), address(service))
     until(service, lambda _: any("is for run 'run'" in line for line in other.log))
+    assert any("--rdzv-id" in line for line in other.log)
     assert sorted(service.step().observation.ranks) == [0, 1]
     first.stop()
     view = until(service, lambda view: sorted(view.observation.ranks) == [2, 3])
     assert view.observation.run_id == "other", "once nobody of the first run is there"
+
+
+def test_agent_that_sees_no_rank_keeps_nobody_out(service: JobService, start: Start) -> None:
+    early = start(Node("a", (), run_id=""), address(service))
+    for _ in range(5):
+        service.step()
+    start(Node("b", (2, 3)), address(service))
+    until(service, lambda view: sorted(view.observation.ranks) == [2, 3])
+    early.node.ranks, early.node.run_id = (0, 1), "run"
+    until(service, lambda view: len(view.observation.ranks) == WORLD)
+
+
+def test_agent_tells_of_a_new_run(service: JobService, start: Start) -> None:
+    """In the directory of the one before."""
+    running = start(Node("a", (0, 1)), address(service))
+    until(service, lambda view: len(view.observation.ranks) == 2)
+    running.node.run_id = "another"
+    view = until(service, lambda view: view.observation.run_id == "another" and view.observation.ranks)
+    assert sorted(view.observation.ranks) == [0, 1]
 
 
 def test_agent_with_a_wrong_key_stays_outside(service: JobService, start: Start) -> None:

@@ -47,12 +47,15 @@ class Agent:
         self._retry_at = 0.0
         self._trouble = ""
         self._is_armed = False
+        self._run_id = ""  # that the analyzer was told
 
     def step(self) -> None:
         """Look at the node and report; then wait, and do what the analyzer asks for, until the next look is due."""
         due = time.monotonic() + _INTERVAL_SECONDS
         observation = self._node.observe()
-        if self._connection is None and time.monotonic() >= self._retry_at:
+        if self._connection is not None and observation.run_id not in ("", self._run_id):
+            self._lose("it has to be told of another run")
+        if self._connection is None and observation.run_id and time.monotonic() >= self._retry_at:
             self._connect(observation.run_id)
         try:
             self._send(observation)
@@ -78,6 +81,7 @@ class Agent:
             return
         self._encoder = Encoder()
         self._is_welcome = False
+        self._run_id = run_id
 
     def _lose(self, reason: str) -> None:
         self._disarm()  # an analyzer that comes back asks again if it still wants to know
