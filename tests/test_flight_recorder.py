@@ -29,6 +29,9 @@ class FakeRank:
         self.recorder = FlightRecorder(self.handle, self, self.dump)  # type: ignore[arg-type]
         self.seconds = 1000
         self.completed = 0
+        self.wall_seconds = 0  # by which the wall's clock is ahead
+        self.is_open = False  # one more operation
+        self.created_ns = 0
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
         return self.group
@@ -37,21 +40,23 @@ class FakeRank:
         return float(self.seconds)
 
     def time_ns(self) -> int:
-        return self.seconds * 10**9
+        return (self.seconds + self.wall_seconds) * 10**9
 
     def dump(self, with_entries: bool) -> bytes:
-        status = {"last_enqueued_collective": self.completed, "last_completed_collective": self.completed}
+        self.created_ns = self.created_ns if self.is_open else self.time_ns()
+        enqueued = self.completed + self.is_open
+        status = {"last_enqueued_collective": enqueued, "last_completed_collective": self.completed}
         entry = {
             "is_p2p": False,
             "pg_id": 0,
             "process_group": ["0", "default_pg"],
             "profiling_name": "gloo:all_reduce",
-            "collective_seq_id": self.completed,
-            "retired": True,
-            "state": "completed",
+            "collective_seq_id": enqueued,
+            "retired": not self.is_open,
+            "state": "scheduled" if self.is_open else "completed",
             "input_dtypes": ["Float"],
             "input_sizes": [[256]],
-            "time_created_ns": self.time_ns(),
+            "time_created_ns": self.created_ns,
         }
         return json.dumps({"pg_status": {"0": status}, "entries": [entry] if with_entries else []}).encode()
 
@@ -74,6 +79,22 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRank]:
     monkeypatch.setattr(flight_recorder, "time", fake)
     yield fake
     _native.close(fake.handle)
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_clock_that_is_set_ages_no_operation(rank: FakeRank, step: int) -> None:
+    """An operation that is open meanwhile would hang at once."""
+    rank.work(10, rate=1)
+    rank.is_open = True
+    rank.recorder.look()
+    rank.wall_seconds += step
+    rank.seconds += 2
+    rank.recorder.look()
+    frame = read_frame(rank.path)
+    assert frame is not None
+    assert (frame.slots[0].is_open, frame.slots[0].operation) == (True, "all_reduce")
+    assert frame.slots[0].enter_ns is not None
+    assert abs(_native.now() - frame.slots[0].enter_ns) < 600e9
 
 
 def test_a_baseline_takes_some_seconds(rank: FakeRank) -> None:
