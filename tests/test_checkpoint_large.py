@@ -119,6 +119,38 @@ def test_peak_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_memory_of_many_tensors(tmp_path: Path) -> None:
+    """What a tensor takes of memory, however small it is, as docs/checkpoints.md says."""
+    code = """
+        import os, pathlib, sys
+        from tensorwire import checkpoint
+        os.chdir(sys.argv[1])
+        {
+            "compress": lambda: checkpoint.compress_checkpoint("a", "b"),
+            "decompress": lambda: checkpoint.decompress_checkpoint("b", "c"),
+            "verify": lambda: checkpoint.verify("b"),
+            "load": lambda: checkpoint.load_file("b"),
+            "inspect a plain file": lambda: checkpoint.inspect("a"),
+        }[sys.argv[2]]()
+        # Unlike ru_maxrss this knows nothing of the process that started us.
+        print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    """
+    few, many = 10_000, 40_000
+    for number in (few, many):
+        (tmp_path / str(number)).mkdir()
+        entries = [(f"model.layers.{i}.weight", "U8", (1,), b"1") for i in range(number)]
+        (tmp_path / str(number) / "a").write_bytes(container(entries))
+    for operation in ("compress", "decompress", "verify", "load", "inspect a plain file"):
+        peaks = []
+        for number in (few, many):
+            arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / str(number)), operation]
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
+            peaks.append(int(done.stdout) * 1024)
+        nbytes = (peaks[1] - peaks[0]) / (many - few)
+        assert 100 < nbytes < (1000 if "plain" in operation else 3000), operation
+
+
+@pytest.mark.slow
 def test_a_tensor_beyond_4_gib(tmp_path: Path) -> None:
     mib = 4500
     write_sparse(tmp_path / "a", [("large", "BF16", mib)])
