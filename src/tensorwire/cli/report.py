@@ -77,7 +77,8 @@ def command(
             for _ in sources.follow_to_answer(source, history, limits, seconds=seconds):
                 pass
     sources.check_in_view(history, origin)
-    _write(path, render(history, limits, source=str(origin)))
+    page = render(history, limits, source=str(origin))
+    output.write_file(path, page.encode(errors="replace"))  # half a surrogate pair is text to JSON
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:
         output.print_json({"path": str(path), **verdict.as_object(history, found)})
@@ -86,13 +87,3 @@ def command(
             output.print_line(verdict.finding_line(finding))
         output.print_line(f"wrote {path}")
     return verdict.exit_code(found)
-
-
-def _write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", errors="replace")  # half a surrogate pair is text to JSON
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
