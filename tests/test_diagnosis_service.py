@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import resource
 import socket
 import threading
 import time
@@ -459,6 +460,21 @@ def test_findings_are_logged_when_they_come_and_with_their_stacks(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
     assert [line["stacks"] for line in lines] == [{}, {"1": "x"}, {}]
     assert {line["code"] for line in lines} == {"TW-H1"}
+
+
+def test_finding_that_found_no_room_is_logged_later(tmp_path: Path) -> None:
+    log = tmp_path / "findings.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.closing(Journal(tmp_path)) as journal:
+        journal.write(seen(), [found()])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 10, hard))
+        try:
+            with pytest.raises(OSError, match="large"):
+                journal.write(seen(), [found(suspects=[2])])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        journal.write(seen(), [found(suspects=[2])])
+    assert [json.loads(line)["suspects"] for line in log.read_text().splitlines()] == [[1], [2]]
 
 
 def test_log_of_findings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

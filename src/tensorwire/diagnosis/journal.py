@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..errors import CorruptDataError
 from .model import Code, Finding, Level
-from .recording import NO_JSON_OF_OURS, Recorder, decode_observation, encode_observation
+from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,16 +68,17 @@ class Journal:
     def _log(self, findings: list[Finding]) -> None:
         present = {finding.identity(): len(finding.stacks) for finding in findings}
         news = [finding for finding in findings if self._logged.get(finding.identity()) != len(finding.stacks)]
-        self._logged = present
         if not news:
+            self._logged = present
             return
         path = self._directory / FINDINGS
         if path.exists() and path.stat().st_size > _MAX_FINDINGS_NBYTES:
             path.replace(path.with_name(path.name + ".1"))
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         lines = [json.dumps({"at": stamp, **dataclasses.asdict(finding)}) + "\n" for finding in news]
-        with path.open("a", encoding="utf-8") as file:
-            file.write("".join(lines))
+        with path.open("ab", buffering=0) as file:
+            append_whole(file, "".join(lines).encode())
+        self._logged = present
 
     def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
         told = [dataclasses.asdict(finding) for finding in findings]

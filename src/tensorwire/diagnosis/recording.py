@@ -21,6 +21,7 @@ from .model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
     from types import TracebackType
 
@@ -102,17 +103,24 @@ class Recorder:
         self._packer = packer
 
     def _append(self, data: bytes) -> None:
-        """All of it or nothing."""
-        start = self._raw.tell()
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._raw.write(rest) :]
+            append_whole(self._raw, data)
         except OSError:
-            self._raw.truncate(start)
-            self._raw.seek(start)
             self._encoders.clear()  # the next line has to stand on its own
             raise
+
+
+def append_whole(file: FileIO, data: bytes) -> None:
+    """All of it or nothing. Raises OSError."""
+    start = file.tell()
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        file.truncate(start)
+        file.seek(start)
+        raise
 
 
 def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
