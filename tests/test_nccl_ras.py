@@ -380,3 +380,13 @@ def test_text_cut_and_scrambled():
         chance.shuffle(lines)
         mixed = [lines[0].replace("CUDA", "9" * 5000)] + [chance.choice([line, "9" * 5000, "#0-0"]) for line in lines]
         nccl_ras.parse_text("\n".join(["NCCL version 2.27.5", *mixed]).encode())
+
+
+def test_a_large_job_that_died_is_told_of_at_once():
+    """Each process is missing in several communicators: looking for every one of them in a list would take minutes."""
+    one = document([], [missing(number, dead=True) for number in range(16384)])
+    answer = json.dumps(one | {"communicators": one["communicators"] * 5})
+    status = nccl_ras.parse_json(answer.encode())
+    assert len(status.dead) == 16384
+    (finding,) = findings_of(status, status, 1.0)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [0, 1, 2, 3, 4])

@@ -48,6 +48,9 @@ class RasProcess:
     pid: int
 
 
+_Processes = dict[RasProcess, None]  # a set that keeps the order
+
+
 @dataclass(slots=True)
 class RasRank:
     """One rank of a communicator."""
@@ -161,6 +164,8 @@ def parse_json(answer: bytes) -> RasStatus:
         raise _corrupt("an object with a list of communicators")
     status = RasStatus(_text(document, "nccl_version"))
     status.num_timeouts = _number(_object(document, "ras"), "timeouts_count", 0)
+    dead: _Processes = {}
+    unresponsive: _Processes = {}
     for entry in _objects(document, "communicators"):
         communicator = RasCommunicator(_hash(_text(entry, "hash")), _number(entry, "size", 0))
         by_count: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -177,13 +182,14 @@ def parse_json(answer: bytes) -> RasStatus:
             rank = _rank(member)
             fate = _object(member, "status")
             if fate.get("considered_dead") is True:
-                _note(status.dead, rank.process)
+                _note(dead, rank.process)
             elif fate.get("unresponsive") is True:
-                _note(status.unresponsive, rank.process)
+                _note(unresponsive, rank.process)
             else:
                 rank.status = "NOCOMM"
             communicator.missing.append(rank)
         status.communicators.append(communicator)
+    status.dead, status.unresponsive = list(dead), list(unresponsive)
     return status
 
 
@@ -220,12 +226,14 @@ def parse_text(answer: bytes) -> RasStatus:
     sizes: dict[str, int] = {}
     paragraphs: dict[str, _Paragraph] = {}
     paragraph: _Paragraph | None = None
-    processes = status.unresponsive
+    dead: _Processes = {}
+    unresponsive: _Processes = {}
+    processes = unresponsive
     for line in lines:
         if match := _GROUP.match(line):
             sizes[match[1]] = int(match[2])
         elif line in ("DEAD", "INCOMPLETE"):
-            processes = status.dead if line == "DEAD" else status.unresponsive
+            processes = dead if line == "DEAD" else unresponsive
         elif match := _PROCESS.match(line):
             _note(processes, RasProcess(match[2], int(match[1])))
         elif match := _TIMEOUTS.match(line):
@@ -239,6 +247,7 @@ def parse_text(answer: bytes) -> RasStatus:
             paragraph.begin(match[3])
         elif paragraph is not None:
             paragraph.read(line)
+    status.dead, status.unresponsive = list(dead), list(unresponsive)
     return status
 
 
@@ -350,9 +359,9 @@ def _grouped(counts: list[RasCount]) -> dict[str, list[RasCount]]:
     return groups
 
 
-def _note(processes: list[RasProcess], process: RasProcess | None) -> None:
-    if process is not None and process not in processes:
-        processes.append(process)
+def _note(processes: _Processes, process: RasProcess | None) -> None:
+    if process is not None:
+        processes[process] = None
 
 
 def _rank(member: dict[str, Any]) -> RasRank:

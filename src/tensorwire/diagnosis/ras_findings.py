@@ -26,7 +26,8 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
     findings = []
     if after.dead:
         missing = [member for group in after.communicators for member in group.missing]
-        ranks = sorted({member.rank for member in missing if member.process in after.dead})
+        dead = set(after.dead)
+        ranks = sorted({member.rank for member in missing if member.process in dead})
         findings.append(
             Finding(
                 "TW-LOST",
