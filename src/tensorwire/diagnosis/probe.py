@@ -76,7 +76,7 @@ _phases: list[str] = []
 
 def _show_phase() -> None:
     if _probe is not None:
-        _probe.show_phase(_phases[-1] if _phases else "")
+        _probe.show_phase(next(reversed(_phases), ""))  # in one step: other threads have phases too
 
 
 def _warn(error: BaseException) -> None:
