@@ -1,12 +1,12 @@
 """Frames as their readers see them, the directory they lie in, and the control page.
 
 core/probe/frame.h is the layout. A directory belongs to one job on one node. It holds a frame for each generation of a
-rank, `rank-<rank>-<restart count>.frame`, beside it `.sock` (the worker server of that rank) and `.nccl.frame` (of
-NCCL's plugin in the same process), and `control`, by which the node's agent asks all its ranks at once to time their
-operations. Windows of so many rounds begin at a sequence number for each communicator that no rank has reached yet;
-every rank then times the same rounds and no clock is compared. Once a window is whole the slot shows it:
-:attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in :attr:`Frame.control`; when all
-windows asked for are over it stops timing by itself.
+rank, `rank-<rank>-<restart count>.frame`, beside it `.sock` (the worker server of that rank), `.stack` (its stacks,
+once asked for) and `.nccl.frame` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks all
+its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each communicator
+that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window is whole the
+slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
+:attr:`Frame.control`; when all windows asked for are over it stops timing by itself.
 
 Any process may read, from any thread. For `control` there is one writer, the agent (a lock keeps two apart).
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS = 24 * 3600.0
 _CONTROL_NAME = "control"
-_FRAME_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(frame|sock|stack)")
+_FRAME_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.frame")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def sweep(directory: Path, *, before_ns: int = 0) -> None:
     """Remove what dead jobs left: frames in `directory` that last ticked before the time (CLOCK_MONOTONIC) and whose
     process is gone, and directories of this user's other jobs that ended more than a day ago."""
     for path in _listing(directory):
-        if _FRAME_NAME.fullmatch(path.name) and path.suffix == ".frame":
+        if _FRAME_NAME.fullmatch(path.name):
             frame = read_frame(path)
             if frame is None or frame.is_alive:
                 continue
