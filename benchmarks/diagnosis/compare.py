@@ -164,9 +164,7 @@ def _stacks(job: TrainingJob) -> str:
             continue
         command = [program, "dump", "--nonblocking", "--pid", str(pid)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = re.findall(
-            r"^    (\S+) \((.*)\)$", done.stdout.partition('"MainThread"')[2].partition("Thread ")[0], re.M
-        )
+        found = _FRAME.findall(done.stdout.partition('"MainThread"')[2].partition("Thread ")[0])
         place = next((name for name, file in found if "faults/job.py" in file), "") if found else "no stack"
         inner = next((name for name, file in found if "distributed_c10d.py" in file), "")
         places.setdefault(f"{place} > {inner}" if inner else place, []).append(rank)

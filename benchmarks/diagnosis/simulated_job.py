@@ -42,7 +42,6 @@ class Conditions:
     stalled: str = ""  # kind of group ...
     stalled_at: int = -1  # ... of this rank, whose next operation does not end
     processes: dict[int, Process] = field(default_factory=dict)
-    phases: dict[int, str] = field(default_factory=dict)
     throttled: dict[int, float] = field(default_factory=dict)  # share of the time
     broken_link: int = -1
     unread: int = -1
@@ -277,8 +276,7 @@ class SimulatedJob:
         if process is None:
             process = Process("running", "R", cpu_seconds=self.time - self._began)
         process.throttled_seconds = float(self._throttled[number])
-        phase = conditions.phases.get(number, "")
-        return Rank(number, self.layout.world_size, node, 1000 + number, self.generation, process, groups, phase=phase)
+        return Rank(number, self.layout.world_size, node, 1000 + number, self.generation, process, groups)
 
     def _edges(self) -> dict[int, list[Edge]]:
         found: dict[int, list[Edge]] = {}

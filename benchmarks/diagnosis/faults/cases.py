@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from .launch import WORLD_SIZE
 from .quota import CpuQuota
 from .services import Services
 from .watch import THRESHOLDS
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .network import Network
     from .watch import Watch
 
-WORLD = [0, 1, 2, 3]
+WORLD = list(range(WORLD_SIZE))
 _ROUNDS = 50  # that show that training goes on
 Kind = Literal["lost", "hang", "slow", "none"]
 

@@ -31,6 +31,7 @@ class Job:
         folder = Path(os.environ["TW_FAULTS_DIR"])
         self.rank = int(os.environ["RANK"])
         self.settings: dict[str, Any] = {
+            "compile": 0.0,  # seconds of a first step that takes long, as compilation makes it
             "compute": 0.02,  # seconds of a step without collectives, asleep
             "spin": 0.0,  # of its CPU time
             "late": 0.0,  # seconds that this rank computes for longer than the others
@@ -67,7 +68,7 @@ class Job:
         (folder / "dumps" / f"rank_{self.rank}").write_bytes(data)
 
     def train(self) -> None:
-        self.warm_up()
+        time.sleep(self.settings["compile"])
         while True:
             self.round += 1
             os.pwrite(self.progress, self.round.to_bytes(8, "little"), 0)
@@ -75,10 +76,6 @@ class Job:
             self.load_batch()
             self.compute()
             self.reduce_gradients()
-
-    def warm_up(self) -> None:
-        """A first step that takes long, as compilation makes it."""
-        time.sleep(self.settings.get("compile", 0.0))
 
     def obey(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -133,9 +130,6 @@ class Job:
     def fail(self) -> None:
         raise ValueError("loss is NaN")
 
-    def die(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
     def other_operation(self) -> None:
         dist.broadcast(torch.ones(256), src=0)
 
@@ -162,9 +156,6 @@ class Job:
     def send_late(self, dst: int, seconds: float) -> None:
         self.sleep(seconds)
         dist.send(torch.ones(256), dst)
-
-    def reduce_in_pair(self) -> None:
-        dist.all_reduce(torch.ones(256), group=self.pairs[self.rank])
 
     def transfer(self, numel: int) -> None:
         dist.all_reduce(torch.ones(numel))

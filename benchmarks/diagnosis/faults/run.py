@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .cases import WORLD, Case, Scene, TrainingStoppedError
 from .judge import complaint, is_notice
-from .launch import Nursery, TrainingJob
+from .launch import WORLD_SIZE, Nursery, TrainingJob
 from .needs import build_clock, missing
 from .network import Network
 from .services import Services
@@ -87,7 +87,7 @@ class Stage:
         if self._job is None or self._watch is None:
             nursery = self._nursery_for(case)
             if case.uses_network:
-                self._network = Network(nursery, 4)
+                self._network = Network(nursery, WORLD_SIZE)
             nodes = 2 if case.needs == "services" else 1
             self._job = TrainingJob(nursery, case.settings, network=self._network, num_nodes=nodes)
             if nodes > 1:
