@@ -290,5 +290,5 @@ def _product(size: list[int]) -> int:
 
 def _enter_ns(entry: Any, wall_ns: int) -> int:
     """The recorder's clock is that of the wall, which may have been set since the operation was counted."""
-    now: int = _native.now()
-    return min(max(entry["time_created_ns"] - wall_ns, 1), now)
+    entered: int = min(max(entry["time_created_ns"] - wall_ns, 1), _native.now())
+    return entered
