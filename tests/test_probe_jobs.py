@@ -57,9 +57,9 @@ def test_all_to_all_waits_for_the_last_rank_where_all_exchange_something(tmp_pat
     assert [way["name"] for way in ways] == ["even", "even", "uneven", "halves", "ring"]
     for way in ways:
         if way["name"] in ("even", "uneven"):
-            late, waited = 2, 10 * 0.03
-            assert all(seconds > 0.9 * waited for rank, seconds in enumerate(way["seconds"]) if rank != late), way
-            assert way["seconds"][late] < 0.5 * waited, way
+            late, late_by = 2, 6 * 0.1
+            waits = [seconds - way["seconds"][late] for rank, seconds in enumerate(way["seconds"]) if rank != late]
+            assert min(waits) > 0.5 * late_by, way
             assert way["pairwise"] == [0] * 4
         else:
-            assert way["pairwise"] == [10] * 4
+            assert way["pairwise"] == [6] * 4

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tensorwire.diagnosis.frame import Frame, Slot, frame_path, read_frame, write_control
 
-LATE, DELAY, ROUNDS = 2, 0.03, 10
+LATE, DELAY, ROUNDS = 2, 0.1, 6
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 WAYS = {
