@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from observed_jobs import SECONDS, WORLD, edge, everything, healthy, last, member, observed, paced, rank, ring, watch
 
-from tensorwire.diagnosis.model import Finding, Observation, Timing
+from tensorwire.diagnosis.analyzer.job import Group
+from tensorwire.diagnosis.analyzer.rounds import Timer
+from tensorwire.diagnosis.model import Communicator, Finding, Observation, Timing
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 always = pytest.mark.parametrize("armed_after", [0.0, 35.0], ids=["always-armed", "armed-late"])
@@ -234,6 +236,22 @@ def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> 
 
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+
+
+def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_is_not() -> None:
+    timer, late, num_windows = Timer(), 2, 6
+    for index in range(num_windows + 1):
+        group = Group("g", "group", WORLD)
+        for number in range(WORLD):
+            longest = 0.01 if number == late else 1.0
+            timing = Timing(1 + 21 * index, 21, 20 * 0.01 + longest, 0.01, longest, 0, 0)
+            completed = 21 * (index + 1)
+            group.members[number] = Communicator("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
+        timer.add(float(index), group)
+    rounds = timer.recent(float(num_windows), 100.0)
+    assert rounds is not None
+    assert rounds.mean[late] == pytest.approx(0.01)
+    assert rounds.mean[0] == pytest.approx((num_windows * 1.2 - 1.0) / (num_windows * 21 - 1))
 
 
 class TestLegal:

@@ -24,11 +24,15 @@ _PAIRWISE = 0.1  # share of rounds from which P means nothing
 
 @dataclass(slots=True)
 class Rounds:
-    """The mean T of each member over some rounds, in seconds."""
+    """The mean T of each member over some rounds but its longest, in seconds.
+
+    One slow step is no trouble: what is, comes again.
+    """
 
     time: float  # when they were seen
     num_rounds: int
     mean: dict[int, float]
+    longest: dict[int, float]  # that the mean leaves out; 0: none
     least: float  # of any round at any rank
     pairwise: float  # share of rounds that are rooted, between two, or empty
 
@@ -75,13 +79,14 @@ class Timer:
             return None
         first = max(timing.first_sequence for timing in timed.values())
         mean: dict[int, float] = {}
+        longest: dict[int, float] = {}
         counts: list[int] = []
         pairwise, least = 0, float("inf")
         for number, timing in timed.items():
             before = self._seen.get(number)
             piece = _since(timing, before if before and before.first_sequence == first else None)
             if timing.first_sequence == first and piece is not None:
-                mean[number], count, rooted = piece
+                mean[number], longest[number], count, rooted = piece
                 counts.append(count)
                 pairwise = max(pairwise, rooted)
                 least = min(least, timing.min_seconds)
@@ -91,7 +96,7 @@ class Timer:
             self._waited_for = first  # a rank that ends its window a moment later is seen with the next call
             return None
         self._seen = timed
-        rounds = Rounds(time, min(counts), mean, least, pairwise / max(counts))
+        rounds = Rounds(time, min(counts), mean, longest, least, pairwise / max(counts))
         self.pieces.append(rounds)
         return rounds
 
@@ -115,11 +120,8 @@ class Timer:
         return len(slow) >= STEPS // 2 and 3 * len(slow) >= 2 * len(recent) and recent[-1] in slow
 
 
-def _since(timing: Timing, before: Timing | None) -> tuple[float, int, int] | None:
-    """Mean T, number of rounds and how many are pairwise; without the longest round, where that is a new one.
-
-    One slow step is no trouble: what is, comes again.
-    """
+def _since(timing: Timing, before: Timing | None) -> tuple[float, float, int, int] | None:
+    """Mean T without the longest round, where that is a new one; that; number of rounds, and how many are pairwise."""
     count, total, pairwise, longest = timing.num_rounds, timing.sum_seconds, timing.rooted_or_pairwise, 0.0
     if before is not None:
         count, total, pairwise = (
@@ -131,12 +133,12 @@ def _since(timing: Timing, before: Timing | None) -> tuple[float, int, int] | No
     if count < 2:
         return None
     if timing.max_seconds > longest and count > 2:
-        return max(0.0, total - timing.max_seconds) / (count - 1), count, pairwise
-    return max(0.0, total) / count, count, pairwise
+        return max(0.0, total - timing.max_seconds) / (count - 1), timing.max_seconds, count, pairwise
+    return max(0.0, total) / count, 0.0, count, pairwise
 
 
 def merge(pieces: Iterable[Rounds]) -> Rounds | None:
-    """All of these as one."""
+    """All of these as one. Only the longest round of all is left out: there may be one in every piece."""
     pieces = list(pieces)
     if not pieces:
         return None
@@ -144,10 +146,21 @@ def merge(pieces: Iterable[Rounds]) -> Rounds | None:
     total = sum(piece.num_rounds for piece in pieces)
     if not members or not total:
         return None
+    mean, longest = {}, {}
+    for number in members:
+        longest[number] = max(piece.longest[number] for piece in pieces)
+        seconds = sum(_seconds(piece, number) for piece in pieces) - longest[number]
+        mean[number] = max(0.0, seconds) / (total - (longest[number] > 0))
     return Rounds(
         pieces[-1].time,
         total,
-        {number: sum(piece.mean[number] * piece.num_rounds for piece in pieces) / total for number in members},
+        mean,
+        longest,
         min(piece.least for piece in pieces),
         sum(piece.pairwise * piece.num_rounds for piece in pieces) / total,
     )
+
+
+def _seconds(piece: Rounds, number: int) -> float:
+    longest = piece.longest[number]
+    return piece.mean[number] * (piece.num_rounds - (longest > 0)) + longest

@@ -40,6 +40,7 @@ class SlowWatch:
         self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
         self._since = float("inf")  # the gate is open
         self._asked: float | None = None
+        self._measured_since: float | None = None
         self._quiet_until = float("-inf")
         self._standing: list[Verdict] = []
 
@@ -54,13 +55,16 @@ class SlowWatch:
         ]
         if not slow and not late:
             self.arming, self._asked, self._standing, self._since = None, None, [], job.time
+            self._measured_since = None
             return []
         measured = self._measured(job, set(slow), set(late))
         if measured:
+            if self._measured_since is None:
+                self._measured_since = job.time
             found = judge(job, transport, measured, self._processes)
             if found:
                 self._standing, self.arming = found, None
-            elif not self._standing and job.time - self._since > self._thresholds.slow_seconds:
+            elif not self._standing and job.time - self._measured_since > self._thresholds.slow_seconds:
                 self._accept(job.time, slow)
         elif not self._standing:
             self._ask(job, slow)
