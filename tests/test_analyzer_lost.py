@@ -123,37 +123,3 @@ def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
 
     for time, findings, _ in watch(at, 12):
         assert bool(findings) == (time - 5 >= SECONDS.lost_seconds)
-
-
-TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
-
-
-@pytest.mark.parametrize("culprit", range(WORLD))
-def test_who_was_not_there_when_the_others_timed_out_is_named_though_it_died_last(culprit: int) -> None:
-    at = {number: member(21, waits=8.0 + 4.0) for number in range(WORLD)} | {culprit: member(20)}
-    states = {number: dead(4.0 - 0.03 * number, TIMED_OUT) for number in range(WORLD)} | {culprit: dead(3.0)}
-    (finding,) = Analyzer(SECONDS).update(
-        observed(50.0, [rank(number, at[number], **states[number]) for number in range(WORLD)])
-    )
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-    assert "in all_reduce #21" in finding.evidence[0]
-    assert TIMED_OUT in finding.evidence[0]
-
-
-@pytest.mark.parametrize("culprit", range(WORLD))
-def test_who_was_not_there_is_named_where_the_hung_job_was_ended(culprit: int) -> None:
-    at = {number: member(21, waits=60.0) for number in range(WORLD)} | {culprit: member(20)}
-    (finding,) = Analyzer(SECONDS).update(
-        observed(50.0, [rank(number, at[number], **dead(4.0)) for number in range(WORLD)])
-    )
-    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-
-
-@pytest.mark.parametrize("culprit", range(WORLD))
-def test_who_dies_before_an_operation_is_lost_however_long_the_others_wait(culprit: int) -> None:
-    at = {number: member(21, waits=12.0) for number in range(WORLD)} | {culprit: member(20)}
-    states = {number: dead(4.0, TIMED_OUT) for number in range(WORLD)} | {culprit: dead(12.0, "ValueError: loss")}
-    (finding,) = Analyzer(SECONDS).update(
-        observed(50.0, [rank(number, at[number], **states[number]) for number in range(WORLD)])
-    )
-    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..model import Thresholds
+from .farewells import CLEAN, is_echo
 from .hang import find_hangs
 from .job import Job
 from .lost import find_lost
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from .job import Verdict
 
 _GONE = ("exited", "lost")
+_NO_FAILURE = ("", CLEAN)  # farewells
 _SUSPECTS_WITH_STACKS = 3
 _RIVAL = 0.1  # confidence by which a later verdict on the same trouble has to exceed the standing one
 _SILENT_DOUBT = 0.8
+_MOMENT_SECONDS = 2.5  # agents look once a second
+_ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 
 class Analyzer:
@@ -44,7 +48,10 @@ class Analyzer:
         self._silent: set[str] = set()
         self._dead: set[int] = set()
         self._held: set[int] = set()  # ranks with an operation beyond the hang gate
+        self._leaving: dict[int, float] = {}  # ranks that fail, and since when they are known to
         self._standing: list[Verdict] = []
+        self._hangs: list[Verdict] = []  # that stand, or stood a moment ago
+        self._hung = float("-inf")  # when they stood last
         self._slow_verdicts: list[Verdict] = []
         self._stacks: dict[int, str] = {}
         self._forget()
@@ -68,15 +75,43 @@ class Analyzer:
             self._next_sample = observation.time + 0.999 * self._step
             self._slow_verdicts = self._slow.sample(job, self._transport)
             self._transport.sample(job, FIRM * self._thresholds.hang_seconds)
-        lost = find_lost(job, {number: self._ranks[number] for number in sorted(self._dead)}) if self._dead else None
-        if lost is not None:
-            verdicts = [lost]
-        else:
-            verdicts = find_hangs(job, self._transport) if self._held else []
-            if not any(verdict.finding.level == "finding" for verdict in verdicts):
-                verdicts = verdicts + self._slow_verdicts
-        self._settle(verdicts, observation)
+        self._settle(self._judge(job), observation)
+        self._keep_hangs()
         return [self._dressed(verdict.finding) for verdict in self._standing]
+
+    def _judge(self, job: Job) -> list[Verdict]:
+        dead = {number: self._ranks[number] for number in sorted(self._dead)}
+        lost = find_lost(job, dead, self._hangs) if dead and not self._are_more_to_go(dead) else None
+        if lost is not None:
+            return [lost]
+        if self._is_failing():
+            # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
+            return self._hangs or self._slow_verdicts
+        verdicts = find_hangs(job, self._transport) if self._held else []
+        if not any(verdict.finding.level == "finding" for verdict in verdicts):
+            verdicts = verdicts + self._slow_verdicts
+        return verdicts
+
+    def _is_failing(self) -> bool:
+        """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
+        if any(self._ranks[number].process.farewell != CLEAN for number in self._dead):
+            return True
+        return bool(self._ending())
+
+    def _are_more_to_go(self, dead: dict[int, Rank]) -> bool:
+        """Whether those that are gone were told of a trouble, and some that may have told them are about to end."""
+        return bool(self._ending() - dead.keys()) and all(is_echo(rank) for rank in dead.values())
+
+    def _ending(self) -> set[int]:
+        return {number for number, since in self._leaving.items() if self._time - since < _ENDING_SECONDS}
+
+    def _keep_hangs(self) -> None:
+        """For a moment: ranks that ran out of time are through with the operation before they say so."""
+        hangs = [verdict for verdict in self._standing if verdict.kind == "hang"]
+        if hangs:
+            self._hangs, self._hung = hangs, self._time
+        elif not self._is_failing() and self._time > self._hung + _MOMENT_SECONDS:
+            self._hangs = []
 
     def wants_arming(self) -> dict[str, int] | None:
         """Communicators whose operations should be timed, and from which sequence number on; None for nothing."""
@@ -99,7 +134,16 @@ class Analyzer:
         self._generation = -1
         self._time = float("-inf")
         self._next_sample = float("-inf")
-        for known in (self._ranks, self._silent, self._dead, self._held, self._standing, self._stacks):
+        for known in (
+            self._ranks,
+            self._silent,
+            self._dead,
+            self._held,
+            self._leaving,
+            self._standing,
+            self._hangs,
+            self._stacks,
+        ):
             known.clear()
         self._slow_verdicts = []
         self._transport.clear()
@@ -141,6 +185,8 @@ class Analyzer:
                 self._ranks.pop(number, None)
                 continue
             self._ranks[number] = rank
+            if rank.process.farewell not in _NO_FAILURE:
+                self._leaving.setdefault(number, self._time)
             if rank.process.life in _GONE:
                 self._dead.add(number)
                 continue

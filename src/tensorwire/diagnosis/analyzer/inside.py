@@ -8,7 +8,7 @@ from ..model import Finding
 from . import words
 from .job import Verdict
 from .signatures import inconsistent, sides
-from .transport import Blame
+from .transport import Blame, least_moved
 
 if TYPE_CHECKING:
     from ..model import Code
@@ -53,7 +53,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
             Blame(unseen, [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"], 0.5),
             num_victims,
         )
-    blame = _least_moved(wait)
+    blame = least_moved(wait.group)
     if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
         blame = Blame([], ["what the ranks called is not known: only counts are"], 0.4)
         return _verdict(job, wait, "TW-UNKNOWN", blame, num_victims)
@@ -111,23 +111,6 @@ def _left_alone(wait: Wait) -> Blame | None:
     if not ahead or 2 * len(ahead) >= len(wait.group.members):
         return None
     return Blame(ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], 0.5)
-
-
-def _least_moved(wait: Wait) -> Blame | None:
-    """The rank that the transport itself, where it counts bytes, has seen move least."""
-    moved = {
-        number: member.sent_bytes + member.received_bytes
-        for number, member in wait.group.members.items()
-        if member.sent_bytes >= 0
-    }
-    if len(moved) < 2:
-        return None
-    least = min(moved.values())
-    suspects = sorted(number for number, value in moved.items() if value == least)
-    if 2 * len(suspects) > len(moved):
-        return None
-    facts = [f"rank {number} has moved {words.nbytes(moved[number])}, the least" for number in suspects[:5]]
-    return Blame(suspects, facts, 0.6 if len(suspects) == 1 else 0.4)
 
 
 def _unseen_peer(job: Job, wait: Wait) -> list[int]:

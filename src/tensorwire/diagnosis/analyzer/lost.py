@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
+from .farewells import CLEAN, gone, is_echo, ran_out_of_time
 from .given_up import given_up
 from .job import Verdict
 from .signatures import mismatch
@@ -14,50 +16,41 @@ if TYPE_CHECKING:
     from ..model import Rank
     from .job import Job
 
-_CLEAN = "exit 0"
-# Farewells of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
-_ECHOES = (
-    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
-    "distbackenderror", "sigterm", "signal 15", "terminated",
-)  # fmt: skip
 # Last signs of life are known to a tick of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
 
 
-def find_lost(job: Job, dead: dict[int, Rank]) -> Verdict | None:
+def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict | None:
     """The verdict on the ranks that are gone; None while no rank is, all left well, or the time to tell has not come.
 
     A rank that exits with code 0 while others wait for it in an operation is lost as well: what the others lack is a
     process, and whoever looks for its stack would look in vain.
+
+    Args:
+        hangs: verdicts on hangs that stood when the first of them gave up.
     """
-    failed = {number: rank for number, rank in dead.items() if rank.process.farewell != _CLEAN}
+    failed = {number: rank for number, rank in dead.items() if rank.process.farewell != CLEAN}
     left = {number: rank for number, rank in dead.items() if number not in failed}
     waiting = [number for number, rank in job.ranks.items() if number not in dead and _waits(rank, job)]
     if failed:
-        earliest = max(_gone(rank) for rank in failed.values())
-        if all(_is_echo(rank) for rank in failed.values()):
+        earliest = max(gone(rank) for rank in failed.values())
+        if all(is_echo(rank) for rank in failed.values()):
             # They died of a connection that someone closed: of one who left early, if there is one.
-            early = {
-                number: rank for number, rank in left.items() if _gone(rank) > earliest and not _is_done(job, rank)
-            }
+            early = {number: rank for number, rank in left.items() if gone(rank) > earliest and not _is_done(job, rank)}
             failed = early or failed
     elif waiting:
         failed = {number: rank for number, rank in left.items() if not _is_done(job, rank)}
     if not failed:
         return None
-    tied, first, certain = _first(failed)
-    gone = max(_gone(dead[number]) for number in first)
-    if gone < job.thresholds.lost_seconds:
+    first, certain = _first(failed)
+    if max(gone(dead[number]) for number in first) < job.thresholds.lost_seconds:
         return None
     verdict = mismatch(job)
     if verdict is not None:
         verdict.finding.evidence += _evidence(dead, first)
         return verdict
-    # Who lost a connection tells of a death, who ran out of time or was ended together with others of a wait.
-    witnesses = [number for number in failed if _ran_out_of_time(failed[number])]
-    witnesses = witnesses or [number for number in tied if len(tied) > 1 and not failed[number].process.farewell]
-    verdict = given_up(job, witnesses, _MOMENT)
+    verdict = given_up(job, _witnesses(failed), _MOMENT, hangs)
     if verdict is not None:
         return verdict
     others = [number for number in dead if number not in first]
@@ -76,39 +69,38 @@ def find_lost(job: Job, dead: dict[int, Rank]) -> Verdict | None:
             [],
             "",
             what,
-            _evidence(dead, [*first, *sorted(others, key=lambda number: -_gone(dead[number]))[:4]]),
+            _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
             0.95 if certain else 0.7,
             victims=len(others) + len(waiting),
         ),
     )
 
 
-def _first(failed: dict[int, Rank]) -> tuple[list[int], list[int], bool]:
+def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     """Who may have died first, of these who did as far as it can be told, and whether that is certain."""
-    earliest = max(_gone(rank) for rank in failed.values())
-    near = [number for number, rank in failed.items() if _gone(rank) >= earliest - _AFTERMATH]
-    own = [number for number in near if not _is_echo(failed[number])] or near
-    start = max(_gone(failed[number]) for number in own)
-    tied = [number for number in own if _gone(failed[number]) >= start - _MOMENT]
+    earliest = max(gone(rank) for rank in failed.values())
+    near = [number for number, rank in failed.items() if gone(rank) >= earliest - _AFTERMATH]
+    own = [number for number in near if not is_echo(failed[number])] or near
+    start = max(gone(failed[number]) for number in own)
+    tied = [number for number in own if gone(failed[number]) >= start - _MOMENT]
     # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
     progress = {number: sum(group.enqueued for group in failed[number].communicators) for number in tied}
-    tied.sort(key=lambda number: (progress[number], -_gone(failed[number]), number))
+    tied.sort(key=lambda number: (progress[number], -gone(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]
-    return tied, least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+    return least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
 
 
-def _gone(rank: Rank) -> float:
-    return rank.process.gone_seconds or 0.0
+def _witnesses(failed: dict[int, Rank]) -> list[int]:
+    """Who tells of a wait: those that ran out of time, or, if nobody said anything, that were ended together.
 
-
-def _is_echo(rank: Rank) -> bool:
-    farewell = rank.process.farewell.lower()
-    return any(word in farewell for word in _ECHOES)
-
-
-def _ran_out_of_time(rank: Rank) -> bool:
-    farewell = rank.process.farewell.lower()
-    return "timed out" in farewell or "timeout" in farewell
+    Who lost a connection tells of a death.
+    """
+    timed_out = [number for number, rank in failed.items() if ran_out_of_time(rank)]
+    if timed_out or any(rank.process.farewell for rank in failed.values()):
+        return timed_out
+    times = sorted((gone(rank), number) for number, rank in failed.items())
+    together = [pair for pair in pairwise(times) if pair[1][0] - pair[0][0] <= _MOMENT]
+    return sorted({number for pair in together for _, number in pair})
 
 
 def _waits(rank: Rank, job: Job) -> bool:
@@ -126,7 +118,7 @@ def _is_done(job: Job, rank: Rank) -> bool:
 def _end(rank: Rank) -> str:
     process = rank.process
     how = f"left with {process.farewell}" if process.farewell else "was gone without a word"
-    return f"{how} {words.seconds(_gone(rank))} ago"
+    return f"{how} {words.seconds(gone(rank))} ago"
 
 
 def _evidence(dead: dict[int, Rank], numbers: list[int]) -> list[str]:

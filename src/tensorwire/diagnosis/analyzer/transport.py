@@ -226,6 +226,23 @@ def _add(flow: Flow, edge: Edge, sign: int) -> None:
     flow.retransmits += sign * edge.retransmits
 
 
+def least_moved(group: Group) -> Blame | None:
+    """The rank that the transport itself, where it counts bytes, has seen move least."""
+    moved = {
+        number: member.sent_bytes + member.received_bytes
+        for number, member in group.members.items()
+        if member.sent_bytes >= 0
+    }
+    if len(moved) < 2:
+        return None
+    least = min(moved.values())
+    suspects = sorted(number for number, value in moved.items() if value == least)
+    if 2 * len(suspects) > len(moved):
+        return None
+    facts = [f"rank {number} has moved {words.nbytes(moved[number])}, the least" for number in suspects[:5]]
+    return Blame(suspects, facts, 0.6 if len(suspects) == 1 else 0.4)
+
+
 def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
     """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
 

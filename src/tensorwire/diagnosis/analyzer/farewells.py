@@ -1,0 +1,36 @@
+"""When dead ranks were last heard of, and what they said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model import Rank
+
+CLEAN = "exit 0"
+# Farewells of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
+_ECHOES = (
+    "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
+    "distbackenderror", "sigterm", "signal 15", "terminated",
+)  # fmt: skip
+
+
+def gone(rank: Rank) -> float:
+    """Seconds since the last sign of life; 0 of one that lives."""
+    return rank.process.gone_seconds or 0.0
+
+
+def is_echo(rank: Rank) -> bool:
+    farewell = rank.process.farewell.lower()
+    return any(word in farewell for word in _ECHOES)
+
+
+def ran_out_of_time(rank: Rank) -> bool:
+    farewell = rank.process.farewell.lower()
+    return "timed out" in farewell or "timeout" in farewell
+
+
+def has_own_words(rank: Rank) -> bool:
+    """Whether it failed, and said of what, and not that another had."""
+    farewell = rank.process.farewell
+    return farewell not in ("", CLEAN) and not is_echo(rank)
