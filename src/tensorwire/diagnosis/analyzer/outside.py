@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
 from .inside import stopped_inside
-from .job import Verdict, is_stopped
+from .job import is_stopped
 
 if TYPE_CHECKING:
-    from .job import Job
+    from ..model import Level
+    from .job import Job, Verdict
     from .transport import Transport
     from .waits import Wait, WaitGraph
 
@@ -41,12 +41,12 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
             f"{words.ranks(held)} {words.verb(held, 'has', 'have')} not entered it either, "
             f"but {words.verb(held, 'waits', 'wait')} in another operation"
         )
-    factor, reasons = job.doubts(wait.group, order[:5])
+    confidence = 0.95
     if wait.is_pairwise and not any(job.ranks[number].armed for number in named):
-        factor *= 0.8
-        reasons.append("while nothing is timed, waiting for what isend or irecv began is not seen")
+        confidence *= 0.8
+        evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
     if 2 * len(free) > wait.group.size:
-        factor *= 0.6  # so many that the trouble may as well be with the few
+        confidence *= 0.6  # so many that the trouble may as well be with the few
     phases = {job.ranks[number].phase for number in free}
     entered = f"its end of {what}" if wait.is_pairwise else what
     summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
@@ -54,20 +54,9 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     summary += f"for {words.verb(named, 'it', 'them')}"
     if any(phases):
         summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
-    return Verdict(
-        "hang",
-        Finding(
-            "TW-H1",
-            "notice" if all(phases) else "finding",
-            job.time,
-            order[:5],
-            [],
-            wait.group.title,
-            summary,
-            evidence + reasons,
-            0.95 * factor,
-            victims=len(victims),
-        ),
+    level: Level = "notice" if all(phases) else "finding"
+    return job.verdict(
+        "hang", "TW-H1", wait.group, order, summary, evidence, confidence, victims=len(victims), level=level
     )
 
 
@@ -96,22 +85,16 @@ def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
         summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(sides[order[0]])}"
     else:
         summary = f"ranks entered {what} in different orders, and which are wrong is unknown"
-    group = cycle[order[0]].group
-    factor, reasons = job.doubts(group, suspects[:5])
-    return Verdict(
+    return job.verdict(
         "hang",
-        Finding(
-            "TW-H2",
-            "finding",
-            job.time,
-            suspects[:5],
-            [] if majority else [sides[index] for index in order],
-            group.title,
-            summary,
-            evidence + reasons,
-            (0.9 if majority else 0.85) * factor,
-            victims=len(graph.victims(cycle) - set(suspects)),
-        ),
+        "TW-H2",
+        cycle[order[0]].group,
+        suspects,
+        summary,
+        evidence,
+        0.9 if majority else 0.85,
+        victims=len(graph.victims(cycle) - set(suspects)),
+        sides=[] if majority else [sides[index] for index in order],
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .job import PAIRWISE
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -42,7 +40,7 @@ class Wait:
     @property
     def is_pairwise(self) -> bool:
         """Whether it is a send or receive."""
-        return any(operation.name in PAIRWISE for operation in self.operations.values())
+        return any(operation.is_pairwise for operation in self.operations.values())
 
 
 class WaitGraph:
@@ -109,7 +107,7 @@ class WaitGraph:
         if not known and any(ranks[number].tick_seconds < _FRESH_SECONDS for number in members):
             return  # those that are heard of are not held up
         firm = known or firm
-        paired = {number for number in firm if _is_pairwise(members[number])}
+        paired = {number for number in firm if members[number].is_pairwise}
         for number in paired:
             self._add_pair(job, group, number, members[number])
         at = {number: _at(members[number]) for number in firm if number not in paired}
@@ -185,10 +183,6 @@ def _has_entered(communicator: Communicator, sequence: int) -> bool:
     return communicator.enqueued >= sequence
 
 
-def _is_pairwise(communicator: Communicator) -> bool:
-    return communicator.operation is not None and communicator.operation.name in PAIRWISE
-
-
 def _matches(communicator: Communicator, other: Communicator, number: int) -> bool:
     """Whether the peer is in the other half of this send or receive."""
     mine, theirs = communicator.operation, other.operation
@@ -196,7 +190,7 @@ def _matches(communicator: Communicator, other: Communicator, number: int) -> bo
         other.open_seconds is not None
         and mine is not None
         and theirs is not None
-        and theirs.name in PAIRWISE
+        and theirs.is_pairwise
         and theirs.root in (number, -1)
         and ("send" in mine.name) != ("send" in theirs.name)
     )
