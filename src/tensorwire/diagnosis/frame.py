@@ -2,10 +2,10 @@
 
 core/probe/frame.h is the layout. A directory belongs to one job on one node. It holds a frame for each generation of a
 rank, `rank-<rank>-<restart count>.frame`, beside it `.sock` (the worker server of that rank), `.stack` (its stacks,
-once asked for) and `.nccl.frame` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks all
-its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each communicator
-that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window is whole the
-slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
+once asked for) and `.nccl.frame` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks
+all its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each
+communicator that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window
+is whole the slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
 :attr:`Frame.control`; when all windows asked for are over it stops timing by itself.
 
 Any process may read, from any thread. For `control` there is one writer, the agent (a lock keeps two apart).
