@@ -57,7 +57,8 @@ enum Operation : uint8_t {
 };
 
 // What one process group does: its collectives. What send and recv do on it stands in slots of their own, one for each
-// direction and peer, kept only while operations are timed. Their numbers count from that time, apart on either side.
+// direction and peer: while operations are timed, or while the main thread waits in one of torch's two functions.
+// Their numbers count from the timing on, apart on either side.
 struct Slot {
   uint32_t lock;  // odd while it is written; a writer that died within leaves it odd
   uint8_t operation;
