@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..model import Finding
 from . import words
 from .farewells import gone, has_own_words, ran_out_of_time
-from .job import PAIRWISE, Verdict, is_stopped
+from .job import Verdict, is_stopped
 from .transport import Blame, least_moved
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _waited(rank: Rank) -> list[tuple[Communicator, int, float | None]]:
 
 def _needed(group: Group, number: int) -> list[int]:
     """The members in view that have to enter what this one is in; none where that is not known."""
-    if not _is_pairwise(group.members[number]):
+    if not group.members[number].is_pairwise:
         return list(group.members)
     peer = group.peers.get(number)
     return [number, peer] if peer is not None and peer in group.members else []
@@ -113,7 +113,7 @@ def _needed(group: Group, number: int) -> list[int]:
 
 def _has_entered(job: Job, group: Group, sequence: int, other: int, number: int) -> bool:
     member = group.members[other]
-    if not _is_pairwise(group.members[number]):
+    if not group.members[number].is_pairwise:
         return member.enqueued >= sequence
     is_in_one = member.open_seconds is not None or _has_spoken(job, other)
     return other == number or (is_in_one and group.peers.get(other) == number)
@@ -123,10 +123,6 @@ def _at(communicator: Communicator) -> int:
     """The sequence number of the oldest open operation."""
     operation = communicator.operation
     return operation.sequence if operation is not None and operation.sequence > 0 else communicator.completed + 1
-
-
-def _is_pairwise(communicator: Communicator) -> bool:
-    return communicator.operation is not None and communicator.operation.name in PAIRWISE
 
 
 def _concerns(old: Verdict, wait: _LastWait) -> bool:
@@ -144,7 +140,7 @@ def _not_entered(job: Job, wait: _LastWait, missing: list[int]) -> Verdict:
     summary = f"{words.ranks(missing)} had not entered {wait.what} when the job ended; "
     summary += f"{words.count(len(inside), 'rank')} had waited for {words.verb(missing, 'it', 'them')}"
     facts = []
-    if not _is_pairwise(wait.own):  # these are not counted alike
+    if not wait.own.is_pairwise:  # these are not counted alike
         facts = [f"rank {number} had entered #{group.members[number].enqueued} and nothing since" for number in missing]
     confidence = 0.85 if 2 * len(missing) <= group.size else 0.5
     return _verdict(job, wait, "TW-H1", summary, Blame(missing, facts[:5], confidence), len(inside))

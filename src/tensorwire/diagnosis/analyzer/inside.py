@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
-from .job import Verdict
+from .job import MAX_SUSPECTS
 from .signatures import inconsistent, sides
 from .transport import Blame, least_moved
 
 if TYPE_CHECKING:
     from ..model import Code
-    from .job import Job
+    from .job import Job, Verdict
     from .transport import Transport
     from .waits import Wait
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
 # rank that has nothing to exchange with some of the others.
-_TOGETHER = frozenset({"all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "barrier"})
+_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
@@ -71,7 +70,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
     group = wait.group
     operation = next((op for op in wait.operations.values() if op.name), None)
     what = f"{words.numbered(operation, wait.sequence)} of {group.title}"
-    suspects = blame.suspects[:5]
+    suspects = blame.suspects[:MAX_SUSPECTS]
     if code == "TW-UNKNOWN":
         where = f"; {words.ranks(blame.suspects)} not in view" if blame.suspects else ""
         summary = f"{what} hangs at all {len(wait.inside)} ranks that are seen in it, and the cause is unknown{where}"
@@ -81,26 +80,13 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         summary = f"{what} stopped inside at {words.ranks(suspects)}; all members had entered it alike"
     else:
         summary = f"{what} stopped inside, and at which rank is unknown; all members had entered it alike"
-    factor, reasons = job.doubts(group, suspects)
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     calls = {words.call(operation) for operation in wait.operations.values() if operation.name}
     if len(calls) == 1:
         evidence.append(f"all called {calls.pop()}")
-    return Verdict(
-        "hang",
-        Finding(
-            code,
-            "finding",
-            job.time,
-            suspects,
-            [],
-            group.title,
-            summary,
-            evidence + blame.evidence + reasons,
-            blame.confidence * factor,
-            victims=max(0, num_victims - len(suspects)),
-        ),
-    )
+    victims = max(0, num_victims - len(suspects))
+    evidence += blame.evidence
+    return job.verdict("hang", code, group, suspects, summary, evidence, blame.confidence, victims=victims)
 
 
 def _left_alone(wait: Wait) -> Blame | None:

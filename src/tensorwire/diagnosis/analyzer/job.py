@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from ..model import Code, Edge, Level, Rank, Thresholds
 
-PAIRWISE = frozenset({"send", "recv"})
 MAX_SUSPECTS = 5
 _STALE_SECONDS = 3.0  # the probe ticks many times a second
 

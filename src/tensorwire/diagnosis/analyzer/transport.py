@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import words
-from .job import is_stopped
+from .job import MAX_SUSPECTS, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -25,7 +25,6 @@ _DISTINCT = 1.5  # by which the busiest edges exceed the ordinary one
 _LOSSY = 10  # retransmissions from which packets are lost on an edge
 _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
-_MAX_SUSPECTS = 5
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
 
 Ends = tuple[int, int]
@@ -59,11 +58,17 @@ class Blame:
     confidence: float
 
 
+class _Sample(NamedTuple):
+    time: float
+    edges: list[Edge]
+    moved: dict[tuple[str, int], int]  # bytes by group and rank, of operations that are open for long
+
+
 class Transport:
     """A few samples of all edges, and what follows from their differences."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, list[Edge], dict[tuple[str, int], int]]] = deque(maxlen=_SAMPLES)
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)
 
     def sample(self, job: Job, open_seconds: float) -> None:
         """Keep the edges of now, and the bytes of operations that are open for longer than that."""
@@ -73,7 +78,7 @@ class Transport:
             for number, communicator in group.members.items()
             if communicator.sent_bytes >= 0 and (communicator.open_seconds or 0.0) > open_seconds
         }
-        self._samples.append((job.time, job.edges, moved))
+        self._samples.append(_Sample(job.time, job.edges, moved))
 
     def clear(self) -> None:
         self._samples.clear()
@@ -86,10 +91,10 @@ class Transport:
         earlier = self._before(job.time - seconds)
         if earlier is None:
             return 0.0
-        elapsed = job.time - earlier[0]
+        elapsed = job.time - earlier.time
         fastest = 0.0
         for number, communicator in group.members.items():
-            before = earlier[2].get((group.id, number))
+            before = earlier.moved.get((group.id, number))
             if before is not None:
                 fastest = max(fastest, communicator.sent_bytes + communicator.received_bytes - before)
         for (rank, _), flow in self._flows(job, group.members, earlier).items():
@@ -99,11 +104,11 @@ class Transport:
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
         """Whether peers received anything of this rank during the last so many seconds, as far as samples tell."""
-        since = next((sample for sample in self._samples if sample[0] >= job.time - seconds), None)
+        since = next((sample for sample in self._samples if sample.time >= job.time - seconds), None)
         if since is None:
             return False
-        before = {(edge.rank, edge.peer): 0 for edge in since[1] if edge.peer == rank}
-        for edge in since[1]:
+        before = {(edge.rank, edge.peer): 0 for edge in since.edges if edge.peer == rank}
+        for edge in since.edges:
             if edge.peer == rank:
                 before[edge.rank, edge.peer] += edge.received_bytes
         for edge in job.edges:
@@ -187,9 +192,9 @@ class Transport:
         }
         return _endpoints(weights, facts[:4])
 
-    def _before(self, time: float) -> tuple[float, list[Edge], dict[tuple[str, int], int]] | None:
+    def _before(self, time: float) -> _Sample | None:
         """The newest sample from then or earlier."""
-        return next((sample for sample in reversed(self._samples) if sample[0] <= time), None)
+        return next((sample for sample in reversed(self._samples) if sample.time <= time), None)
 
     def _unread(self, job: Job, ranks: set[int]) -> dict[int, int]:
         queues = dict.fromkeys(ranks, 0)
@@ -198,9 +203,7 @@ class Transport:
                 queues[edge.rank] += edge.receive_queue
         return queues
 
-    def _flows(
-        self, job: Job, ranks: Collection[int], earlier: tuple[float, list[Edge], dict[tuple[str, int], int]] | None
-    ) -> dict[Ends, Flow]:
+    def _flows(self, job: Job, ranks: Collection[int], earlier: _Sample | None) -> dict[Ends, Flow]:
         inside = set(ranks)
         flows: dict[Ends, Flow] = {}
         for edge in job.edges:
@@ -211,11 +214,11 @@ class Transport:
                 flow.backoff = max(flow.backoff, edge.backoff)
                 _add(flow, edge, 1)
         if earlier is not None:
-            for edge in earlier[1]:
+            for edge in earlier.edges:
                 known = flows.get((edge.rank, edge.peer))
                 if known is not None:
                     _add(known, edge, -1)
-                    known.seconds = job.time - earlier[0]
+                    known.seconds = job.time - earlier.time
         return flows
 
 
@@ -252,7 +255,7 @@ def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
     left = {ends: weight for ends, weight in weights.items() if weight > 0}
     suspects: list[int] = []
     confidence, most = 0.9, 0.0
-    while left and len(suspects) < _MAX_SUSPECTS:
+    while left and len(suspects) < MAX_SUSPECTS:
         scores: dict[int, float] = {}
         sends: dict[int, float] = {}
         for (sender, receiver), weight in left.items():
