@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from observed_jobs import SECONDS, WORLD, all_in, edge, everything, hung, last, member, observed, rank, ring, watch
 
-from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis import _native
+from tensorwire.diagnosis.analyzer import Analyzer, inside, signatures
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Communicator, Finding
@@ -54,6 +55,10 @@ def test_the_finding_goes_when_the_job_goes_on() -> None:
     analyzer = Analyzer(SECONDS)
     assert analyzer.update(at(9.0))
     assert not analyzer.update(observed(10.0, [rank(n, member(32)) for n in range(WORLD)]))
+
+
+def test_names_of_operations_are_those_of_frames() -> None:
+    assert set(_native.OPERATIONS) > inside._TOGETHER | signatures._UNEVEN
 
 
 def test_counts_alone_suffice() -> None:
