@@ -314,6 +314,16 @@ def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
 
 
 @every_rank
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: str) -> None:
+    def groups(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=None if number == culprit else age, name=name)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+@every_rank
 def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culprit: int) -> None:
     """Of an operation that needs all, leaving it alone would be a mismatch."""
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a
 # rank that has nothing to exchange with some of the others.
-_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
+_TOGETHER = frozenset({
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce",
+    "all_reduce_coalesced", "barrier", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+})  # fmt: skip
 
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
