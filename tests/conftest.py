@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from checkpoint_models import write_model
 
 from tensorwire.checkpoint import compress_checkpoint
+
+# A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

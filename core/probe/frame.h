@@ -174,8 +174,6 @@ struct Probe;
 // Creates the frame, which must not exist. It stays when the process ends; close only unmaps it.
 TW_PROBE_API int tw_probe_create(const char* path, const tw::probe::Identity* identity, tw::probe::Probe** probe);
 TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
-// The open probe of this process that was created first, or null: how a second user of the library finds the frame.
-TW_PROBE_API tw::probe::Probe* tw_probe_current(void);
 
 TW_PROBE_API uint64_t tw_probe_now(void);
 TW_PROBE_API void tw_probe_tick(tw::probe::Probe* probe);

@@ -18,8 +18,6 @@
 namespace tw::probe {
 namespace {
 
-std::atomic<Probe*> current_probe{nullptr};
-
 // Asking the kernel for the process id would cost more than all the rest of a call.
 std::atomic<uint32_t> num_forks{0};
 void count_fork() { ++num_forks; }
@@ -164,23 +162,14 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   const size_t magic_nbytes = sizeof(header.magic);
   copy_to_shared(&made->frame->header.layout, &header.layout, sizeof(header) - magic_nbytes);
   __atomic_store_n(&made->frame->header.magic, header.magic, __ATOMIC_RELEASE);
-  Probe* none = nullptr;
-  current_probe.compare_exchange_strong(none, made);
   *probe = made;
   return 0;
 }
 
 void tw_probe_close(Probe* probe) {
   if (!writes(probe)) return;
-  Probe* self = probe;
-  current_probe.compare_exchange_strong(self, nullptr);
   munmap(probe->frame, kPageNbytes);
   delete probe;
-}
-
-Probe* tw_probe_current(void) {
-  Probe* probe = current_probe;
-  return writes(probe) ? probe : nullptr;
 }
 
 void tw_probe_tick(Probe* probe) {

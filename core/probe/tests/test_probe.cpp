@@ -51,14 +51,12 @@ void test_identity(const Folder& folder) {
   CHECK(stat(path.c_str(), &facts) == 0 && (facts.st_mode & 0777) == 0600 && facts.st_size == 4096);
   Probe* second = nullptr;
   CHECK(tw_probe_create(path.c_str(), &kIdentity, &second) == EEXIST && second == nullptr);
-  CHECK(tw_probe_current() == probe);
 
   tw_probe_tick(probe);
   tw_probe_phase(probe, "a phase with a name that is far too long");
   tw_probe_farewell(probe, "exit 3");
   tw_probe_farewell(probe, "exit 4");
   tw_probe_close(probe);
-  CHECK(tw_probe_current() == nullptr);
 
   const Frame frame = read(path);
   CHECK(frame.header.pid == static_cast<uint32_t>(getpid()) && frame.header.start_time != 0);
@@ -218,7 +216,6 @@ void test_forked_child_writes_nothing(const Folder& folder) {
     tw_probe_baseline(probe, slot, 1);
     CHECK(tw_probe_enter(probe, slot, &info) == 0);
     CHECK(tw_probe_slot(probe, 2, "child", 2) == -1);
-    CHECK(tw_probe_current() == nullptr);
     tw_probe_close(probe);
     _exit(0);
   }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ._native import NUM_CONTROL_ENTRIES
 from .frame import write_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_MAX_COMMUNICATORS = 253  # that a control page has room for
 _MAX_ROUNDS = 65535
 
 
@@ -29,7 +29,7 @@ def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
         ValueError: an id is not one of a communicator.
         OSError: the control page cannot be written.
     """
-    entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), _MAX_COMMUNICATORS)}
+    entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), NUM_CONTROL_ENTRIES)}
     write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS), forever=True)
 
 

@@ -323,8 +323,7 @@ class _Describer:
 
     def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> _native.OperationInfo:
         agreed = (dtype, numel) if self._kind.agrees else (0, -1)
-        code, agreed_root = (0, _native.NO_ROOT) if self._is_message else (self._code, root)
-        number = signature(code, *agreed, agreed_root)
+        number = signature(0 if self._is_message else self._code, *agreed)
         return _native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
 
 

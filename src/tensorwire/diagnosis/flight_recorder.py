@@ -55,9 +55,9 @@ _TORCH_FUNCTIONS = "distributed_c10d.py"
 _SIZES_DIFFER = {"all_to_all", "scatter", "barrier"}  # between ranks, or on the record of some
 
 
-def signature(operation: int, dtype: int, numel: int, root: int) -> int:
-    """A hash of what ranks have to agree on; give 0, -1 and _native.NO_ROOT for what does not count."""
-    return _native.hash64(f"{operation}|{dtype}|{numel}|{root}".encode())
+def signature(operation: int, dtype: int, numel: int) -> int:
+    """A hash of what ranks have to agree on besides the root, which is not always known; 0 and -1: does not count."""
+    return _native.hash64(f"{operation}|{dtype}|{numel}".encode())
 
 
 @dataclass(slots=True)
@@ -271,9 +271,7 @@ def operation_info(entry: Any, root: int = _native.NO_ROOT) -> _native.Operation
     known = operation != 0
     return _native.OperationInfo(
         sequence=entry["collective_seq_id"],
-        signature=signature(operation, dtype if agreed else 0, numel if agreed else -1, _native.NO_ROOT)
-        if known
-        else 0,
+        signature=signature(operation, dtype if agreed else 0, numel if agreed else -1) if known else 0,
         numel=numel,
         operation=operation,
         dtype=dtype,

@@ -73,7 +73,7 @@ class Messages:
         dtype = _native.DTYPES.index(wait.dtype) if wait.dtype in _native.DTYPES else 0
         info = _native.OperationInfo(
             sequence=sequence,
-            signature=signature(0, dtype, wait.numel, _native.NO_ROOT),
+            signature=signature(0, dtype, wait.numel),
             numel=wait.numel,
             operation=_native.OPERATIONS.index(wait.operation),
             dtype=dtype,
