@@ -201,7 +201,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         built = time.thread_time()
         findings = desk.look(seen)
         stop = time.thread_time()
-        due = next_look(now, now + stop - middle)
+        due = next_look(now, now + stop - middle) if now >= 2 else 0.0
         if findings:
             locating.append(stop - built)
             if findings[0].suspects != [rank]:

@@ -28,6 +28,7 @@ little-endian, in base64: numerals would take most of the analyzer's time. Times
 from __future__ import annotations
 
 import binascii
+import functools
 import struct
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -45,12 +46,14 @@ _NONE = -1
 _FRESH_SECONDS = 1.0  # a younger tick is as good as one just now: no reason to send a rank again
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
 
+_LENGTH: Final = struct.Struct("<q")
+_NBYTES: Final = _LENGTH.size
 _RANK, _GROUP, _DETAIL, _EDGE = 9, 8, 11, 9  # integers of a row, without its length
-_GROUPS, _WORKS = slice(_RANK, None, _GROUP), slice(_RANK + 5, None, _GROUP)  # a rank's: numbers of descriptions
 _MAX_GROUPS = 64  # communicators of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 _MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
-_MIN_VALUE, _MAX_VALUE = -(1 << 32), 1 << 62  # of an integer in a row: what goes further is damage
+_MAX_VALUE = 1 << 62  # of an integer: what goes further is damage
+_HIGHEST_BYTES = bytes([*range(_MAX_VALUE >> 56), 0xFF])  # of an integer in a row; the last is that of small negatives
 _MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
 _MAX_TEXT = 256
 _NO_DETAIL = (_NONE, _NONE, 0, 0, 0, 0, 0, 0, 0)
@@ -173,7 +176,7 @@ class Decoder:
     def _begin(self) -> None:
         self._clock = 0
         self._tables: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
-        self._ranks: dict[int, _Row] = {}
+        self._ranks: dict[int, tuple[_Row, bytes]] = {}  # numbers of descriptions, and the row as it came
         self._details: dict[int, dict[int, _Row]] = {}
         self._edges: dict[int, _Row] = {}
         self._operations: dict[tuple[int, int], Operation] = {}  # of the present call of `ranks`
@@ -195,13 +198,13 @@ class Decoder:
             self._clock = clock
             self._describe(report)
             for rank in report["gone"]:
-                self.num_integers -= len(self._ranks.pop(rank))
+                self.num_integers -= len(self._ranks.pop(rank)[1]) // _NBYTES
                 self.num_integers -= sum(map(len, self._details.pop(rank, {}).values()))
             for link in report["closed"]:
                 del self._edges[link]
-            self._take_ranks(_unpack(report["ranks"]))
-            self._take_details(_unpack(report["details"]))
-            self._take_edges(_unpack(report["edges"]))
+            self._take_ranks(_read(report["ranks"]))
+            self._take_details(_integers(_read(report["details"])))
+            self._take_edges(_integers(_read(report["edges"])))
         except (KeyError, IndexError, TypeError, ValueError, struct.error) as error:
             if isinstance(error, LimitExceededError):
                 raise
@@ -225,29 +228,26 @@ class Decoder:
             if len(table) > _MAX_DESCRIPTIONS:
                 raise LimitExceededError(f"a node describes more than {_MAX_DESCRIPTIONS} {kind}")
 
-    def _take_ranks(self, values: _Row) -> None:
-        """This runs for every rank every second: it is written for speed."""
+    def _take_ranks(self, data: bytes) -> None:
+        """This runs for every rank every second, far more often than anyone looks: only what counts is taken apart."""
         heads, ranks = self._tables["heads"], self._ranks
         position = 0
-        while position < len(values):
-            length = values[position]
-            row = values[position + 1 : position + 1 + length]
-            if not _RANK <= length == len(row) or not 0 <= row[0] < len(heads):
-                raise ValueError
-            rank = heads[row[0]][0]
-            known = ranks.get(rank, ())
-            if length != len(known) or row[_GROUPS] != known[_GROUPS] or row[_WORKS] != known[_WORKS]:
-                self._check_numbers(row)
-            self.num_integers += length - len(known)
-            ranks[rank] = row
-            position += 1 + length
+        while position < len(data):
+            (length,) = _LENGTH.unpack_from(data, position)
+            start, position = position + _NBYTES, position + _NBYTES * (1 + length)
+            numbers = _numbers_in(length).unpack_from(data, start)
+            if not 0 <= numbers[0] < len(heads):
+                raise IndexError
+            rank = heads[numbers[0]][0]
+            known = ranks.get(rank)
+            if known is None or known[0] != numbers:
+                self._check_numbers(numbers)
+                self.num_integers += length - (len(known[1]) // _NBYTES if known else 0)
+            ranks[rank] = numbers, data[start:position]
 
-    def _check_numbers(self, row: _Row) -> None:
-        if (len(row) - _RANK) % _GROUP or len(row) > _RANK + _MAX_GROUPS * _GROUP:
-            raise ValueError
-        if not _within(row[_GROUPS], 0, len(self._tables["groups"])):
-            raise IndexError
-        if not _within(row[_WORKS], _NONE, len(self._tables["works"])):
+    def _check_numbers(self, numbers: _Row) -> None:
+        num_groups, num_works = len(self._tables["groups"]), len(self._tables["works"])
+        if not (_within(numbers[1::2], 0, num_groups) and _within(numbers[2::2], _NONE, num_works)):
             raise IndexError
 
     def _take_details(self, values: _Row) -> None:
@@ -271,8 +271,8 @@ class Decoder:
         """The ranks of the node, `elapsed` seconds after its last report."""
         now = self._clock + _micros(elapsed)
         self._operations.clear()
-        for row in self._ranks.values():
-            yield self._build(row, node, now)
+        for _, row in self._ranks.values():
+            yield self._build(_integers(row), node, now)
 
     def edges(self) -> Iterator[Edge]:
         """The connections of the node. A peer that the node does not know is for the caller to find: by `remote`."""
@@ -374,14 +374,26 @@ def _pack(rows: Sequence[Sequence[int]]) -> str:
     return binascii.b2a_base64(struct.pack(f"<{len(values)}q", *values), newline=False).decode("ascii")
 
 
-def _unpack(text: str) -> _Row:
-    if not text:
-        return ()
+def _read(text: str) -> bytes:
+    """Rows, as bytes. Raises ValueError where they are no integers, or such as nobody sends."""
     data = binascii.a2b_base64(text)
-    values = struct.unpack(f"<{len(data) // 8}q", data)  # raises where the length is none of whole numbers
-    if not _within(values, _MIN_VALUE, _MAX_VALUE):
+    if len(data) % _NBYTES or data[_NBYTES - 1 :: _NBYTES].translate(None, _HIGHEST_BYTES):
         raise ValueError
-    return values
+    return data
+
+
+def _integers(data: bytes) -> _Row:
+    return struct.unpack(f"<{len(data) // _NBYTES}q", data)
+
+
+@functools.cache
+def _numbers_in(length: int) -> struct.Struct:
+    """Of a rank's row, the numbers of descriptions: its head, then group and work by turns."""
+    num_groups, rest = divmod(length - _RANK, _GROUP)
+    if rest or not 0 <= num_groups <= _MAX_GROUPS:
+        raise ValueError
+    group = f"q{4 * _NBYTES}xq{(_GROUP - 6) * _NBYTES}x"
+    return struct.Struct(f"<q{(_RANK - 1) * _NBYTES}x" + num_groups * group)
 
 
 def _rows(values: _Row, length: int) -> Iterator[_Row]:
@@ -390,5 +402,5 @@ def _rows(values: _Row, length: int) -> Iterator[_Row]:
     return (values[start : start + length] for start in range(0, len(values), length))
 
 
-def _within(values: _Row, low: int, high: int) -> bool:
+def _within(values: Sequence[int], low: int, high: int) -> bool:
     return not values or (min(values) >= low and max(values) < high)
