@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .groups import Group, Groups
 
 OPEN_SECONDS = 1.0  # an open operation that does not move for so long is looked up
-_IDLE_SECONDS = 5.0  # so is a group without one; twice as long after every time that taught nothing
-_MAX_IDLE_SECONDS = 300.0
+_IDLE_SECONDS = 2.5  # so is a group without one; twice as long after every time that taught nothing
+_MAX_IDLE_SECONDS = 20.0  # less than a hang takes to be called one: by then the numbers have to be right
 _RING_SHARE = 0.01  # of the time that reading the ring may take
 _RATE_SECONDS = 1.0
 _MIN_RATES = 10
