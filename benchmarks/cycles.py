@@ -1,7 +1,8 @@
 """Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles [--update].
 
 One thread on one core. The time of a large tensor less that of a small one, so that what a call costs drops out; of
-each the best of many runs. Cycles are those of the core's clock, which is measured between the runs.
+each the best of some runs that take turns. Cycles are those of the core's clock, which is measured between rounds, and
+the median of all rounds counts: on a shared machine some are disturbed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
 """Both, with their frames, fit a second-level cache of 2 MiB; whole blocks of every profile fit them."""
 CLOCK_ROUNDS = 1 << 20
+RUNS = 15  # of a round
 PAGE = environment.ROOT / "docs" / "performance.md"
 START, STOP = "<!-- python -m benchmarks.cycles --update writes from here -->", "<!-- to here -->"
 
@@ -70,24 +73,24 @@ def cases() -> Iterator[Case]:
     yield Case("zero_groups, half of them zero", "fast", "BF16", _half_zero)
 
 
-def measure(case: Case, runs: int, clock: Callable[[], float]) -> dict[str, Any]:
+def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     """One row of the table."""
     large, small = _Trial(case, LARGE_NBYTES), _Trial(case, SMALL_NBYTES)
     elements = (LARGE_NBYTES - SMALL_NBYTES) * 8 // dtype_bits(case.dtype)
-    best: dict[str, list[float]] = {"encode": [], "decode": [], "verify": []}
-    hz = []
-    for _ in range(4):
-        hz.append(clock())
-        for name, values in best.items():
-            seconds = large.best(name, runs) - small.best(name, runs)
-            values.append(seconds * hz[-1] / elements)
+    cycles: dict[str, list[float]] = {"encode": [], "decode": [], "verify": []}
+    for _ in range(rounds):
+        hz = clock()
+        for name, values in cycles.items():
+            pairs = [(large.seconds(name), small.seconds(name)) for _ in range(RUNS)]
+            longer, shorter = (min(times) for times in zip(*pairs, strict=True))
+            values.append((longer - shorter) * hz / elements)
     moved = (LARGE_NBYTES + large.frame_nbytes) * dtype_bits(case.dtype) / 8 / LARGE_NBYTES
     return {
         "coder": case.coder,
         "dtype": case.dtype,
         "kinds": large.kinds,
         "bytes": moved,
-        **{name: min(values) for name, values in best.items()},
+        **{name: median(values) for name, values in cycles.items()},
     }
 
 
@@ -111,11 +114,10 @@ class _Trial:
         if self._out != self._data:
             raise RuntimeError(f"{case.coder} on {case.dtype}: the result differs from the input")
 
-    def best(self, name: str, runs: int) -> float:
-        """Seconds of the best of so many runs."""
+    def seconds(self, name: str) -> float:
+        """Of one run."""
         functions = {"encode": self._encode, "decode": lambda: self._decode(verify=False)}
-        function = functions.get(name, lambda: self._decode(verify=True))
-        return min(timed(function)[0] for _ in range(runs))
+        return timed(functions.get(name, lambda: self._decode(verify=True)))[0]
 
     def _encode(self) -> bytes:
         encoder = FrameEncoder(self._case.dtype, self._shape, profile=self._case.profile, threads=1)
@@ -188,12 +190,12 @@ def _integers(size: int) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=15, help="of each coder (default: 15)")
     parser.add_argument("--update", action="store_true", help="write the table into docs/performance.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, pinned(1):
         clock = load_clock(Path(folder))
-        rows = [measure(case, options.runs, clock) for case in cases()]
+        rows = [measure(case, options.rounds, clock) for case in cases()]
         text = render(rows, clock())
     print(text)
     if options.update:

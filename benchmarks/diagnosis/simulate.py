@@ -25,7 +25,8 @@ from tensorwire.diagnosis.analyzer import words
 from tensorwire.diagnosis.encoding import Encoder
 from tensorwire.diagnosis.merge import Nodes
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
-from tensorwire.diagnosis.service import Desk, next_look
+from tensorwire.diagnosis.service import MAX_SHARE, Desk
+from tensorwire.diagnosis.time_share import TimeShare
 from tensorwire.diagnosis.wire import Connection
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
     gc.collect()
     gc.freeze()  # the simulated job is not the analyzer's to collect
     hang = float(seconds + 2)
-    due = 0.0
+    due, share = 0.0, TimeShare(MAX_SHARE)
     for now in [*map(float, range(seconds + 2)), *(hang + Thresholds().hang_seconds + step for step in range(1, 6))]:
         if now > hang:
             job.conditions.absent.add(rank)
@@ -201,7 +202,9 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         built = time.thread_time()
         findings = desk.look(seen)
         stop = time.thread_time()
-        due = next_look(now, now + stop - middle) if now >= 2 else 0.0
+        rest = share.rest_after(stop - middle)
+        if now >= 2:
+            due = now + max(1.0, stop - middle + rest)
         if findings:
             locating.append(stop - built)
             if findings[0].suspects != [rank]:

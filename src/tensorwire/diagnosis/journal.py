@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from ..errors import CorruptDataError
 from .model import Code, Finding, Level
 from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
+from .time_share import TimeShare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,7 @@ class Journal:
         self._recorder = Recorder(directory / RECORDING)
         self._logged: dict[tuple[object, ...], int] = {}
         self._due = 0.0
+        self._share = TimeShare(_MAX_SHARE)
 
     def write(self, observation: Observation, findings: list[Finding]) -> None:
         """Take what was seen and found, once a second."""
@@ -56,7 +58,7 @@ class Journal:
             self._recorder.write(observation)
             self._write_state(observation, findings)
             end = time.monotonic()
-            self._due = end + (end - start) / _MAX_SHARE
+            self._due = end + self._share.rest_after(end - start)
 
     def add_stack(self, rank: int, text: str) -> None:
         """Take what the analyzer was given of a rank's stack."""

@@ -14,6 +14,7 @@ from .analyzer import Analyzer
 from .merge import Nodes, no_collection
 from .model import Finding, Observation, Thresholds
 from .node import LocalNode
+from .time_share import TimeShare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,17 +28,12 @@ _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 1.0
 _ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
-_MAX_SHARE: Final = 0.03  # of the time goes into analysis: of very large jobs it is done less often than once a second
+MAX_SHARE: Final = 0.03  # of the time goes into analysis: of very large jobs it is done less often than once a second
 _TAKEN_SECONDS: Final = 3.0  # an agent that was silent for longer has died without closing its connection
 _MIN_ROUNDS = 12
 _WINDOW = 0.1  # of slow_seconds
 _MAX_STACK = 1 << 16
 _MAX_NAME = 256
-
-
-def next_look(start: float, end: float) -> float:
-    """When an analysis is due after one that took from `start` to `end`: agents report all the same."""
-    return max(start + _INTERVAL_SECONDS, end + (end - start) / _MAX_SHARE)
 
 
 class Hands(Protocol):
@@ -173,6 +169,7 @@ class JobService:
         self._trouble = ""  # with the journal
         self._counters = Counters()
         self._due = time.monotonic()
+        self._share = TimeShare(MAX_SHARE)
         self._begin("")
 
     def _begin(self, run_id: str) -> None:
@@ -193,7 +190,7 @@ class JobService:
         counters.num_refused, counters.num_agents = self._listener.num_refused, len(self._agents)
         view = View(observation, findings, counters)
         self._keep(lambda journal: journal.write(observation, findings))
-        self._due = next_look(start, end)
+        self._due = max(start + _INTERVAL_SECONDS, end + self._share.rest_after(end - start))
         return view
 
     def arm(self, first: dict[str, int], num_rounds: int) -> None:
