@@ -29,6 +29,7 @@ def member(
     entered: int,
     *,
     waits: float | None = None,
+    idle: float = 0.1,
     group: str = "world",
     size: int = WORLD,
     name: str = "all_reduce",
@@ -38,7 +39,7 @@ def member(
     known: bool = True,
     **more: Any,
 ) -> Communicator:
-    """A rank that has entered so many operations of a group, and waits in the last one for so long."""
+    """A rank that has entered so many operations of a group, and waits in the last one for so long, or is idle."""
     signature = zlib.crc32(repr((name, dtype, numel, root)).encode()) if known else 0
     operation = Operation(entered, name, dtype, numel, root, signature) if known else None
     return Communicator(
@@ -48,7 +49,7 @@ def member(
         enqueued=entered,
         completed=entered - (waits is not None),
         open_seconds=waits,
-        idle_seconds=waits if waits is not None else 0.1,
+        idle_seconds=idle if waits is None else waits,
         operation=operation,
         **more,
     )

@@ -306,6 +306,22 @@ def test_bytes_that_the_transport_counts_tell_too() -> None:
 
 
 @every_rank
+def test_whom_all_waited_for_has_come_and_some_have_left(culprit: int) -> None:
+    """What the others show is of a moment ago: the operation is ending, not stuck."""
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        if age < 8.0:
+            return [member(30, idle=age) if number == culprit else member(31, waits=age)]
+        came = number in (culprit, (culprit + 1) % WORLD)
+        return [member(31, waits=None if came else age, idle=age - 7.9)]
+
+    found = everything(hung(groups), 11.5)
+    assert {(finding.code, *finding.suspects) for finding in found} == {("TW-H1", culprit)}
+    assert last(hung(groups), 11.5) == []
+    assert only(last(hung(groups), 15.0)).code == "TW-H3"
+
+
+@every_rank
 def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
     all_to_all = {"name": "all_to_all_single"}
     at = one_out(culprit, lambda age: [member(31, waits=age, **all_to_all)], lambda age: [member(30, **all_to_all)])
@@ -317,7 +333,7 @@ def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
 def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: str) -> None:
     def groups(number: int, age: float) -> list[Communicator]:
-        return [member(31, waits=None if number == culprit else age, name=name)]
+        return [member(31, waits=None if number == culprit else age, idle=age, name=name)]
 
     finding = only(last(hung(groups)))
     assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
@@ -328,7 +344,7 @@ def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culpri
     """Of an operation that needs all, leaving it alone would be a mismatch."""
 
     def groups(number: int, age: float) -> list[Communicator]:
-        return [member(31, waits=None if number == culprit else age, name="all_to_all")]
+        return [member(31, waits=None if number == culprit else age, idle=age, name="all_to_all")]
 
     finding = only(last(hung(groups)))
     assert (finding.code, finding.suspects) == ("TW-H3", [])

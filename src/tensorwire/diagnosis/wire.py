@@ -33,7 +33,7 @@ _MAX_WAITING_NBYTES = 32 << 20  # for a peer that does not read
 _RATE_NBYTES = 8 << 20  # per second that a peer may send, after a first burst
 _BURST_NBYTES = 64 << 20
 _RATE_MESSAGES, _BURST_MESSAGES = 20, 200
-_RECEIVE_NBYTES = 1 << 18
+_RECEIVE_NBYTES = 1 << 16  # a larger buffer would be mapped anew for each call
 
 _GREETING = b"TWDIAG\x00\x01"
 _NONCE_NBYTES = 32

@@ -30,13 +30,29 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     verdicts += [
         inside.all_entered(job, transport, wait, len(graph.victims([wait])))
         for wait in held_up
-        if not wait.missing and not _moves(job, transport, wait)
+        if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
     cycle = graph.cycle(held_up)
     if cycle:
         verdicts.append(outside.opposite_order(job, graph, cycle))
     verdicts.sort(key=lambda verdict: (-verdict.finding.victims, -verdict.finding.confidence, verdict.finding.summary))
     return verdicts[:_MAX_FINDINGS]
+
+
+def _is_ending(job: Job, wait: Wait) -> bool:
+    """Whether somebody has entered or left the operation of late: whom the others waited for has come, however long
+    that took, and they are about to leave as well."""
+    recent = _RECENT * job.thresholds.hang_seconds
+    for number, member in wait.group.members.items():
+        if number in wait.inside:
+            age = member.open_seconds
+        elif member.enqueued == wait.sequence and not wait.is_pairwise:
+            age = member.idle_seconds
+        else:
+            continue
+        if age is not None and age < recent:
+            return True
+    return False
 
 
 def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
