@@ -93,7 +93,11 @@ def checked_length(prefix: bytes, file_nbytes: int) -> int:
             advice="fetch it with git lfs pull",
         )
     if length > MAX_HEADER_NBYTES:
-        raise LimitExceededError(f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}", byte=0)
+        raise LimitExceededError(
+            f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}",
+            byte=0,
+            advice="this is hardly a safetensors file",
+        )
     if length > file_nbytes - 8:
         raise TruncatedDataError(f"expected a header of {length} bytes, got a file of {file_nbytes}", byte=file_nbytes)
     return length

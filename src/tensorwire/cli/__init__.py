@@ -61,10 +61,10 @@ def _commands(ctx: click.Context) -> None:
 
     \b
     Example:
-      tensorwire compress llama             makes llama.tensorwire, smaller
+      tensorwire compress llama             # makes llama.tensorwire, smaller
       tensorwire verify llama.tensorwire
       tensorwire decompress llama.tensorwire copy
-      tensorwire diagnose                   names the rank that a job waits for
+      tensorwire diagnose                   # names the rank that a job waits for
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
     watch, diagnose, report, analyzer: trouble); 130 Ctrl-C.

@@ -48,8 +48,8 @@ _HELP = {
     "hang_seconds": "An operation that is open for longer and moves nothing hangs.",
     "slow_seconds": "Slowness that does not last for so long is none.",
     "theta": "Slow is what takes so many times the baseline.",
-    "alpha": "P from here on: slow computation.",
-    "beta": "P up to here: slow communication.",
+    "alpha": "Slow computation, if late arrival is at least this share of the lost time.",
+    "beta": "Slow communication, if late arrival is at most this share of the lost time.",
     "lost_seconds": "A rank without a sign of life for longer is lost.",
 }
 

@@ -106,7 +106,11 @@ class _Analyzed:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        age = time.time() - (directory / STATE).stat().st_mtime
+        try:
+            age = time.time() - (directory / STATE).stat().st_mtime
+        except FileNotFoundError as error:
+            message = "no analyzer has written here; start one with tensorwire analyzer --analyzer-dir"
+            raise FileNotFoundError(errno.ENOENT, message, str(directory)) from error
         if age > _STALE_SECONDS:
             print(f"tensorwire: the analyzer wrote this {seconds_text(age)} ago and nothing since", file=sys.stderr)
 
@@ -121,7 +125,7 @@ def open_job(
     """The job that an analyzer sees, or else the one whose probes write to a directory of this machine; and where.
 
     Raises:
-        FileNotFoundError: there is no frame of a rank.
+        FileNotFoundError: there is no frame of a rank, or nothing of an analyzer.
         click.UsageError: both directories are given.
     """
     if analyzer_directory is not None:
@@ -132,7 +136,7 @@ def open_job(
     found = find_directory(directory)
     if found is None:
         message = (
-            "no frames of ranks; start the job with torchrun ARGS -m tensorwire.probe train.py, or name the directory "
+            "no job with the probe; start one with torchrun ARGS -m tensorwire.probe train.py, or name the directory "
             "of one that runs, or ran, on this machine with --dir"
         )
         raise FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))

@@ -137,8 +137,12 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
     try:
         connection = socket.create_connection((host, port), timeout=timeout)
     except OSError as error:
-        error.filename = f"NCCL's RAS service at {host}:{port}"
-        raise
+        reason = error.strerror or str(error)
+        message = (
+            f"NCCL's RAS service does not answer ({reason}); name a node on which the job runs as HOST:PORT, "
+            "and check that NCCL is 2.24 or later and NCCL_RAS_ENABLE is not 0"
+        )
+        raise type(error)(error.errno or errno.EIO, message, f"{host}:{port}") from error
     with connection:
         exchange = _Exchange(connection, deadline)
         greeting = exchange.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
