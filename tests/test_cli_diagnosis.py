@@ -230,9 +230,13 @@ def test_nothing_to_read_says_how_to_start(
             code, out, err = run(capsys, command, *arguments)
             assert (code, out) == (1, "")
             assert err.startswith(
-                f"tensorwire: {str(named)!r}: no frames of ranks; start the job with torchrun ARGS -m "
+                f"tensorwire: {str(named)!r}: no job with the probe; start one with torchrun ARGS -m "
             )
             assert "--dir" in err
+    for command in ("watch", "diagnose"):
+        code, out, err = run(capsys, command, "--analyzer-dir", tmp_path)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"tensorwire: {str(tmp_path)!r}: no analyzer has written here; start one with")
     page = tmp_path / "x.html"
     assert run(capsys, "report", "-o", page)[0] == 1
     assert not page.exists()

@@ -299,8 +299,9 @@ def test_a_timeout_that_makes_no_sense(timeout):
 def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(ConnectionRefusedError, match=r"no RAS service .* NCCL_RAS_ENABLE") as caught:
         query_ras(f"127.0.0.1:{port}")
+    assert caught.value.filename == f"127.0.0.1:{port}"
 
 
 def test_a_server_that_accepts_and_says_nothing():

@@ -100,11 +100,17 @@ def test_missing_script(directory: Path, tmp_path: Path) -> None:
     assert (done.stderr, done.returncode) == (alone.stderr, alone.returncode)
 
 
-@pytest.mark.parametrize("arguments", [[], ["-m"], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["--nproc-per-node"]])
 def test_usage(arguments: list[str], directory: Path) -> None:
     done = run([*PROBE, *arguments], environment(directory))
     assert done.returncode == 2
     assert done.stderr.startswith("usage:")
+
+
+def test_help_has_an_example(directory: Path) -> None:
+    done = run([*PROBE, "--help"], environment(directory))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torchrun --nproc-per-node 4 -m tensorwire.probe train.py" in done.stdout.partition("Example:\n")[2]
 
 
 def test_importing_is_light() -> None:

@@ -20,13 +20,22 @@ from .diagnosis import probe
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
-_USAGE = "usage: python -m tensorwire.probe (SCRIPT | -m MODULE) [ARGS]"
+_USAGE = """usage: python -m tensorwire.probe (SCRIPT | -m MODULE) [ARGS]
+
+Runs a training script with the probe, so that tensorwire diagnose can name the
+rank that hangs or slows its job.
+
+Example:
+  torchrun --nproc-per-node 4 -m tensorwire.probe train.py"""
 
 
 def main(arguments: list[str]) -> None:
     """Runs what `arguments` say as ``__main__``; ends as that ends."""
     is_module = arguments[:1] == ["-m"]
     rest = arguments[1:] if is_module else arguments
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(_USAGE)
+        return
     if not rest or (not is_module and rest[0].startswith("-")):
         print(_USAGE, file=sys.stderr)
         sys.exit(2)

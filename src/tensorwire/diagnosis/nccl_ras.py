@@ -137,12 +137,12 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
     try:
         connection = socket.create_connection((host, port), timeout=timeout)
     except OSError as error:
-        reason = error.strerror or str(error)
-        message = (
-            f"NCCL's RAS service does not answer ({reason}); name a node on which the job runs as HOST:PORT, "
-            "and check that NCCL is 2.24 or later and NCCL_RAS_ENABLE is not 0"
+        error.filename = f"{host}:{port}"
+        error.strerror = (
+            f"no RAS service of NCCL ({error.strerror or error}); it is there while a job of NCCL 2.24 or later runs "
+            "on that node, unless NCCL_RAS_ENABLE=0; name a node of the job as HOST:PORT"
         )
-        raise type(error)(error.errno or errno.EIO, message, f"{host}:{port}") from error
+        raise
     with connection:
         exchange = _Exchange(connection, deadline)
         greeting = exchange.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
