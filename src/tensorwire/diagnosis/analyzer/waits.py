@@ -29,6 +29,7 @@ class Wait:
     held: list[int]  # ranks inside, and those waiting in later operations of the group
     free: list[int] = field(default_factory=list)  # of the missing, those that nothing holds up
     next: list[Wait] = field(default_factory=list)  # what holds up the others
+    is_pairwise: bool = False  # a send or receive
 
     @property
     def operations(self) -> dict[int, Operation]:
@@ -36,11 +37,6 @@ class Wait:
         members = self.group.members
         found = {number: members[number].operation for number in self.inside}
         return {number: op for number, op in found.items() if op is not None and op.sequence == self.sequence}
-
-    @property
-    def is_pairwise(self) -> bool:
-        """Whether it is a send or receive."""
-        return any(operation.is_pairwise for operation in self.operations.values())
 
 
 class WaitGraph:
@@ -130,12 +126,12 @@ class WaitGraph:
         age = communicator.open_seconds or 0.0
         if other is None or not _matches(communicator, other, number):
             missing = [peer] if peer in job.ranks else []  # it may never have had to do with these messages
-            self.waits.append(Wait(group, _at(communicator), [number], missing, age, [number]))
+            self.waits.append(Wait(group, _at(communicator), [number], missing, age, [number], is_pairwise=True))
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end
         if known is None:
             known = self._pairs[group.id, number, peer] = Wait(
-                group, _at(communicator), sorted((number, peer)), [], age, []
+                group, _at(communicator), sorted((number, peer)), [], age, [], is_pairwise=True
             )
             self.waits.append(known)
         known.held.append(number)
