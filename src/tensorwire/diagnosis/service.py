@@ -17,7 +17,7 @@ from .node import LocalNode
 from .time_share import TimeShare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from .journal import Journal
@@ -96,9 +96,9 @@ class Desk:
         self._analyzer.add_stack(rank, text)
 
     @property
-    def awaits_stacks(self) -> bool:
-        """A rank was asked for its stack and has not answered."""
-        return bool(self._asked)
+    def asked(self) -> Collection[int]:
+        """The ranks that were asked for their stacks of late and have not answered."""
+        return self._asked.keys()
 
 
 class LocalJob:
@@ -122,7 +122,7 @@ class LocalJob:
     @property
     def awaits_stacks(self) -> bool:
         """A suspect's stack is on its way: another `poll`, a moment later, may have it."""
-        return self._desk.awaits_stacks
+        return bool(self._desk.asked)
 
     def close(self) -> None:
         """Stop timing, if it was asked for."""
@@ -254,7 +254,8 @@ class JobService:
             self._counters.num_reports += 1
         elif kind == "stack":
             rank, text = message.get("rank"), message.get("text")
-            if type(rank) is int and type(text) is str and self._nodes.node_of(rank) == name:
+            is_sound = type(rank) is int and type(text) is str
+            if is_sound and rank in self._desk.asked and self._nodes.node_of(rank) == name:
                 self._add_stack(rank, text[:_MAX_STACK])
         else:
             raise TensorwireError(f"an agent sent a message of unknown type {kind!r:.64}")
