@@ -48,7 +48,7 @@ def command(
     as_json: bool,
     **thresholds: float,
 ) -> int:
-    """Take the reports of all nodes of a job and name the rank to blame.
+    """Take the reports of all nodes and name the rank to blame.
 
     One for each job, on any machine that the nodes reach; tensorwire agent runs on each of them. Prints a line for
     each finding when it is made and runs until it is ended. Exit code 3 if there was a finding, else 0.
