@@ -254,8 +254,9 @@ class JobService:
             self._counters.num_reports += 1
         elif kind == "stack":
             rank, text = message.get("rank"), message.get("text")
-            is_sound = type(rank) is int and type(text) is str
-            if is_sound and rank in self._desk.asked and self._nodes.node_of(rank) == name:
+            if type(rank) is not int or type(text) is not str:
+                raise TensorwireError("expected a rank and its stack")
+            if rank in self._desk.asked and self._nodes.node_of(rank) == name:
                 self._add_stack(rank, text[:_MAX_STACK])
         else:
             raise TensorwireError(f"an agent sent a message of unknown type {kind!r:.64}")
