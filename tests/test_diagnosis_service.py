@@ -304,19 +304,16 @@ def test_member_that_talks_nonsense_is_refused(service: JobService, message: dic
     assert service.step().counters.num_agents == 0
 
 
-def test_stacks_that_nobody_asked_for_are_not_kept(
-    service: JobService, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_that_nobody_asked_for_are_not_kept(service: JobService, start: Start) -> None:
     kept: list[int] = []
     add = service._add_stack
-    monkeypatch.setattr(service, "_add_stack", lambda rank, text: (kept.append(rank), add(rank, text)))
+    service._add_stack = lambda rank, text: (kept.append(rank), add(rank, text))  # type: ignore[method-assign]
     node = Node("a", (0, 1))
     node.asked = [0, 1]  # so it thinks
     start(node, address(service))
     start(Node("b", (2, 3), missing=(2,)), address(service))
     until(service, lambda view: view.findings and view.findings[0].stacks)
-    assert node.asked == []
-    assert kept == [2]
+    assert (node.asked, kept) == ([], [2])
 
 
 def test_stack_is_taken_from_the_ranks_own_node_only(service: JobService, start: Start) -> None:

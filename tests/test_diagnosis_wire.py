@@ -49,7 +49,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 def exchange(*ends: Connection) -> list[list[dict[str, Any]]]:
     """Let both ends talk until nothing more comes; what each received."""
     heard: list[list[dict[str, Any]]] = [[] for _ in ends]
-    for _ in range(50):
+    for _ in range(200):
         for end, messages in zip(ends, heard, strict=True):
             end.flush()
             messages += end.receive()
@@ -186,6 +186,27 @@ def test_refused(what: str, server_end: Callable[..., tuple[Recorded, Connection
     else:
         data = client.message(good)
     client.socket.sendall(data)
+    with pytest.raises(RefusedError):
+        receive(connection)
+
+
+def test_bytes_arrive_as_they_are(server_end: Callable[..., tuple[Recorded, Connection]]) -> None:
+    client, connection = server_end()
+    client.socket.sendall(client.message(b'{"n":1,"bytes":{"a":2,"b":0,"c":3}}\n\n\x00\xff\n{'))
+    assert receive(connection) == [{"n": 1, "a": b"\n\x00", "b": b"", "c": b"\xff\n{"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"bytes":{"a":2}}\nx', b'{"bytes":{"a":1}}\nxy', b'{"bytes":{"a":-1,"b":2}}\nx', b'{"bytes":{"a":"1"}}\nx',
+        b'{"bytes":{"a":1.0}}\nx', b'{"bytes":{"a":true}}\nx', b'{"bytes":[1]}\nx', b"{}\nx", b'{"a":\n1}',
+        b'{"bytes":{"a":1' + b"0" * 400 + b"}}\nx",
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_refused(text: bytes, server_end: Callable[..., tuple[Recorded, Connection]]) -> None:
+    client, connection = server_end()
+    client.socket.sendall(client.message(text))
     with pytest.raises(RefusedError):
         receive(connection)
 

@@ -22,7 +22,7 @@ from benchmarks.diagnosis import scenarios
 from benchmarks.diagnosis.layout import RANKS_PER_NODE, Layout
 from benchmarks.diagnosis.simulated_job import SimulatedJob
 from tensorwire.diagnosis.analyzer import words
-from tensorwire.diagnosis.encoding import Encoder
+from tensorwire.diagnosis.encoding import Encoder, from_json, to_json
 from tensorwire.diagnosis.merge import Nodes
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.service import MAX_SHARE, Desk
@@ -67,8 +67,8 @@ class Bench:
             if name not in self._encoders:
                 self._encoders[name] = Encoder()
                 self.nodes.join(name, now)
-            text = json.dumps(self._encoders[name].report(observation))
-            self.nodes.report(name, json.loads(text), now)
+            text = json.dumps(to_json(self._encoders[name].report(observation)))
+            self.nodes.report(name, from_json(json.loads(text)), now)
         return self.desk.look(self.nodes.observe(now))
 
 

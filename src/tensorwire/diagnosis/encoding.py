@@ -15,7 +15,8 @@ A report is a JSON object with these members:
     closed    connections that are no more, by number
 
 Descriptions and connections are numbered as they come, from 0, and rows name them by number. Rows are 64-bit integers,
-little-endian, in base64: numerals would take most of the analyzer's time. Times are in microseconds; -1 is for none.
+little-endian: numerals would take most of the analyzer's time. Times are in microseconds; -1 is for none. In files,
+which are JSON, rows are in base64.
 
     ranks     number of integers behind this one; head, state, CPU time, run-queue wait, num_throttled, throttled time,
               gone at, ticked at (-1: just now), flags; for each communicator: group, enqueued, completed, open since,
@@ -64,7 +65,18 @@ _KINDS: Final = {
     "works": (str, str, int, int, int),
     "links": (int, int, str, str),
 }
+_ROWS: Final = ("ranks", "details", "edges")
 _Row = tuple[int, ...]
+
+
+def to_json(report: dict[str, Any]) -> dict[str, Any]:
+    """A report for a file."""
+    return report | {kind: binascii.b2a_base64(report[kind], newline=False).decode() for kind in _ROWS}
+
+
+def from_json(report: dict[str, Any]) -> dict[str, Any]:
+    """The inverse. Of what is none it raises ValueError, KeyError or TypeError."""
+    return report | {kind: binascii.a2b_base64(report[kind]) for kind in _ROWS}
 
 
 class Encoder:
@@ -202,9 +214,9 @@ class Decoder:
                 self.num_integers -= sum(map(len, self._details.pop(rank, {}).values()))
             for link in report["closed"]:
                 del self._edges[link]
-            self._take_ranks(_read(report["ranks"]))
-            self._take_details(_integers(_read(report["details"])))
-            self._take_edges(_integers(_read(report["edges"])))
+            self._take_ranks(_checked(report["ranks"]))
+            self._take_details(_integers(_checked(report["details"])))
+            self._take_edges(_integers(_checked(report["edges"])))
         except (KeyError, IndexError, TypeError, ValueError, struct.error) as error:
             if isinstance(error, LimitExceededError):
                 raise
@@ -369,14 +381,15 @@ def _since(now: float, age: float | None) -> int:
     return _NONE if age is None else max(0, _micros(now - age))
 
 
-def _pack(rows: Sequence[Sequence[int]]) -> str:
+def _pack(rows: Sequence[Sequence[int]]) -> bytes:
     values = [value for row in rows for value in row]
-    return binascii.b2a_base64(struct.pack(f"<{len(values)}q", *values), newline=False).decode("ascii")
+    return struct.pack(f"<{len(values)}q", *values)
 
 
-def _read(text: str) -> bytes:
-    """Rows, as bytes. Raises ValueError where they are no integers, or such as nobody sends."""
-    data = binascii.a2b_base64(text)
+def _checked(data: bytes) -> bytes:
+    """Rows. Raises ValueError or TypeError where they are no integers, or such as nobody sends."""
+    if type(data) is not bytes:
+        raise TypeError
     if len(data) % _NBYTES or data[_NBYTES - 1 :: _NBYTES].translate(None, _HIGHEST_BYTES):
         raise ValueError
     return data

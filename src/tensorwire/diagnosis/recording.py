@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import CorruptDataError, FormatError
 from .analyzer import Analyzer
-from .encoding import Decoder, Encoder
+from .encoding import Decoder, Encoder, from_json, to_json
 from .model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -
         "run": observation.run_id,
         "world_size": observation.world_size,
         "silent_nodes": observation.silent_nodes,
-        "nodes": {name: encoders.setdefault(name, Encoder()).report(part) for name, part in parts.items()},
+        "nodes": {name: to_json(encoders.setdefault(name, Encoder()).report(part)) for name, part in parts.items()},
     }
 
 
@@ -207,7 +207,7 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         del decoders[name]
     for name, report in entry["nodes"].items():
         decoder = decoders.setdefault(name, Decoder())
-        decoder.apply(report)
+        decoder.apply(from_json(report))
         ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
         edges += decoder.edges()
     return Observation(

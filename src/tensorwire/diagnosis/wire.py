@@ -2,8 +2,10 @@
 
 Both ends send 8 bytes that name the protocol and a nonce of 32. From the key that both hold and both nonces each
 direction has a key of its own. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number in that
-direction and its text, and the text. So bytes recorded earlier, bytes sent back to where they came from, and bytes left
-out, changed or reordered are refused, and the key never crosses the network. Nothing is encrypted.
+direction and its text, and the text: a JSON object and, behind a newline, those of its members that are bytes, one
+behind the other; the object has their sizes instead, by name, in "bytes". So bytes recorded earlier, bytes sent back to
+where they came from, and bytes left out, changed or reordered are refused, and the key never crosses the network.
+Nothing is encrypted.
 
 An end that breaks the rules is disconnected. What it may take before: memory for one message, which is small until
 it has shown the key; and bytes up to a rate.
@@ -41,6 +43,7 @@ _TAG_NBYTES = 32
 _LENGTH = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _KEY_NBYTES = range(16, 4097)
+_SIZES = "bytes"
 
 
 class RefusedError(TensorwireError):
@@ -118,7 +121,7 @@ class Connection:
             RefusedError: the other end does not read.
             OSError: the connection is gone.
         """
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        text = _to_text(message)
         if len(text) > MAX_MESSAGE_NBYTES:
             raise RefusedError(f"a message of {len(text)} bytes is longer than {MAX_MESSAGE_NBYTES}")
         self._waiting += _LENGTH.size + _TAG_NBYTES + len(text)
@@ -204,15 +207,39 @@ class Connection:
         if not hmac.compare_digest(tag, expected):
             raise RefusedError("a message is not signed with the key of this job", advice="use one key file everywhere")
         try:
-            message = json.loads(text.decode())
-        except (ValueError, RecursionError):
-            message = None
-        if type(message) is not dict:
-            raise RefusedError("expected a JSON object")
+            message = _from_text(text)
+        except (ValueError, TypeError, RecursionError):
+            raise RefusedError("expected a JSON object, and the bytes that it names") from None
         self._num_received += 1
         self.last_heard = time.monotonic()
         self._credit.spend(0)
         return message
+
+
+def _to_text(message: dict[str, Any]) -> bytes:
+    parts = {name: value for name, value in message.items() if isinstance(value, bytes)}
+    if parts:
+        message = {name: value for name, value in message.items() if name not in parts}
+        message[_SIZES] = {name: len(part) for name, part in parts.items()}
+    text = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    return b"".join((text, b"\n", *parts.values()))
+
+
+def _from_text(text: bytes) -> dict[str, Any]:
+    head, _, tail = text.partition(b"\n")
+    message: dict[str, Any] = json.loads(head.decode())
+    if type(message) is not dict:
+        raise TypeError
+    sizes = message.pop(_SIZES, {})
+    start = 0
+    for name, size in sizes.items() if type(sizes) is dict else ():
+        if type(size) is not int or size < 0:
+            raise TypeError
+        message[name] = tail[start : start + size]
+        start += size
+    if start != len(tail):
+        raise ValueError
+    return message
 
 
 class _Credit:
