@@ -11,7 +11,7 @@ from tensorwire.diagnosis import _native
 from tensorwire.diagnosis.analyzer import Analyzer, inside, signatures
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Communicator, Finding
+    from tensorwire.diagnosis.model import Communicator, Finding, Observation
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 
@@ -260,6 +260,19 @@ def test_a_declared_phase_makes_it_a_notice() -> None:
     finding = only(last(hung(not_entering(0), states={0: {"phase": "checkpoint"}})))
     assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [0], "notice")
     assert "checkpoint" in finding.summary
+
+
+def test_who_ends_a_declared_phase_gets_the_gates_time_to_enter() -> None:
+    at = hung(not_entering(0), states={0: {"phase": "checkpoint"}})
+
+    def ended(time: float) -> Observation:
+        observation = at(time)
+        observation.ranks[0].phase = "checkpoint" if time < 11.0 else ""
+        return observation
+
+    levels = [(time, finding.level) for time, findings, _ in watch(ended, 20.0) for finding in findings]
+    assert {level for time, level in levels if time < 11.0 + SECONDS.hang_seconds - 1} == {"notice"}
+    assert levels[-1][1] == "finding"
 
 
 def test_work_on_rank_0_alone_is_reported_as_waiting_on_it_with_its_stack() -> None:

@@ -49,6 +49,7 @@ class Analyzer:
         self._dead: set[int] = set()
         self._held: set[int] = set()  # ranks with an operation beyond the hang gate
         self._leaving: dict[int, float] = {}  # ranks that fail, and since when they are known to
+        self._phases: dict[int, tuple[str, float]] = {}  # that ranks declared, and when they last were in them
         self._standing: list[Verdict] = []
         self._hangs: list[Verdict] = []  # that stand, or stood a moment ago
         self._hung = float("-inf")  # when they stood last
@@ -70,6 +71,7 @@ class Analyzer:
             observation.silent_nodes,
             observation.edges,
             self._thresholds,
+            self._recent_phases(),
         )
         if observation.time >= self._next_sample:
             self._next_sample = observation.time + 0.999 * self._step
@@ -138,6 +140,7 @@ class Analyzer:
             self._ranks,
             self._silent,
             self._dead,
+            self._phases,
             self._held,
             self._leaving,
             self._standing,
@@ -185,6 +188,8 @@ class Analyzer:
                 self._ranks.pop(number, None)
                 continue
             self._ranks[number] = rank
+            if rank.phase:
+                self._phases[number] = rank.phase, self._time
             if rank.process.farewell not in _NO_FAILURE:
                 self._leaving.setdefault(number, self._time)
             if rank.process.life in _GONE:
@@ -195,6 +200,11 @@ class Analyzer:
                 if age is not None and age >= gate:
                     self._held.add(number)
                     break
+
+    def _recent_phases(self) -> dict[int, str]:
+        since = self._time - self._thresholds.hang_seconds
+        self._phases = {number: declared for number, declared in self._phases.items() if declared[1] > since}
+        return {number: phase for number, (phase, _) in self._phases.items()}
 
     def _settle(self, verdicts: list[Verdict], observation: Observation) -> None:
         """Let standing findings stand: they change with their evidence, not with every doubt, and keep their time."""

@@ -57,6 +57,7 @@ class Job:
     silent_nodes: list[str]
     edges: list[Edge]
     thresholds: Thresholds
+    phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
 
     @cached_property
     def groups(self) -> dict[str, Group]:

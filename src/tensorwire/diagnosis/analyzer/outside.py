@@ -29,7 +29,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
 
     # A rank that is missing here may be in view in other communicators only for what it lacks there.
-    order = sorted(free, key=lambda number: (bool(job.ranks[number].phase), behind.get(number, wait.sequence), number))
+    order = sorted(free, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
     if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
         return stopped_inside(job, wait, order[0], len(victims))
     named = [number for number in order if number in wait.free]
@@ -47,7 +47,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
         evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
     if 2 * len(free) > wait.group.size:
         confidence *= 0.6  # so many that the trouble may as well be with the few
-    phases = {job.ranks[number].phase for number in free}
+    phases = {job.phases.get(number, "") for number in free}
     entered = f"its end of {what}" if wait.is_pairwise else what
     summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
     summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
@@ -103,7 +103,9 @@ def _account(job: Job, number: int, entered: int | None) -> str:
     state = "is stopped" if is_stopped(rank) else f"is in state {rank.process.state}"
     last = "is in no operation that is seen" if entered is None else f"has entered #{entered} and nothing since"
     text = f"rank {number} {last}; its process {state}"
-    return f"{text}, in declared phase {rank.phase!r}" if rank.phase else text
+    if number in job.phases:
+        text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")
+    return text
 
 
 def _was_inside(job: Job, transport: Transport, wait: Wait, number: int) -> bool:
