@@ -67,7 +67,8 @@ def sample(direction: str, profile: str) -> dict[str, Any]:
     for line in text.splitlines():
         share, _, name = line.strip().partition("%")
         if name:
-            name = name.split("[.]")[-1].strip().replace("tw::", "").replace("(anonymous namespace)::", "")
+            name = name.split("[.]")[-1].split("  ")[0].strip()  # other columns follow
+            name = name.replace("tw::", "").replace("(anonymous namespace)::", "")
             shares[name] = shares.get(name, 0.0) + float(share)
     total = sum(shares.values())
     return {name: share / total for name, share in sorted(shares.items(), key=lambda item: -item[1])}
