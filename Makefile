@@ -13,8 +13,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
 INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
 # Not the one that limits the address space: the sanitizer reserves terabytes of it.
-SANITIZE_TESTS := $(addprefix tests/,test_bad_data.py test_codec.py test_conformance.py) \
-  --deselect tests/test_bad_data.py::test_a_huge_claim_allocates_nothing
+SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_conformance.py) \
+  --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
 # Folders too: theirs is the time at which a file was removed.
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src ! -path '*/__pycache__*' ! -name '*.so')
 CXX_SOURCES = $(shell find core fuzz benchmarks -name '*.cpp' -o -name '*.h')

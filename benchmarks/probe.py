@@ -90,7 +90,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch.distributed as dist
 
     from tensorwire.diagnosis import attach
-    from tensorwire.diagnosis.frame import frame_path, read_frame, write_control
+    from tensorwire.diagnosis.page.page import frame_path, read_frame, write_control
 
     os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "frames"), RANK="0", WORLD_SIZE="1")
     directory.mkdir()

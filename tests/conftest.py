@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from checkpoint_models import write_model
 
 from tensorwire.checkpoint import compress_checkpoint
+from tests.support.checkpoint_models import write_model
 
 # A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tensorwire
-from tests.registry import PROFILES
+from tests.support.registry import PROFILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

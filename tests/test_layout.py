@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "tensorwire"
 MAX_LINES = 500
 
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
-LAYERS = ("_version", "errors", "_core", "codec", "checkpoint", "torch", "cli")
+LAYERS = ("_version", "errors", "_library", "_core", "codec", "peers", "checkpoint", "torch", "cli")
 # Modules of a layer that is more than one file.
 HELPERS = {"_arrays": "codec", "_frames": "codec", "probe": "diagnosis", "__main__": "cli"}
 
@@ -79,13 +79,55 @@ def test_python_imports_go_down(path: Path) -> None:
         if other == own:
             continue
         if "diagnosis" in (own, other):
-            assert (own, other) == ("cli", "diagnosis") or other in ("_version", "errors"), f"{module} imports {name}"
+            assert (own, other) == ("cli", "diagnosis") or other in ("_version", "errors", "_library"), (
+                f"{module} imports {name}"
+            )
             continue
         if own not in LAYERS or other not in LAYERS:
             pytest.fail(f"{module} or {name} has no place among {LAYERS}")
         assert LAYERS.index(other) < LAYERS.index(own), f"{module} imports {name}, which stands above it"
         if other == "_core":
             assert own == "codec", f"{module} imports {name}: only codec touches _core"
+
+
+# Inside a part: what each of its folders and files may import from the part, besides itself.
+FOLDERS = {
+    "checkpoint": {
+        "results": set(),
+        "progress": set(),
+        "storage": set(),
+        "file": {"storage", "progress"},
+        "directory": {"storage", "file"},
+        "operations": {"storage", "file", "directory", "results", "progress"},
+    },
+    "diagnosis": {
+        "model": set(),
+        "page": set(),
+        "rank": {"page", "model"},
+        "protocol": {"model"},
+        "node": {"page", "protocol", "model"},
+        "analyzer": {"model"},
+        "report": {"model"},
+        "nccl": {"analyzer", "model"},
+        "service": {"page", "node", "protocol", "analyzer", "report", "model"},
+    },
+}
+
+
+@pytest.mark.parametrize("part", FOLDERS)
+def test_folders_import_only_what_they_may(part: str) -> None:
+    seen = set()
+    for path in sorted((PACKAGE / part).rglob("*.py")):
+        module = module_name(path)
+        if module == f"tensorwire.{part}":
+            continue  # the public names
+        own = module.split(".")[2]
+        seen.add(own)
+        for name in imported_modules(path, module):
+            if name.startswith(f"tensorwire.{part}."):
+                other = name.split(".")[2]
+                assert other == own or other in FOLDERS[part][own], f"{module} imports {name}"
+    assert seen == set(FOLDERS[part])
 
 
 def test_reference_imports_nothing_of_ours() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire import _core
-from tensorwire.diagnosis import _native
+from tensorwire.diagnosis.page import native
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
         re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
         for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
     }
-    bound = {name: value for name, value in vars(_native).items() if name.isupper() and type(value) is int}
+    bound = {name: value for name, value in vars(native).items() if name.isupper() and type(value) is int}
     assert bound.pop("UNKNOWN_NBYTES") == 2**64 - 1  # all ones, in words
     assert bound == {name: declared[name] for name in bound}
     assert len(bound) > 10
@@ -64,6 +64,6 @@ def test_the_binding_has_the_fields_of_the_frame(repository: Path) -> None:
         (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
         declared = re.findall(r"^  (?:const )?\w+\*? (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
         assert declared
-        assert [field[0] for field in getattr(_native, name)._fields_] == declared
+        assert [field[0] for field in getattr(native, name)._fields_] == declared
     for name, size in re.findall(r"^static_assert\(sizeof\((\w+)\) == (\w+)\);", header, re.MULTILINE):
-        assert ctypes.sizeof(getattr(_native, name)) == (4096 if size == "kPageNbytes" else int(size))
+        assert ctypes.sizeof(getattr(native, name)) == (4096 if size == "kPageNbytes" else int(size))

@@ -47,7 +47,7 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
     )
     sources = {name.removeprefix("src/") for name in tracked.stdout.split()}
     assert "tensorwire/py.typed" in sources
-    libraries = {"_tensorwire.so", "diagnosis/_tensorwire_probe.so", "diagnosis/libnccl-profiler-tensorwire.so"}
+    libraries = {"_tensorwire.so", "_tensorwire_probe.so", "libnccl-profiler-tensorwire.so"}
     assert package == sources | {f"tensorwire/{library}" for library in libraries}
     info = {name.split("/", 1)[1] for name in names - package}
     assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}

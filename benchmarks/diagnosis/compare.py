@@ -3,7 +3,7 @@
 Each fault is injected into a job without the probe. A few seconds later a person looks: at the stacks of all ranks
 (py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
 seconds here, 30 minutes by default; gloo has it in place of NCCL's watchdog), and the errors of the ranks are read.
-The last column is the verdict of the analyzer on the recording of the case in tests/recordings.
+The last column is the verdict of the analyzer on the recording of the case in tests/diagnosis/recordings.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from tensorwire.diagnosis.service.service.recording import replay
+
 from benchmarks.environment import ROOT, child, describe
-from tensorwire.diagnosis.recording import replay
 
 from .faults.cases import BY_NAME, Case, Scene
 from .faults.launch import WORLD_SIZE, Nursery, TrainingJob
@@ -39,8 +40,8 @@ _DUMP_SECONDS = 8.0
 _WIDTH = 90
 _LIMITS = (
     "Cases in which nothing is wrong are left out, and gloo's time-out stands for the watchdog that NCCL has. The "
-    "column tensorwire is the verdict on the recording of the case in `tests/recordings`, not on the job that the "
-    "others looked at."
+    "column tensorwire is the verdict on the recording of the case in `tests/diagnosis/recordings`, not on the job "
+    "that the others looked at."
 )
 _MESSAGE = re.compile(r"^(?:\[rank\d\]: )?(\w*(?:Error|Exception|Interrupt): .*|  what\(\):.*)$", re.M)
 _FRAME = re.compile(r"^    (\S+) \((.*)\)$", re.M)

@@ -16,18 +16,18 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tensorwire.diagnosis.service.service.merge import Nodes
+from tensorwire.diagnosis.service.service.service import MAX_SHARE, Desk
+from tensorwire.diagnosis.service.service.time_share import TimeShare
 
 from benchmarks import environment
 from benchmarks.diagnosis import scenarios
 from benchmarks.diagnosis.layout import RANKS_PER_NODE, Layout
 from benchmarks.diagnosis.simulated_job import SimulatedJob
 from tensorwire.diagnosis.analyzer import words
-from tensorwire.diagnosis.encoding import Encoder, from_json, to_json
-from tensorwire.diagnosis.merge import Nodes
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
-from tensorwire.diagnosis.service import MAX_SHARE, Desk
-from tensorwire.diagnosis.time_share import TimeShare
-from tensorwire.diagnosis.wire import Connection
+from tensorwire.diagnosis.protocol.connection import Connection
+from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

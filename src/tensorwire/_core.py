@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import warnings
-from pathlib import Path
 
+from ._library import find_library
 from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
 
 TYPE_CHECKING = False
@@ -154,18 +153,7 @@ def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
     return view
 
 
-def _load() -> ctypes.CDLL:
-    suffix = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
-    # An editable install has the library in another entry of the package's path than the Python files.
-    folders: Sequence[str] = sys.modules[__package__].__path__
-    for folder in folders:
-        path = Path(folder) / f"_tensorwire{suffix}"
-        if path.exists():
-            return ctypes.CDLL(str(path))
-    raise ImportError(f"_tensorwire{suffix} is not in {', '.join(folders)}: build or reinstall tensorwire")
-
-
-_library = _load()
+_library = ctypes.CDLL(str(find_library("_tensorwire.so")))
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:

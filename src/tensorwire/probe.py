@@ -15,7 +15,7 @@ from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .diagnosis import probe
+from .diagnosis.rank import probe
 
 if TYPE_CHECKING:
     from types import CodeType, TracebackType

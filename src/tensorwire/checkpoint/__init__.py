@@ -3,10 +3,11 @@
 docs/checkpoints.md describes what is written.
 """
 
-from .comparison import diff
-from .convert import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
-from .files import TensorFile, TensorSlice, load_file, open_file, save_file
-from .inspection import inspect
+from .operations.comparison import diff
+from .operations.convert import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.inspection import inspect
+from .operations.tensor_file import TensorFile, TensorSlice, load_file, open_file, save_file
+from .operations.verification import verify
 from .results import (
     CheckpointReport,
     DiffReport,
@@ -17,7 +18,6 @@ from .results import (
     TensorInfo,
     VerifyReport,
 )
-from .verification import verify
 
 __all__ = [
     "CheckpointReport",

@@ -34,8 +34,8 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
       tensorwire agent --analyzer node0:29450 --key-file job.key
     """
     address = _address(analyzer)
-    from ..diagnosis.agent import run_agent
-    from ..diagnosis.wire import read_key
+    from ..diagnosis.node.agent import run_agent
+    from ..diagnosis.protocol.connection import read_key
     from . import sources
 
     key = read_key(key_file)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..diagnosis.model import Finding
-    from ..diagnosis.service import View
+    from ..diagnosis.service.service import View
 
 
 @click.command()
@@ -64,10 +64,10 @@ def command(
             "--metrics-port needs prometheus_client, which is not installed; pip install 'tensorwire[watch]'"
         )
     limits = job.thresholds_of(thresholds)
-    from ..diagnosis.journal import Journal
-    from ..diagnosis.listener import Listener
-    from ..diagnosis.service import JobService, run_analyzer
-    from ..diagnosis.wire import read_key
+    from ..diagnosis.protocol.connection import read_key
+    from ..diagnosis.protocol.listener import Listener
+    from ..diagnosis.service.journal import Journal
+    from ..diagnosis.service.service import JobService, run_analyzer
 
     told: dict[object, Finding] = {}
     shows: list[Callable[[View], None]] = []
@@ -82,7 +82,7 @@ def command(
     listener = Listener(read_key(key_file), bind, port)
     with ExitStack() as stack:
         if metrics_port is not None:
-            from ..diagnosis.metrics import MetricsServer
+            from ..diagnosis.service.metrics import MetricsServer
 
             metrics = MetricsServer(bind, metrics_port)
             stack.callback(metrics.close)

@@ -29,8 +29,8 @@ def command(path: Path | None, as_json: bool) -> int:
     Example:
       tensorwire bench model.safetensors
     """
+    from ..peers.codecs import ADAPTERS
     from . import measure
-    from .peers import ADAPTERS
 
     samples = measure.synthetic() if path is None else measure.samples(path)
     adapters = [adapter for adapter in ADAPTERS if adapter.installed]

@@ -80,8 +80,8 @@ def command(
 
 def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
     """Two answers of the service, so far apart, show who stands still."""
-    from ..diagnosis.nccl_ras import query_ras
-    from ..diagnosis.ras_findings import findings_of
+    from ..diagnosis.nccl.ras import query_ras
+    from ..diagnosis.nccl.ras_findings import findings_of
 
     before = query_ras(address)
     time.sleep(seconds)

@@ -18,7 +18,7 @@ from ..codec import cpu_target, new_buffer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .peers import Adapter
+    from ..peers.codecs import Adapter
 
 SAMPLE_NBYTES = 64 << 20
 _MIN_SHARE = 0.01

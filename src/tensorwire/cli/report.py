@@ -67,7 +67,7 @@ def command(
         raise click.UsageError("expected --dir or --recording, got both")
     history = History()
     if recording is not None:
-        from ..diagnosis.recording import replay
+        from ..diagnosis.service.recording import replay
 
         origin = recording
         for observation, findings in replay(recording, limits):

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..diagnosis.report.codes import MEANINGS
+from ..diagnosis.report.rank_status import lives, place_text, seconds_text, slowest, standings
 from ..diagnosis.report.stack import for_reader
-from ..diagnosis.report.standing import lives, place_text, seconds_text, slowest, standings
 from .output import count, escape
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..diagnosis.model import Finding
     from ..diagnosis.report import History
-    from ..diagnosis.report.standing import Place
+    from ..diagnosis.report.rank_status import Place
 
 _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
            "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from ..diagnosis.frame import is_ours, root_directory
-from ..diagnosis.journal import STATE, read_state
-from ..diagnosis.report.standing import seconds_text
+from ..diagnosis.page.page import is_ours, root_directory
+from ..diagnosis.report.rank_status import seconds_text
+from ..diagnosis.service.journal import STATE, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ def open_job(
             "of one that runs, or ran, on this machine with --dir"
         )
         raise FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))
-    from ..diagnosis.service import LocalJob
+    from ..diagnosis.service.service import LocalJob
 
     source = LocalJob(found, thresholds)
     try:

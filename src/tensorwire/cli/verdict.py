@@ -27,7 +27,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     """What is known now, for JSON."""
-    from ..diagnosis.report import standing
+    from ..diagnosis.report import rank_status
 
     last = history.last
     assert last is not None, "nothing was looked at"
@@ -35,11 +35,11 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
         "time": last.time,
         "run_id": last.run_id,
         "world_size": last.world_size,
-        "lives": standing.lives(last),
+        "lives": rank_status.lives(last),
         "silent_nodes": last.silent_nodes,
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "standings": standing.standings(history.places)[:_MAX_STANDINGS],
-        "slowest": standing.slowest(history.places),
+        "standings": rank_status.standings(history.places)[:_MAX_STANDINGS],
+        "slowest": rank_status.slowest(history.places),
     }
 
 
@@ -61,8 +61,8 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its evidence, its stacks and what to do."""
     from ..diagnosis.report.codes import MEANINGS
+    from ..diagnosis.report.rank_status import rank_ranges
     from ..diagnosis.report.stack import for_reader
-    from ..diagnosis.report.standing import rank_ranges
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
@@ -82,11 +82,16 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 def print_standings(history: History) -> None:
     """Where the ranks stand, the most serious places first."""
-    from ..diagnosis.report import standing
+    from ..diagnosis.report import rank_status
 
-    groups = standing.standings(history.places)
+    groups = rank_status.standings(history.places)
     rows = [
-        (group.text, f"{group.num_ranks:,}", standing.seconds_text(group.seconds) if group.seconds else "", group.ranks)
+        (
+            group.text,
+            f"{group.num_ranks:,}",
+            rank_status.seconds_text(group.seconds) if group.seconds else "",
+            group.ranks,
+        )
         for group in groups[:_MAX_STANDINGS]
     ]
     output.print_table(("where ranks stand", ">ranks", ">for", "which"), rows)
@@ -96,11 +101,11 @@ def print_standings(history: History) -> None:
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
     """What was looked at; and where there is no finding, how near it came to one."""
-    from ..diagnosis.report import standing
+    from ..diagnosis.report import rank_status
 
     last = history.last
     assert last is not None, "nothing was looked at"
-    counts = ", ".join(f"{number:,} {life}" for life, number in standing.lives(last).items() if number)
+    counts = ", ".join(f"{number:,} {life}" for life, number in rank_status.lives(last).items() if number)
     output.print_line(f"{path}: {output.count(last.world_size, 'rank')}, {counts}")
     if last.silent_nodes:
         output.print_line(f"note: no word from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
@@ -109,7 +114,7 @@ def print_summary(history: History, findings: Sequence[Finding], thresholds: Thr
     longest = max((place.seconds for place in history.places if place.state in ("waits", "absent")), default=0.0)
     if longest:
         output.print_line(
-            f"no finding: the longest wait is {standing.seconds_text(longest)}, a hang is one of more than "
+            f"no finding: the longest wait is {rank_status.seconds_text(longest)}, a hang is one of more than "
             f"{thresholds.hang_seconds:g} s (--hang-seconds)"
         )
     else:

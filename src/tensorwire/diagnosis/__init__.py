@@ -5,11 +5,11 @@ with :func:`phase` that it is busy with something else than training. Importing 
 NumPy.
 """
 
-from .nccl_plugin import nccl_plugin_path
+from .rank.nccl_plugin import nccl_plugin_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .probe import attach, phase
+    from .rank.probe import attach, phase
 
 __all__ = ["attach", "nccl_plugin_path", "phase"]
 
@@ -17,7 +17,7 @@ __all__ = ["attach", "nccl_plugin_path", "phase"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import probe
+    from .rank import probe
 
     return getattr(probe, name)
 

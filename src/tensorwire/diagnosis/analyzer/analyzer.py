@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..model import Thresholds
-from .farewells import CLEAN, is_echo
+from .exit_reasons import CLEAN, is_echo
 from .hang import find_hangs
 from .job import Job
 from .lost import find_lost
-from .pace import STEPS
 from .slow import SlowWatch
+from .throughput import STEPS
 from .transport import Transport
 from .waits import FIRM
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import inside, outside
+from . import hang_inside, hang_not_entered
 from .transport import PROGRESS
 from .waits import WaitGraph
 
@@ -24,17 +24,17 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     # Who waits through others may have waited longer than those at the root.
     held_up = graph.reached_from(old)
     verdicts = [
-        outside.not_entered(job, transport, graph, component)
+        hang_not_entered.not_entered(job, transport, graph, component)
         for component in _components([wait for wait in held_up if wait.free])
     ]
     verdicts += [
-        inside.all_entered(job, transport, wait, len(graph.victims([wait])))
+        hang_inside.all_entered(job, transport, wait, len(graph.victims([wait])))
         for wait in held_up
         if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
     cycle = graph.cycle(held_up)
     if cycle:
-        verdicts.append(outside.opposite_order(job, graph, cycle))
+        verdicts.append(hang_not_entered.opposite_order(job, graph, cycle))
     verdicts.sort(key=lambda verdict: (-verdict.finding.victims, -verdict.finding.confidence, verdict.finding.summary))
     return verdicts[:_MAX_FINDINGS]
 

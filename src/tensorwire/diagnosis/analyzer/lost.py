@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
-from .farewells import CLEAN, gone, is_echo, ran_out_of_time
-from .given_up import given_up
+from .exit_reasons import CLEAN, gone, is_echo, ran_out_of_time
 from .job import Verdict
+from .post_mortem import given_up
 from .signatures import mismatch
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .pace import STEPS
+from .throughput import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

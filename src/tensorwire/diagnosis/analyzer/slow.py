@@ -7,9 +7,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from . import words
-from .blame import Slow, judge
-from .pace import STEPS, Pace
 from .rounds import ENOUGH, Timer
+from .slow_verdicts import Slow, judge
+from .throughput import STEPS, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

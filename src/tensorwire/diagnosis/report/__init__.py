@@ -14,8 +14,8 @@ from ..._version import __version__
 from . import charts
 from .codes import MEANINGS
 from .history import History
+from .rank_status import lives, rank_ranges, seconds_text, standings
 from .stack import for_reader
-from .standing import lives, rank_ranges, seconds_text, standings
 
 if TYPE_CHECKING:
     from ..model import Thresholds

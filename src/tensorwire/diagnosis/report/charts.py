@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from .history import UNSEEN
-from .standing import STATES, place_text, places, seconds_text
+from .rank_status import STATES, place_text, places, seconds_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from .standing import STATES, places
+from .rank_status import STATES, places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Finding, Observation
-    from .standing import Place
+    from .rank_status import Place
 
 MAX_SAMPLES = 240
 UNSEEN = 255

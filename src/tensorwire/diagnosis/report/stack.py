@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_DULL = ("tensorwire/diagnosis/probe.py", "<no Python frame>")
+_DULL = ("tensorwire/diagnosis/rank/probe.py", "<no Python frame>")
 
 
 def for_reader(stack: str) -> str:

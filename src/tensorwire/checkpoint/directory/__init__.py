@@ -1,0 +1,1 @@
+"""The files of a checkpoint directory beside its tensors: their names, the manifest, what has to be rewritten."""

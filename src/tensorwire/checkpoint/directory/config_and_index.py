@@ -1,0 +1,78 @@
+"""The JSON files of a checkpoint that have to tell of the compression."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...errors import CorruptDataError
+from ..file.names import payload_name, shown
+from .manifest import dump_object, load_object
+from .paths import is_plain_relative
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METHOD = "tensorwire"
+CONFIG_KEY = "quantization_config"
+WRAPPED_KEY = "wrapped"
+
+
+class Shard(NamedTuple):
+    """What an index has to know of a compressed file: which tensors are frames in it, and the size of its data."""
+
+    compressed: frozenset[str]
+    data_nbytes: int
+
+
+def is_compressed_config(data: bytes) -> bool:
+    """Whether a config.json says that the model beside it is compressed."""
+    try:
+        config = load_object(data).get(CONFIG_KEY)
+    except CorruptDataError:
+        return False
+    return isinstance(config, dict) and config.get("quant_method") == METHOD
+
+
+def new_config(data: bytes, profile: str) -> bytes | None:
+    """config.json with our ``quantization_config``, one that is there kept inside ours; None if it is no JSON object.
+
+    Whatever reads config.json then knows that it needs tensorwire, or stops.
+    """
+    try:
+        config = load_object(data)
+    except CorruptDataError:
+        return None
+    ours: dict[str, Any] = {"quant_method": METHOD, "version": 0, "profile": profile}
+    if CONFIG_KEY in config:
+        ours[WRAPPED_KEY] = config[CONFIG_KEY]
+    return dump_object({**config, CONFIG_KEY: ours})
+
+
+def new_index(data: bytes, shards: Mapping[str, Shard]) -> bytes | None:
+    """An index with payloads and markers in place of compressed tensors; None if it need not change.
+
+    Args:
+        shards: by path relative to the index. Names that are not in them are kept as they are.
+
+    Raises:
+        CorruptDataError: it is no index, or leads out of its directory.
+    """
+    index = load_object(data)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CorruptDataError("expected an object weight_map in the index")
+    changed: dict[str, str] = {}
+    for name, path in weight_map.items():
+        if not isinstance(path, str) or not is_plain_relative(path):
+            raise CorruptDataError(f"expected plain relative paths in the index, got {shown(str(path))}")
+        if path in shards and name in shards[path].compressed:
+            changed[payload_name(name)] = path
+        changed[name] = path
+    if len(changed) == len(weight_map):
+        return None
+    metadata = index.get("metadata")
+    if isinstance(metadata, dict) and "total_size" in metadata:
+        paths = sorted(set(weight_map.values()) & shards.keys())
+        metadata = {**metadata, "total_size": sum(shards[path].data_nbytes for path in paths)}
+        index = {**index, "metadata": metadata}
+    return dump_object({**index, "weight_map": changed})

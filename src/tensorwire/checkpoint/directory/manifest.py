@@ -1,0 +1,175 @@
+"""``tensorwire.json``: what a compressed directory was made from. docs/checkpoints.md has the schema."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._version import __version__
+from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
+from ..file.original_record import unpack
+from ..storage.files import InputFile
+from .paths import MANIFEST_NAME, check_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FORMAT = "tensorwire-checkpoint"
+VERSION = 0
+MAX_JSON_NBYTES = 32 << 20
+"""The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
+some thirty times as much, so this bounds memory."""
+
+SAFETENSORS, REPLACED, COPIED = "safetensors", "replaced", "copied"
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MEMBERS = {
+    SAFETENSORS: {"path", "kind", "nbytes", "sha256", "header"},
+    REPLACED: {"path", "kind", "nbytes", "sha256", "content", "stored_sha256"},
+    COPIED: {"path", "kind", "nbytes", "sha256"},
+}
+
+
+class ManifestFile(NamedTuple):
+    """One file of the original.
+
+    Attributes:
+        path: relative, with forward slashes.
+        kind: SAFETENSORS, REPLACED or COPIED.
+        nbytes, sha256: of the original.
+        header: JSON of the original's header, packed; for SAFETENSORS.
+        content: the whole original, packed; for REPLACED.
+        stored_sha256: of the file that stands in its place; for REPLACED.
+    """
+
+    path: str
+    kind: str
+    nbytes: int
+    sha256: str
+    header: str | None = None
+    content: str | None = None
+    stored_sha256: str | None = None
+
+    def unpacked_header(self) -> bytes:
+        return unpack(self.header or "")
+
+    def unpacked_content(self) -> bytes:
+        """The original of a REPLACED file, checked."""
+        data = unpack(self.content or "")
+        if len(data) != self.nbytes or hashlib.sha256(data).hexdigest() != self.sha256:
+            raise CorruptDataError("the kept original does not have the recorded SHA-256", file=self.path)
+        return data
+
+    def as_json(self) -> dict[str, Any]:
+        return {key: value for key, value in self._asdict().items() if value is not None}
+
+
+class Manifest(NamedTuple):
+    """The whole manifest. `writer` is the version of the package that wrote it."""
+
+    profile: str
+    files: tuple[ManifestFile, ...]
+    writer: str = __version__
+
+    def dump(self) -> bytes:
+        """The text of the file.
+
+        Raises:
+            LimitExceededError: it would be longer than what `read_manifest` reads.
+        """
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "writer": self.writer,
+            "profile": self.profile,
+            "files": [file.as_json() for file in self.files],
+        }
+        data = dump_object({**body, "checksum": _checksum(body)})
+        check_new_size(len(data))
+        return data
+
+
+def check_new_size(nbytes: int) -> None:
+    """Raise LimitExceededError if a manifest of at least so many bytes could not be read again."""
+    if nbytes > MAX_JSON_NBYTES:
+        raise LimitExceededError(
+            f"expected files whose manifest takes at most {MAX_JSON_NBYTES} bytes, "
+            f"their names and headers take {nbytes} or more",
+            advice="compress the directory in parts",
+        )
+
+
+def read_manifest(root: Path) -> Manifest | None:
+    """The manifest of a directory, checked; None if there is none.
+
+    Raises:
+        CorruptDataError, UnsupportedVersionError, LimitExceededError, OSError
+    """
+    path = root / MANIFEST_NAME
+    try:
+        with InputFile(path) as file, ErrorContext(file=path):
+            if file.nbytes > MAX_JSON_NBYTES:
+                raise LimitExceededError(f"expected a manifest of at most {MAX_JSON_NBYTES} bytes, got {file.nbytes}")
+            return parse_manifest(file.read(0, file.nbytes))
+    except FileNotFoundError:
+        return None
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    body = load_object(data)
+    if body.get("format") != FORMAT:
+        raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {body.get('format')!r:.60}")
+    if body.get("version") != VERSION:
+        raise UnsupportedVersionError(f"expected a manifest of version {VERSION}, got {body.get('version')!r:.60}")
+    if body.pop("checksum", None) != _checksum(body):
+        raise CorruptDataError("the checksum of the manifest does not match")
+    profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
+    if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
+        raise CorruptDataError("expected profile, writer and files in the manifest")
+    manifest = Manifest(profile, tuple(_parse_file(file) for file in files), writer)
+    check_paths(file.path for file in manifest.files)
+    if any(file.path == MANIFEST_NAME for file in manifest.files):
+        raise CorruptDataError("expected a manifest that does not list itself")
+    return manifest
+
+
+def load_object(data: bytes) -> dict[str, Any]:
+    """Parse a JSON object; CorruptDataError for anything else, duplicate keys included."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise CorruptDataError(f"expected JSON, got an error: {error!s:.200}") from None
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def dump_object(value: dict[str, Any]) -> bytes:
+    """A JSON object as the text of a file."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return members
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parse_file(value: object) -> ManifestFile:
+    if not isinstance(value, dict) or value.keys() != _MEMBERS.get(str(value.get("kind"))):
+        raise CorruptDataError("expected path, kind and what belongs to the kind in each file of the manifest")
+    file = ManifestFile(**value)
+    if not all(isinstance(text, str) for key, text in value.items() if key != "nbytes") or type(file.nbytes) is not int:
+        raise CorruptDataError("expected texts and a size in each file of the manifest")
+    if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256):
+        raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")
+    return file

@@ -1,0 +1,166 @@
+"""The files of a checkpoint that is to be converted: on the disk as they are, and as a manifest knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import CorruptDataError, ErrorContext, LimitExceededError
+from ..file.original_record import Record
+from ..file.reader import StoredFile
+from ..storage.files import read_file
+from .config_and_index import is_compressed_config
+from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
+from .paths import MANIFEST_NAME, PICKLE_SUFFIXES, FoundFile, is_config, is_index, is_safetensors, scan
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+_USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
+
+
+class SourceFile(NamedTuple):
+    """A file to be converted.
+
+    Attributes:
+        path: relative.
+        location: where it is.
+        kind: SAFETENSORS, REPLACED (it may have to be) or COPIED.
+        nbytes: size of the original.
+        known: its entry in the manifest; None if it is the original itself.
+    """
+
+    path: str
+    location: Path
+    kind: str
+    nbytes: int
+    known: ManifestFile | None = None
+
+    def record(self, stored: StoredFile) -> Record | None:
+        """What restores the original of `stored`, which is this file."""
+        if self.known is None:
+            return stored.record()
+        with ErrorContext(file=self.location):
+            return Record(self.known.unpacked_header(), self.known.sha256)
+
+    def content(self) -> bytes:
+        """The original of a REPLACED file."""
+        if self.known is not None:
+            with ErrorContext(file=self.location):
+                return self.known.unpacked_content()
+        if self.nbytes > MAX_JSON_NBYTES:
+            raise LimitExceededError(
+                f"expected JSON of at most {MAX_JSON_NBYTES} bytes, got {self.nbytes}", file=self.location
+            )
+        return read_file(self.location, MAX_JSON_NBYTES)
+
+
+class Sources(NamedTuple):
+    """All files of a checkpoint. `manifest` is None for originals; `ignored` are files that it does not know."""
+
+    files: tuple[SourceFile, ...]
+    manifest: Manifest | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    return Path.cwd() / path
+
+
+def check_places(src: Path, dst: Path) -> None:
+    """Raise ValueError if one of them lies in the other: the source must survive whatever happens to the target."""
+    a, b = src.resolve(), dst.resolve()
+    if a == b or a in b.parents or b in a.parents:
+        raise ValueError(f"{dst} and {src} must not be the same nor lie in each other")
+
+
+def single_file(path: Path) -> Sources:
+    """A checkpoint that is one file.
+
+    Raises:
+        ValueError: it is a pickle.
+        FormatError: it is no valid safetensors file.
+    """
+    refuse_pickles(path.parent, [path.name])
+    with StoredFile(path) as stored:
+        nbytes = sum(stored.layout(name)[2] for name in stored.tensors)
+    return Sources((SourceFile(path.name, path, SAFETENSORS, nbytes),))
+
+
+def original_directory(root: Path) -> Sources:
+    """The files of an uncompressed directory.
+
+    Raises:
+        ValueError: it is compressed, has no safetensors file, or holds something that cannot be carried along.
+    """
+    found = scan(root)
+    if any(file.path == MANIFEST_NAME for file in found):
+        raise ValueError(f"{root} {_USE_TRANSCODE}")
+    for file in found:
+        is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
+        if is_small_config and is_compressed_config(read_file(file.location, MAX_JSON_NBYTES)):
+            raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
+    if not any(is_safetensors(file.path) for file in found):
+        refuse_pickles(root, [file.path for file in found])
+        raise ValueError(f"{root} holds no .safetensors file: there is nothing to compress")
+    return Sources(tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found))
+
+
+def compressed_directory(root: Path) -> Sources:
+    """The files of a compressed directory, as its manifest lists them.
+
+    Raises:
+        ValueError: it has no manifest.
+        FormatError: the manifest is damaged.
+    """
+    manifest = read_manifest(root)
+    if manifest is None:
+        raise ValueError(f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}")
+    files = tuple(
+        SourceFile(file.path, root.joinpath(*file.path.split("/")), file.kind, file.nbytes, file)
+        for file in manifest.files
+    )
+    known = {file.path for file in files} | {MANIFEST_NAME}
+    ignored = tuple(file.path for file in scan(root) if file.path not in known)
+    return Sources(files, manifest, ignored)
+
+
+def check_original(stored: StoredFile) -> None:
+    """Raise ValueError for a file that is compressed already."""
+    if stored.compressed:
+        raise ValueError(f"{stored.path} {_USE_TRANSCODE}")
+
+
+def check_compressed(stored: StoredFile) -> None:
+    """Raise ValueError for a file with nothing of ours in it."""
+    if not stored.compressed:
+        raise ValueError(f"{stored.path} is not compressed")
+
+
+def check_size(source: SourceFile, nbytes: int) -> None:
+    """Raise CorruptDataError if an original does not have the size that the manifest says."""
+    if source.known is not None and source.nbytes != nbytes:
+        raise CorruptDataError(f"expected an original of {source.nbytes} bytes, got {nbytes}", file=source.location)
+
+
+def refuse_pickles(place: Path, paths: Sequence[str]) -> None:
+    """Raise ValueError if one of the paths is a pickle."""
+    for path in paths:
+        if path.endswith(PICKLE_SUFFIXES):
+            raise ValueError(
+                f"{place} holds {path}, a pickle: reading one can run any code, so it is not read; convert it first: "
+                'safetensors.torch.save_file(torch.load(path, weights_only=True), "model.safetensors")'
+            )
+
+
+def _kind(file: FoundFile) -> str:
+    if is_safetensors(file.path):
+        return SAFETENSORS
+    if is_index(file.path) or (is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES):
+        return REPLACED
+    return COPIED

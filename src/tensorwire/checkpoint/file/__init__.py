@@ -1,0 +1,1 @@
+"""One safetensors file, plain or compressed: its header, its tensors, and how it is written."""

@@ -1,0 +1,311 @@
+"""The header of a safetensors file: read strictly, written canonically.
+
+A file is 8 bytes N (little-endian), N bytes of JSON, and the data. The JSON maps each name to dtype, shape and its
+range of the data, and ``__metadata__`` to an object of strings. Ranges leave no hole, do not overlap and end with the
+file. Whatever breaks a rule is refused before anything is allocated for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...codec import dtype_bits
+from ...errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from .names import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MAX_HEADER_NBYTES = 100_000_000
+ALIGNMENT = 64
+METADATA_KEY = "__metadata__"
+
+_MAX_NDIM = 64
+_MAX_SIZE = 2**64
+_SPACE = re.compile(r"[ \t\n\r]*")
+# An entry has no braces inside; 64 sizes of 20 digits fit easily. Bounding it bounds what the JSON parser allocates.
+_ENTRY = re.compile(r"\{[^{}]{0,8192}\}")
+_DTYPE = re.compile(r"[A-Z0-9_]{1,16}")
+
+
+class TensorEntry(NamedTuple):
+    """One tensor of a file: bytes [start, stop) of the data. `shape` has the sizes of the dimensions."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.stop - self.start
+
+
+class Header:
+    """What the header of a file says.
+
+    Attributes:
+        raw: the JSON with its padding, without the 8 bytes of its length.
+        metadata: ``__metadata__``, empty where there is none.
+        entries: in the order of their data.
+    """
+
+    __slots__ = ("entries", "metadata", "raw")
+
+    def __init__(self, raw: bytes, metadata: dict[str, str], entries: tuple[TensorEntry, ...]) -> None:
+        self.raw = raw
+        self.metadata = metadata
+        self.entries = entries
+
+    @property
+    def prefix(self) -> bytes:
+        """The file up to its data."""
+        return len(self.raw).to_bytes(8, "little") + self.raw
+
+    @property
+    def data_start(self) -> int:
+        return 8 + len(self.raw)
+
+    @property
+    def data_nbytes(self) -> int:
+        return self.entries[-1].stop if self.entries else 0
+
+
+def checked_length(prefix: bytes, file_nbytes: int) -> int:
+    """The length of the JSON, from the first 8 bytes of a file.
+
+    Raises:
+        TruncatedDataError, LimitExceededError, CorruptDataError
+    """
+    if len(prefix) < 8:
+        raise TruncatedDataError(
+            f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix)
+        )
+    length = int.from_bytes(prefix[:8], "little")
+    if prefix[:8] == b"version ":
+        raise CorruptDataError(
+            "expected a safetensors file, got a text, probably a Git LFS pointer",
+            byte=0,
+            advice="fetch it with git lfs pull",
+        )
+    if length > MAX_HEADER_NBYTES:
+        raise LimitExceededError(
+            f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}",
+            byte=0,
+            advice="this is hardly a safetensors file",
+        )
+    if length > file_nbytes - 8:
+        raise TruncatedDataError(f"expected a header of {length} bytes, got a file of {file_nbytes}", byte=file_nbytes)
+    return length
+
+
+def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
+    """Parse and check the JSON of a header; `data_nbytes` is what follows it in the file, None if that is not known.
+
+    Raises:
+        CorruptDataError: a rule is broken.
+        TruncatedDataError: the data is shorter than the header says.
+    """
+    if raw[:1] != b"{":
+        raise CorruptDataError("expected a safetensors header that begins with '{'", byte=8)
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("expected a header in UTF-8", byte=8 + error.start) from None
+    metadata, entries = _parse_json(text)
+    header = Header(raw, metadata, _check_layout(entries, 8 + len(raw)))
+    if data_nbytes is not None and header.data_nbytes != data_nbytes:
+        kind = TruncatedDataError if data_nbytes < header.data_nbytes else CorruptDataError
+        raise kind(
+            f"expected {header.data_nbytes} bytes of data behind the header, got {data_nbytes}",
+            byte=header.data_start + min(header.data_nbytes, data_nbytes),
+        )
+    return header
+
+
+def build_header(metadata: Mapping[str, str], entries: Iterable[TensorEntry], nbytes: int = 0) -> Header:
+    """The header of a file, padded with spaces so that the data is aligned to 64 bytes and begins at `nbytes` or later.
+
+    `entries` come in the order of their data.
+
+    Raises:
+        LimitExceededError: it would be longer than 100 MB.
+    """
+    ordered = tuple(entries)
+    members: dict[str, object] = {METADATA_KEY: dict(metadata)} if metadata else {}
+    for entry in ordered:
+        members[entry.name] = entry_json(entry)
+    raw = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
+    length = padded_length(max(len(raw), nbytes - 8))
+    return Header(raw.ljust(length), dict(metadata), ordered)
+
+
+def entry_json(entry: TensorEntry) -> dict[str, object]:
+    return {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.start, entry.stop)}
+
+
+def padded_length(length: int) -> int:
+    """`length` of a header's JSON rounded up so that the data behind it is aligned; LimitExceededError over 100 MB."""
+    length += -(8 + length) % ALIGNMENT
+    if length > MAX_HEADER_NBYTES:
+        raise LimitExceededError(
+            f"expected a header of at most {MAX_HEADER_NBYTES} bytes, would need {length}",
+            advice="spread the tensors over several files",
+        )
+    return length
+
+
+def check_name(name: str) -> None:
+    """Raise CorruptDataError for a name that no safetensors file can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise CorruptDataError(f"expected a name that is valid Unicode, got {shown(name)}") from None
+
+
+def _parse_json(text: str) -> tuple[dict[str, str], list[TensorEntry]]:
+    scanner = _Scanner(text)
+    try:
+        return _parse_members(scanner)
+    except CorruptDataError as error:
+        error.byte = scanner.byte
+        raise
+
+
+def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]]:
+    metadata: dict[str, str] | None = None
+    entries: list[TensorEntry] = []
+    names: set[str] = set()
+    for name in scanner.members():
+        if name == METADATA_KEY:
+            if metadata is not None:
+                raise CorruptDataError(f"expected one {METADATA_KEY} in the header, got two")
+            metadata = {}
+            for key in scanner.members():
+                if key in metadata:
+                    raise CorruptDataError(f"expected unique keys in {METADATA_KEY}, got {shown(key)} twice")
+                metadata[key] = scanner.string()
+            continue
+        if name in names:
+            raise CorruptDataError(f"expected unique names in the header, got {shown(name)} twice")
+        check_name(name)
+        names.add(name)
+        entries.append(_parse_entry(name, scanner.entry()))
+    scanner.end()
+    return metadata or {}, entries
+
+
+class _Scanner:
+    """Walks the JSON of a header. JSON's own parser sees single strings and entries, never the whole."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._start = 0
+        self._decoder = json.JSONDecoder()
+
+    @property
+    def byte(self) -> int:
+        """Offset in the file of the string or entry that was taken last, or of what is not as it was expected."""
+        return 8 + len(self._text[: self._start].encode("utf-8", "surrogatepass"))
+
+    def members(self) -> Iterable[str]:
+        """The keys of the object at hand; the caller takes the value after each key."""
+        self._take("{")
+        if self._peek() == "}":
+            self._take("}")
+            return
+        while True:
+            key = self.string()
+            self._take(":")
+            yield key
+            if self._peek() == "}":
+                self._take("}")
+                return
+            self._take(",")
+
+    def string(self) -> str:
+        if self._peek() != '"':
+            raise self._error("a string")
+        self._start = self._position
+        try:
+            value, self._position = self._decoder.raw_decode(self._text, self._position)
+        except ValueError:
+            raise self._error("a string") from None
+        return str(value)
+
+    def entry(self) -> str:
+        self._peek()
+        match = _ENTRY.match(self._text, self._position)
+        if match is None:
+            raise self._error("an object with dtype, shape and data_offsets")
+        self._start = self._position
+        self._position = match.end()
+        return match.group()
+
+    def end(self) -> None:
+        if self._peek():
+            raise self._error("the end of the header")
+
+    def _peek(self) -> str:
+        match = _SPACE.match(self._text, self._position)
+        if match is not None:
+            self._position = match.end()
+        return self._text[self._position : self._position + 1]
+
+    def _take(self, char: str) -> None:
+        if self._peek() != char:
+            raise self._error(repr(char))
+        self._position += 1
+
+    def _error(self, expected: str) -> CorruptDataError:
+        self._start = self._position
+        found = self._text[self._position : self._position + 20]
+        return CorruptDataError(f"expected {expected} in the JSON of the header, got {found!r}")
+
+
+def _parse_entry(name: str, text: str) -> TensorEntry:
+    try:
+        pairs = json.loads(text, object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        raise CorruptDataError("expected valid JSON in the entry of a tensor", tensor=name) from None
+    entry = dict(pairs)
+    if len(pairs) != 3 or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise CorruptDataError("expected exactly dtype, shape and data_offsets in the entry of a tensor", tensor=name)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise CorruptDataError(f"expected a dtype of 1 to 16 characters A-Z 0-9 _, got {dtype!r}", tensor=name)
+    if not _are_sizes(shape) or len(shape) > _MAX_NDIM:
+        raise CorruptDataError(f"expected a shape of at most {_MAX_NDIM} sizes below 2**64", tensor=name)
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise CorruptDataError(f"expected two ascending data_offsets, got {offsets!r:.100}", tensor=name)
+    start, stop = offsets
+    bits = dtype_bits(dtype)
+    if bits and prod(shape) * bits != (stop - start) * 8:
+        raise CorruptDataError(
+            f"expected {prod(shape) * bits / 8:g} bytes for {dtype} {tuple(shape)}, got {stop - start}", tensor=name
+        )
+    return TensorEntry(name, dtype, tuple(shape), start, stop)
+
+
+def _are_sizes(value: object) -> bool:
+    return isinstance(value, list) and all(type(size) is int and 0 <= size < _MAX_SIZE for size in value)
+
+
+def _check_layout(entries: list[TensorEntry], data_start: int) -> tuple[TensorEntry, ...]:
+    entries.sort(key=lambda entry: (entry.start, entry.stop))
+    position = 0
+    for entry in entries:
+        if entry.start != position:
+            raise CorruptDataError(
+                f"expected the data of the next tensor at {position}, got {entry.start}: "
+                + ("a hole" if entry.start > position else "an overlap"),
+                tensor=entry.name,
+                byte=data_start + min(position, entry.start),
+            )
+        position = entry.stop
+    return tuple(entries)

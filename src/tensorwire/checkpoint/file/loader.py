@@ -1,0 +1,105 @@
+"""The content of stored tensors into new memory, on all cores."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...codec import STREAM_NBYTES, content_hash, new_buffer
+from ...errors import ErrorContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from .reader import StoredFile, StoredTensor
+
+_TASK_NBYTES = 2 * STREAM_NBYTES
+"""What a thread decodes at a time: small enough for its cache, large enough to make calls cheap."""
+
+_OWN_MEMORY_NBYTES = 1 << 20
+"""A tensor from this size on has memory of its own, which is freed with it; smaller ones share some."""
+
+_ALIGNMENT = 64
+
+
+class _Task(NamedTuple):
+    tensor: StoredTensor
+    start: int
+    out: memoryview
+
+
+def load_bytes(
+    stored: StoredFile, tensors: Sequence[StoredTensor], sizes: Sequence[int], threads: int, verify: bool
+) -> list[memoryview]:
+    """The content of tensors of these sizes; in memory aligned to 64 bytes, from 1 MiB on to a page.
+
+    Raises:
+        FormatError: the data is damaged.
+        OSError: reading fails.
+    """
+    outs = _allocate(sizes)
+    tasks = []
+    for tensor, out in zip(tensors, outs, strict=True):
+        # A plain tensor is hashed as a whole.
+        step = _TASK_NBYTES if tensor.compressed or tensor.content_hash is None else max(1, len(out))
+        tasks += [_Task(tensor, start, out[start : start + step]) for start in range(0, len(out), step)]
+    tasks.sort(key=lambda task: task.tensor.compressed)  # the long ones first
+
+    def run(task: _Task, scratch: memoryview) -> None:
+        with ErrorContext(file=stored.path, tensor=task.tensor.name):
+            stored.read(task.tensor, task.start, task.out, threads=1, verify=verify, scratch=scratch)
+            if verify and not task.tensor.compressed and task.tensor.content_hash is not None:
+                stored.check_hash(task.tensor, content_hash(task.out, threads=1))
+
+    _run_all(tasks, run, min(threads, len(tasks)))
+    return outs
+
+
+def load_range(stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int) -> memoryview:
+    """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked."""
+    out = new_buffer(stop - start)
+    if len(out):
+        stored.read(tensor, start, out, threads=threads)
+    return out
+
+
+def _allocate(sizes: Sequence[int]) -> list[memoryview]:
+    shared = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes if size < _OWN_MEMORY_NBYTES]
+    arena = new_buffer(sum(shared))
+    outs = []
+    position = 0
+    for size in sizes:
+        if size < _OWN_MEMORY_NBYTES:
+            outs.append(arena[position : position + size])
+            position += -(-size // _ALIGNMENT) * _ALIGNMENT
+        else:
+            outs.append(new_buffer(size))
+    return outs
+
+
+def _run_all(tasks: Iterable[_Task], run: Callable[[_Task, memoryview], None], threads: int) -> None:
+    """Run tasks on this thread and others, each with scratch memory of its own; raise the first error."""
+    remaining = iter(tasks)
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        scratch = new_buffer(_TASK_NBYTES + (_TASK_NBYTES >> 3))
+        try:
+            while not errors:
+                with lock:
+                    task = next(remaining, None)
+                if task is None:
+                    return
+                run(task, scratch)
+        except BaseException as error:
+            errors.append(error)
+
+    helpers = [threading.Thread(target=work, name="tensorwire-load", daemon=True) for _ in range(threads - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

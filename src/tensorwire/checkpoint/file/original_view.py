@@ -1,0 +1,102 @@
+"""A stored file as the original that it stands for: what is streamed to compress, restore, transcode and verify."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...codec import ContentHasher, dtype_bits, new_buffer
+from ...errors import CorruptDataError, ErrorContext, FormatError
+from ..storage.pipeline import WINDOW_NBYTES
+from .header import Header, TensorEntry, build_header, parse_header
+from .names import shown
+
+if TYPE_CHECKING:
+    from ..storage.pipeline import Piece
+    from .original_record import Record
+    from .reader import StoredFile, StoredTensor
+
+
+class OriginalReader:
+    """The tensors of a stored file in the order of the original file, to be streamed: see `WindowStream`.
+
+    Attributes:
+        header: of the original file if a record of it is known, else of a plain file with the same tensors.
+        sizes: of the tensors.
+    """
+
+    def __init__(self, stored: StoredFile, record: Record | None, threads: int | None) -> None:
+        """Raises CorruptDataError if the record does not fit the tensors."""
+        self.stored = stored
+        self._threads = threads
+        self._scratch = new_buffer(0)
+        self._hasher: ContentHasher | None = None
+        with ErrorContext(file=stored.path):
+            if record is not None:
+                try:
+                    self.header = parse_header(record.header)
+                except FormatError as error:
+                    error.byte = None  # it counts within the record, which has no place of its own in the file
+                    raise
+                self._check_record()
+            elif stored.compressed:
+                self.header = plain_header(stored)
+            else:
+                self.header = stored.header
+        self.sizes = [entry.nbytes for entry in self.header.entries]
+
+    def _check_record(self) -> None:
+        names = {entry.name for entry in self.header.entries}
+        if names != self.stored.tensors.keys():
+            odd = min(names ^ self.stored.tensors.keys())
+            raise CorruptDataError(f"expected the tensors of the original header, {shown(odd)} is only on one side")
+
+    def fill(self, piece: Piece, out: memoryview) -> None:
+        """Put the bytes of a piece into `out`. Pieces of a tensor must come in order."""
+        entry = self.header.entries[piece.tensor]
+        tensor = self.stored.tensors[entry.name]
+        with ErrorContext(file=self.stored.path, tensor=entry.name):
+            if piece.start == 0:
+                self._check_layout(entry)
+                if tensor.compressed:
+                    self._reserve(tensor)
+            self.stored.read(tensor, piece.start, out, threads=self._threads, scratch=self._scratch)
+            if tensor.content_hash is not None and not tensor.compressed:
+                if piece.start == 0 or self._hasher is None:
+                    self._hasher = ContentHasher(threads=self._threads)
+                self._hasher.update(out)
+                if piece.stop == entry.nbytes:
+                    self.stored.check_hash(tensor, self._hasher.hexdigest())
+            if piece.stop == entry.nbytes:
+                self.stored.forget(tensor)
+
+    def reread(self, index: int, start: int, out: memoryview) -> None:
+        """Put content of tensor `index` from byte `start` on into `out`, again."""
+        tensor = self.stored.tensors[self.header.entries[index].name]
+        self.stored.read(tensor, start, out, threads=self._threads)
+
+    def _check_layout(self, entry: TensorEntry) -> None:
+        dtype, shape, nbytes = self.stored.layout(entry.name)
+        if (dtype, shape, nbytes) != (entry.dtype, entry.shape, entry.nbytes):
+            raise CorruptDataError(
+                f"expected {entry.dtype} {entry.shape} of {entry.nbytes} bytes, got {dtype} {shape} of {nbytes}"
+            )
+
+    def _reserve(self, tensor: StoredTensor) -> None:
+        frame = self.stored.frame(tensor)
+        nbytes = min(frame.info.data_nbytes, WINDOW_NBYTES + (WINDOW_NBYTES >> 4))
+        if nbytes > len(self._scratch):
+            self._scratch = new_buffer(nbytes)
+
+
+def plain_header(stored: StoredFile) -> Header:
+    """The header of a plain file with the tensors of `stored`: widest dtypes first, then by name."""
+    layouts = []
+    for name in stored.tensors:
+        dtype, shape, nbytes = stored.layout(name)
+        layouts.append((-dtype_bits(dtype), name, dtype, shape, nbytes))
+    entries = []
+    position = 0
+    for _, name, dtype, shape, nbytes in sorted(layouts):
+        entries.append(TensorEntry(name, dtype, shape, position, position + nbytes))
+        position += nbytes
+    return build_header(stored.metadata, entries)

@@ -1,0 +1,154 @@
+"""One safetensors file to another: compress, restore, transcode, or only check."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import CorruptDataError
+from ..storage.pipeline import WindowStream, Worker
+from .original_record import Record, pack
+from .original_view import OriginalReader
+from .reader import ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY
+from .writer import CompressedWriter, check_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...codec import Profile
+    from ..storage.files import InputFile, OutputFile
+    from ..storage.pipeline import Window
+    from .reader import StoredFile
+
+    Advance = Callable[[int], None]
+
+
+class Transferred(NamedTuple):
+    """What a transfer did.
+
+    Attributes:
+        record: of the original.
+        original_nbytes: size of the original.
+        nbytes, data_nbytes: size of the new file, and of its data.
+        compressed: which tensors are frames on the compressed side.
+    """
+
+    record: Record
+    original_nbytes: int
+    nbytes: int
+    data_nbytes: int
+    compressed: frozenset[str]
+
+
+def compress_file(
+    stored: StoredFile,
+    record: Record | None,
+    file: OutputFile,
+    *,
+    profile: Profile,
+    threads: int | None,
+    advance: Advance,
+    keep_record: bool,
+) -> Transferred:
+    """Write `stored` compressed; it is an original, or compressed itself and `record` tells of its original.
+
+    Args:
+        keep_record: put the record into the file; otherwise somebody else keeps it.
+        advance: called with the number of uncompressed bytes that were done since the last call.
+    """
+    reader = OriginalReader(stored, record, threads)
+    check_names(reader.header.entries)
+    metadata = dict(stored.metadata)
+    if keep_record:
+        # SHA-256 is known only at the end; its place is taken now.
+        metadata[ORIGINAL_HEADER_KEY] = pack(reader.header.raw)
+        metadata[ORIGINAL_SHA256_KEY] = "0" * 64
+    digest = hashlib.sha256(reader.header.prefix)
+    with CompressedWriter(file, reader.header.entries, metadata, profile=profile, threads=threads) as writer:
+
+        def consume(window: Window) -> None:
+            for piece, data in window.parts():
+                writer.put(piece.tensor, piece.start, data)
+
+        _stream(reader, digest, consume, advance)
+        sha256 = _checked_digest(stored, record, digest.hexdigest())
+        if keep_record:
+            writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
+        written = writer.finish(reader.reread)
+    stored.file.check_unchanged()
+    original_nbytes = reader.header.data_start + reader.header.data_nbytes
+    return Transferred(Record(reader.header.raw, sha256), original_nbytes, *written)
+
+
+def restore_file(
+    stored: StoredFile,
+    record: Record | None,
+    file: OutputFile | None,
+    *,
+    threads: int | None,
+    advance: Advance,
+) -> Transferred:
+    """Write the original of `stored`, or with `file` None only check that it could be."""
+    reader = OriginalReader(stored, record, threads)
+    digest = hashlib.sha256(reader.header.prefix)
+    position = reader.header.data_start
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker("write")) if file is not None else None
+        if file is not None:
+            file.write(0, reader.header.prefix)
+
+        def consume(window: Window) -> None:
+            nonlocal position
+            if file is not None and worker is not None:
+                worker.submit(file.write, position, window.data, done=window.share().release)
+            position += len(window.data)
+
+        _stream(reader, digest, consume, advance)
+    sha256 = _checked_digest(stored, record, digest.hexdigest())
+    stored.file.check_unchanged()
+    compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
+    return Transferred(Record(reader.header.raw, sha256), position, position, reader.header.data_nbytes, compressed)
+
+
+def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
+    """Read ahead, hash and consume the content of a file, each on a thread of its own."""
+    with Worker("hash") as hashing, WindowStream(reader.sizes, reader.fill) as windows:
+        for window in windows:
+            try:
+                hashing.submit(digest.update, window.data, done=window.share().release)
+                consume(window)
+                nbytes = len(window.data)
+            finally:
+                window.release()
+            advance(nbytes)
+
+
+def _checked_digest(stored: StoredFile, record: Record | None, found: str) -> str:
+    if record is not None and record.sha256 != found:
+        raise CorruptDataError(f"expected an original with SHA-256 {record.sha256}, got {found}", file=stored.path)
+    return found
+
+
+def copy_file(source: InputFile, file: OutputFile | None, *, advance: Advance) -> str:
+    """Copy a file as it is, or with `file` None only read it; return its SHA-256."""
+    digest = hashlib.sha256()
+    position = 0
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker("write")) if file is not None else None
+        hashing = stack.enter_context(Worker("hash"))
+        windows = stack.enter_context(
+            WindowStream([source.nbytes], lambda piece, out: source.read_into(piece.start, out))
+        )
+        for window in windows:
+            try:
+                hashing.submit(digest.update, window.data, done=window.share().release)
+                if file is not None and worker is not None:
+                    worker.submit(file.write, position, window.data, done=window.share().release)
+                nbytes = len(window.data)
+            finally:
+                window.release()
+            position += nbytes
+            advance(nbytes)
+    source.check_unchanged()
+    return digest.hexdigest()

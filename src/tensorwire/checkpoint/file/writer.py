@@ -1,0 +1,267 @@
+"""Writes a compressed safetensors file, tensor by tensor, in bounded memory.
+
+Frames come first, each a multiple of 64 bytes, so that all are aligned; then the tensors that gain nothing, plain,
+widest dtypes first, so that each is aligned to its element. The header is reserved from the worst case and written at
+the end.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
+from ...errors import ErrorContext
+from ..storage.pipeline import WINDOW_NBYTES, Worker
+from .header import TensorEntry, build_header
+from .names import payload_name, shown
+from .reader import CHECKSUM_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ...codec import Profile
+    from ..storage.files import OutputFile
+
+MIN_GAIN_NBYTES = 256
+"""A frame must save this much, or the tensor stays plain: about what its second entry in the header costs."""
+
+_BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 3)
+_NUM_BUFFERS = 3
+_NO_HASH = "0" * 32
+
+
+class Written(NamedTuple):
+    """What became of the tensors: the sizes of the file and of its data, and the names of those that are frames."""
+
+    nbytes: int
+    data_nbytes: int
+    compressed: frozenset[str]
+
+
+class CompressedWriter:
+    """Takes the content of tensors in order, writes a compressed file.
+
+    Use it in a ``with`` statement: `put` all content, then `finish`. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        file: OutputFile,
+        tensors: Sequence[TensorEntry],
+        metadata: Mapping[str, str],
+        *,
+        profile: Profile,
+        threads: int | None,
+    ) -> None:
+        """`tensors`, whose names do not collide, in the order of their content; their offsets do not matter.
+
+        Raises:
+            LimitExceededError: the header would be too long.
+        """
+        self._file = file
+        self._tensors = tensors
+        self._profile: Profile = profile
+        self._threads = threads
+        self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: _NO_HASH}
+        for tensor in tensors:
+            self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
+        self._data_start = self._worst_header()
+        self._output = _Output(file, self._data_start)
+        self._frames: list[TensorEntry] = []
+        self._plain: list[tuple[int, TensorEntry]] = []
+        self._next = 0
+        self._encoder: FrameEncoder | None = None
+        self._hasher = ContentHasher(threads=1)
+
+    def _worst_header(self) -> int:
+        """The most bytes that the file up to its data can take."""
+        bound = sum(tensor.nbytes + (tensor.nbytes >> 6) + 4096 for tensor in self._tensors)
+        entries = []
+        for tensor in self._tensors:
+            entries.append(TensorEntry(payload_name(tensor.name), "U8", (bound,), bound, bound))
+            # The marker, or the tensor itself, whichever is longer.
+            entries.append(TensorEntry(tensor.name, tensor.dtype, (*tensor.shape, 0), bound, bound))
+        return build_header(self._metadata, entries).data_start
+
+    def put(self, index: int, start: int, data: memoryview) -> None:
+        """Add the content of tensor `index` from byte `start` on: a multiple of STREAM_NBYTES or all that is left."""
+        tensor = self._tensors[index]
+        if start == 0:
+            self._begin(tensor)
+        if self._encoder is None:
+            self._hasher.update(data)
+        else:
+            with ErrorContext(tensor=tensor.name):
+                room = self._output.room(self._encoder.data_bound(len(data)))
+                self._output.advance(self._encoder.encode(data, room))
+        if start + len(data) == tensor.nbytes:
+            self._end(index, tensor)
+
+    def _begin(self, tensor: TensorEntry) -> None:
+        self._start = self._output.position
+        self._encoder = None
+        if tensor.nbytes <= MIN_GAIN_NBYTES:
+            self._hasher = ContentHasher(threads=1)
+            return
+        bits = dtype_bits(tensor.dtype)
+        if not bits:  # a dtype of the future: what it takes per element is what it took
+            self._hasher = ContentHasher(threads=self._threads)
+            return
+        self._encoder = FrameEncoder(
+            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, threads=self._threads
+        )
+        self._output.skip(self._encoder.header_nbytes)
+
+    def _end(self, index: int, tensor: TensorEntry) -> None:
+        encoder = self._encoder
+        if encoder is None:
+            self._metadata[HASH_PREFIX + tensor.name] = self._hasher.hexdigest()
+            self._plain.append((index, tensor))
+            return
+        header = encoder.finish()
+        info = encoder.info
+        self._metadata[HASH_PREFIX + tensor.name] = info.content_hash
+        if info.frame_nbytes + MIN_GAIN_NBYTES > tensor.nbytes:
+            self._output.rewind(self._start)
+            self._plain.append((index, tensor))
+            return
+        self._output.patch(self._start, header)
+        trailer = self._output.room(encoder.trailer_nbytes)
+        trailer[:] = bytes(encoder.trailer_nbytes)
+        self._output.advance(encoder.trailer_nbytes)
+        start = self._start - self._data_start
+        self._frames.append(
+            TensorEntry(payload_name(tensor.name), "U8", (info.frame_nbytes,), start, start + info.frame_nbytes)
+        )
+        self._encoder = None
+
+    def set_metadata(self, key: str, text: str) -> None:
+        """Replace a value that was given at first; the new one must not be longer."""
+        self._metadata[key] = text
+
+    def finish(self, read: Callable[[int, int, memoryview], None]) -> Written:
+        """Write the plain tensors and the header.
+
+        ``read(index, start, out)`` puts content of tensor `index` from byte `start` on into `out`.
+        """
+        entries = list(self._frames)
+        for index, tensor in sorted(self._plain, key=lambda item: -dtype_bits(item[1].dtype)):
+            begin = self._output.position - self._data_start
+            for start in range(0, tensor.nbytes, WINDOW_NBYTES):
+                count = min(WINDOW_NBYTES, tensor.nbytes - start)
+                read(index, start, self._output.room(count))
+                self._output.advance(count)
+            entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, begin, begin + tensor.nbytes))
+        plain = {tensor.name for _, tensor in self._plain}
+        compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
+        # Markers are empty and stand at 0, before everything.
+        markers = [TensorEntry(name, "U8", (0,), 0, 0) for name in sorted(compressed)]
+        nbytes = self._output.position
+        self._output.flush()
+        unsigned = build_header(self._metadata, [*markers, *entries], self._data_start)
+        self._metadata[CHECKSUM_KEY] = header_checksum(unsigned)
+        header = build_header(self._metadata, [*markers, *entries], self._data_start)
+        self._output.close()
+        self._file.write(0, header.prefix)
+        self._file.truncate(nbytes)
+        return Written(nbytes, nbytes - self._data_start, compressed)
+
+    def __enter__(self) -> CompressedWriter:
+        self._output.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._output.__exit__(*error)
+
+
+class _Output:
+    """A file that is appended to through a few large buffers, which a thread writes out.
+
+    Attributes:
+        position: offset in the file of the next byte.
+    """
+
+    def __init__(self, file: OutputFile, position: int) -> None:
+        self._file = file
+        self._base = position
+        self._fill = 0
+        self._worker = Worker("write")
+        self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._made = 1
+        self._buffer = new_buffer(_BUFFER_NBYTES)
+        self._closed = False
+
+    @property
+    def position(self) -> int:
+        return self._base + self._fill
+
+    def room(self, nbytes: int) -> memoryview:
+        """Memory for the next `nbytes` bytes, at most the size of a buffer."""
+        if nbytes > len(self._buffer) - self._fill:
+            self.flush()
+        return self._buffer[self._fill : self._fill + nbytes]
+
+    def advance(self, nbytes: int) -> None:
+        """The first `nbytes` bytes of the room are there."""
+        self._fill += nbytes
+
+    def skip(self, nbytes: int) -> None:
+        """Leave `nbytes` bytes to be patched."""
+        if nbytes > len(self._buffer) - self._fill:
+            self.flush()
+        if nbytes > len(self._buffer):
+            self._base += nbytes
+        else:
+            self._fill += nbytes
+
+    def patch(self, position: int, data: bytes) -> None:
+        if position >= self._base:
+            start = position - self._base
+            self._buffer[start : start + len(data)] = data
+        else:
+            self._worker.submit(self._file.write, position, data, done=lambda: None)
+
+    def rewind(self, position: int) -> None:
+        """Forget what comes after `position`; what has been written there will be written over or cut off."""
+        if position >= self._base:
+            self._fill = position - self._base
+        else:
+            self._base, self._fill = position, 0
+
+    def flush(self) -> None:
+        if not self._fill:
+            return
+        buffer = self._buffer
+        self._worker.submit(self._file.write, self._base, buffer[: self._fill], done=lambda: self._free.put(buffer))
+        self._base += self._fill
+        self._fill = 0
+        if self._made < _NUM_BUFFERS:
+            self._made += 1
+            self._buffer = new_buffer(_BUFFER_NBYTES)
+        else:
+            self._buffer = self._free.get()
+
+    def close(self) -> None:
+        """Wait until all is written."""
+        if not self._closed:
+            self._closed = True
+            self._worker.__exit__(None)
+
+    def __enter__(self) -> _Output:
+        self._worker.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self._closed:
+            self._closed = True
+            self._worker.__exit__(*error)  # type: ignore[arg-type]
+
+
+def check_names(tensors: Sequence[TensorEntry]) -> None:
+    """Raise ValueError if a tensor has a name that another one's payload needs."""
+    names = {tensor.name for tensor in tensors}
+    for tensor in tensors:
+        payload = payload_name(tensor.name)
+        if payload in names:
+            raise ValueError(f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs")

@@ -1,0 +1,241 @@
+"""One conversion of a checkpoint, file by file."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...errors import CorruptDataError, ErrorContext
+from ..directory.config_and_index import Shard, new_config, new_index
+from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, ManifestFile, check_new_size, dump_object
+from ..directory.paths import MANIFEST_NAME, is_index, parent
+from ..directory.sources import check_compressed, check_original, check_size
+from ..file.original_record import pack
+from ..file.reader import StoredFile
+from ..file.transfer import compress_file, copy_file, restore_file
+from ..results import FileReport
+from ..storage.files import InputFile, OutputFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...codec import Profile
+    from ..directory.manifest import Manifest
+    from ..directory.sources import SourceFile
+    from ..progress import Meter
+    from ..storage.staging import Workplace
+
+Action = Literal["compress", "decompress", "transcode"]
+
+_MIN_JOURNALED_NBYTES = 1 << 20
+"""A smaller copied file is sooner made again than noted in the journal."""
+
+
+class Conversion:
+    """Converts files; after `run` it knows what became of them.
+
+    Attributes:
+        entries: what the manifest of a compressed directory says of the files.
+        reports: what is told to the caller.
+        written: paths of the files of the result.
+        profile_found: profile of the last compressed file that was read and tells.
+        exact: whether every restored file was checked against the SHA-256 of its original.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        profile: Profile | None,
+        threads: int | None,
+        work: Workplace | None,
+        meter: Meter,
+        *,
+        is_directory: bool,
+    ) -> None:
+        """`profile` is None to restore originals; `work` is None to write nothing."""
+        self._action = action
+        self._profile: Profile | None = profile
+        self._threads = threads
+        self._work = work
+        self._meter = meter
+        self._is_directory = is_directory
+        self._shards: dict[str, Shard] = {}
+        self._manifest_nbytes = 0
+        self.entries: list[ManifestFile] = []
+        self.reports: list[FileReport] = []
+        self.written: list[str] = []
+        self.profile_found: str | None = None
+        self.exact = True
+
+    def run(self, files: Sequence[SourceFile]) -> None:
+        """Convert all files; those that depend on others come last."""
+        if self._work is not None and self._is_directory:
+            self._work.result.mkdir(exist_ok=True)
+        for source in sorted(files, key=lambda file: (file.kind == REPLACED, file.path)):
+            self._meter.begin(source.path, source.nbytes)
+            with ErrorContext(file=source.location):
+                if source.kind == REPLACED:
+                    self._replace(source)
+                elif (facts := self._resumable(source)) is not None:
+                    self._resume(source, facts)
+                elif source.kind == SAFETENSORS:
+                    self._transfer(source)
+                else:
+                    self._copy(source)
+            self._meter.end()
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        data = manifest.dump()
+        with self._output(MANIFEST_NAME) as file:
+            file.write(0, data)
+            file.sync()
+
+    def _output(self, path: str) -> OutputFile:
+        self.written.append(path)
+        if self._work is None:
+            return OutputFile(None)
+        if not self._is_directory:
+            return OutputFile(self._work.result)
+        location = self._work.result.joinpath(*path.split("/"))
+        location.parent.mkdir(parents=True, exist_ok=True)
+        return OutputFile(location)
+
+    def _transfer(self, source: SourceFile) -> None:
+        with StoredFile(source.location) as stored, self._output(source.path) as file:
+            (check_original if self._action == "compress" else check_compressed)(stored)
+            record = source.record(stored) if self._action != "compress" else None
+            self.profile_found = stored.profile or self.profile_found
+            if self._profile is None:
+                done = restore_file(stored, record, file, threads=self._threads, advance=self._meter.advance)
+                self.exact = self.exact and record is not None
+            else:
+                done = compress_file(
+                    stored,
+                    record,
+                    file,
+                    profile=self._profile,
+                    threads=self._threads,
+                    advance=self._meter.advance,
+                    keep_record=not self._is_directory and (self._action == "compress" or record is not None),
+                )
+                self._shards[source.path] = Shard(done.compressed, done.data_nbytes)
+            check_size(source, done.original_nbytes)
+            file.sync()
+            entry = ManifestFile(
+                source.path, SAFETENSORS, done.original_nbytes, done.record.sha256, header=pack(done.record.header)
+            )
+            report = FileReport(
+                source.path, SAFETENSORS, stored.file.nbytes, done.nbytes, len(stored.tensors), len(done.compressed)
+            )
+            self._finish(source, stored.file, entry, report)
+
+    def _copy(self, source: SourceFile) -> None:
+        with InputFile(source.location) as origin, self._output(source.path) as file:
+            sha256 = copy_file(origin, file, advance=self._meter.advance)
+            check_size(source, origin.nbytes)
+            if source.known is not None and source.known.sha256 != sha256:
+                raise CorruptDataError(f"expected a file with SHA-256 {source.known.sha256}, got {sha256}")
+            file.sync()
+            entry = ManifestFile(source.path, COPIED, origin.nbytes, sha256)
+            self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
+
+    def _replace(self, source: SourceFile) -> None:
+        original = source.content()
+        new = self._replacement(source, original)
+        data = original if new is None else new
+        with self._output(source.path) as file:
+            file.write(0, data)
+            file.sync()
+        nbytes_in = source.location.stat().st_size
+        sha256 = hashlib.sha256(original).hexdigest()
+        kind = COPIED if new is None else REPLACED
+        entry = ManifestFile(source.path, kind, len(original), sha256)
+        if new is not None:
+            entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
+        self._enter(entry)
+        report_kind = kind if self._profile is not None else source.kind
+        self.reports.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
+
+    def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
+        """What stands in the place of a config.json or index in the result; None for the original itself."""
+        if self._profile is None:
+            return None
+        directory = parent(source.path)
+        beside = {path.rpartition("/")[2]: s for path, s in self._shards.items() if parent(path) == directory}
+        if is_index(source.path):
+            prefix = f"{directory}/" if directory else ""
+            below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
+            return new_index(original, below)
+        if any(shard.compressed for shard in beside.values()):
+            return new_config(original, self._profile)
+        return None
+
+    def _finish(self, source: SourceFile, origin: InputFile, entry: ManifestFile, report: FileReport) -> None:
+        self._enter(entry)
+        self.reports.append(report)
+        if self._work is not None and (source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES):
+            facts = {
+                "source": _fingerprint(origin),
+                "entry": entry.as_json(),
+                "nbytes_out": report.nbytes_out,
+                "num_tensors": report.num_tensors,
+                "num_compressed": report.num_compressed,
+                "profile": self.profile_found,
+                "exact": self.exact,
+            }
+            self._work.record(source.path, facts)
+
+    def _enter(self, entry: ManifestFile) -> None:
+        """Add an entry for the manifest, and stop before more is coded for one that could not be read again."""
+        self.entries.append(entry)
+        if self._is_directory and self._profile is not None:
+            self._manifest_nbytes += len(dump_object(entry.as_json()))
+            check_new_size(self._manifest_nbytes)
+
+    def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
+        """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise."""
+        if self._work is None or source.path not in self._work.finished:
+            return None
+        facts = self._work.finished[source.path]
+        result = self._work.result
+        location = result.joinpath(*source.path.split("/")) if self._is_directory else result
+        if not location.is_file() or location.stat().st_size != facts["nbytes_out"]:
+            return None
+        with InputFile(source.location) as origin:
+            fingerprint = _fingerprint(origin)
+            if facts["source"] == fingerprint:
+                return facts
+            # Touched, but perhaps not changed.
+            if self._action == "compress" and facts["source"][0] == fingerprint[0]:
+                return facts if copy_file(origin, None, advance=lambda _: None) == facts["entry"]["sha256"] else None
+        return None
+
+    def _resume(self, source: SourceFile, facts: dict[str, Any]) -> None:
+        assert self._work is not None
+        if self._profile is not None and source.kind == SAFETENSORS:
+            result = self._work.result
+            location = result.joinpath(*source.path.split("/")) if self._is_directory else result
+            with StoredFile(location) as stored:
+                compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
+                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes)
+        self.written.append(source.path)
+        self._enter(ManifestFile(**facts["entry"]))
+        self.profile_found = facts["profile"] or self.profile_found
+        self.exact = self.exact and facts["exact"]
+        self.reports.append(
+            FileReport(
+                source.path,
+                source.kind,
+                source.location.stat().st_size,
+                facts["nbytes_out"],
+                facts["num_tensors"],
+                facts["num_compressed"],
+                resumed=True,
+            )
+        )
+
+
+def _fingerprint(file: InputFile) -> list[int]:
+    """What changes when a file does; its size first."""
+    stat = file.stat
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino]

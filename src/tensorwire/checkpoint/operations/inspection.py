@@ -1,0 +1,155 @@
+"""What is in a checkpoint, tensor by tensor, and how far it is from the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, log2, prod
+from typing import TYPE_CHECKING
+
+from ...codec import exponent_histogram, new_buffer
+from ...errors import ErrorContext
+from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
+from ..directory.sources import absolute, compressed_directory
+from ..file.reader import StoredFile
+from ..progress import Meter
+from ..results import InspectReport, TensorInfo
+from ..storage.pipeline import WINDOW_NBYTES
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from ...codec import BlockInfo, FrameInfo, FrameReader
+    from ..file.reader import StoredTensor
+    from ..progress import Progress
+
+_REST_BITS = {"BF16": 8, "F16": 11, "F32": 24, "F8_E4M3": 4, "F8_E5M2": 3}
+"""Bits of sign and mantissa of the dtypes that have exponents."""
+
+
+def inspect(
+    path: str | os.PathLike[str], *, threads: int | None = None, progress: Progress | None = None
+) -> InspectReport:
+    """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads all data once.
+
+    Raises:
+        FormatError: the data is damaged.
+        OSError: `path` cannot be read.
+        ValueError: `path` is a directory without a .safetensors file.
+    """
+    root = absolute(path)
+    files = safetensors_files(root)
+    meter = Meter(progress, sum(location.stat().st_size for location in files.values()))
+    tensors: list[TensorInfo] = []
+    metadata: dict[str, str] = {}
+    compressed, restorable, file_nbytes = False, True, 0
+    for name, location in files.items():
+        meter.begin(name, location.stat().st_size)
+        with StoredFile(location) as stored, ErrorContext(file=location):
+            compressed = compressed or stored.compressed
+            restorable = restorable and stored.record() is not None
+            metadata = {**stored.metadata, **metadata}
+            file_nbytes += stored.file.nbytes
+            for tensor in stored.tensors.values():
+                with ErrorContext(tensor=tensor.name):
+                    tensors.append(_describe(stored, tensor, name, threads))
+                meter.advance(tensor.entry.nbytes)
+            meter.end()
+    if root.is_dir() and (root / MANIFEST_NAME).exists():
+        compressed_directory(root)
+        restorable = True
+    return InspectReport(
+        path=str(path),
+        kind="compressed" if compressed else "plain",
+        files=tuple(files),
+        tensors=tuple(tensors),
+        metadata=metadata,
+        file_nbytes=file_nbytes,
+        restorable=restorable,
+    )
+
+
+def safetensors_files(root: Path) -> dict[str, Path]:
+    """The safetensors files of a directory by relative path, or the one file that `root` is.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not root.is_dir():
+        return {root.name: root}
+    files = {file.path: file.location for file in scan(root) if is_safetensors(file.path)}
+    if not files:
+        raise ValueError(f"{root} holds no .safetensors file")
+    return files
+
+
+def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int | None) -> TensorInfo:
+    dtype, shape, nbytes = stored.layout(tensor.name)
+    numel = prod(shape)
+    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if dtype in _REST_BITS and numel else None
+    info = TensorInfo(
+        name=tensor.name,
+        file=file,
+        dtype=dtype,
+        shape=shape,
+        numel=numel,
+        nbytes=nbytes,
+        stored_nbytes=tensor.entry.nbytes,
+        exponent_entropy=_entropy(counts) if counts else None,
+        exponent_counts=tuple(counts) if counts else None,
+    )
+    if not tensor.compressed:
+        return info
+    frame = stored.frame(tensor)
+    num_blocks: dict[str, int] = {}
+    rest_nbytes = 0.0
+    for block in _blocks(stored, tensor, frame):
+        num_blocks[block.kind] = num_blocks.get(block.kind, 0) + 1
+        if block.kind == "stored" and dtype in _REST_BITS:
+            rest_nbytes += block.num_words * _REST_BITS[dtype] / 8
+        else:
+            rest_nbytes += block.rest_nbytes
+    return replace(
+        info,
+        profile=frame.info.profile,
+        num_blocks=num_blocks,
+        rest_bits=rest_nbytes * 8 / numel if counts else None,
+        exponent_bits=(tensor.entry.nbytes - rest_nbytes) * 8 / numel if counts else None,
+    )
+
+
+def _count_exponents(
+    stored: StoredFile, tensor: StoredTensor, dtype: str, nbytes: int, threads: int | None
+) -> list[int]:
+    counts = [0] * 256
+    buffer = new_buffer(min(WINDOW_NBYTES, nbytes))
+    for start in range(0, nbytes, WINDOW_NBYTES):
+        piece = buffer[: min(WINDOW_NBYTES, nbytes - start)]
+        stored.read(tensor, start, piece, threads=threads)
+        counts = exponent_histogram(dtype, piece, counts)
+    return counts
+
+
+def _blocks(stored: StoredFile, tensor: StoredTensor, frame: FrameReader) -> list[BlockInfo]:
+    infos: list[BlockInfo] = []
+    base = stored.header.data_start + tensor.entry.start + frame.info.header_nbytes
+    step = WINDOW_NBYTES // _block_nbytes(frame.info)
+    for first in range(0, frame.info.num_blocks, step):
+        start = first * _block_nbytes(frame.info)
+        lo, hi = frame.data_range(start, min(start + WINDOW_NBYTES, frame.info.uncompressed_nbytes))
+        count = min(step, frame.info.num_blocks - first)
+        infos += frame.block_infos(stored.file.read(base + lo, hi - lo), data_offset=lo, first=first, count=count)
+    return infos
+
+
+def _block_nbytes(info: FrameInfo) -> int:
+    """Content bytes of a full block. A word is an element or a byte; the number of blocks tells which."""
+    for word_nbytes in (1, 2, 4, 8):
+        if ceil(info.uncompressed_nbytes / (info.block_words * word_nbytes)) == info.num_blocks:
+            return info.block_words * word_nbytes
+    raise AssertionError("a frame that was checked has words of 1 to 8 bytes")
+
+
+def _entropy(counts: list[int]) -> float:
+    total = sum(counts)
+    return sum(count / total * log2(total / count) for count in counts if count)

@@ -1,0 +1,165 @@
+"""Whether a checkpoint is whole and undamaged."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from ...errors import CorruptDataError, ErrorContext, FormatError, TensorwireError
+from ..directory.manifest import REPLACED, SAFETENSORS
+from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
+from ..directory.sources import SourceFile, absolute, check_size, compressed_directory
+from ..file.original_view import OriginalReader
+from ..file.reader import StoredFile
+from ..file.transfer import copy_file
+from ..progress import Meter
+from ..results import Problem, VerifyReport
+from ..storage.files import InputFile
+from ..storage.pipeline import WindowStream, Worker
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from ..progress import Progress
+    from ..storage.pipeline import Piece
+
+
+def verify(
+    path: str | os.PathLike[str], *, threads: int | None = None, progress: Progress | None = None
+) -> VerifyReport:
+    """Decode everything, check it against checksums and, where they are recorded, the SHA-256 of the original files.
+
+    Bad data is reported, not raised: look at ``report.ok``.
+
+    Raises:
+        OSError: `path` itself cannot be read.
+        ValueError: `path` is a directory without a .safetensors file.
+    """
+    started = time.monotonic()
+    root = absolute(path)
+    root.stat()
+    verifier = _Verifier(threads, progress)
+    if not root.is_dir():
+        verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
+        ignored: tuple[str, ...] = ()
+    else:
+        files, ignored = verifier.list_files(root)
+        verifier.run(files)
+    return VerifyReport(
+        path=str(path),
+        kind="compressed" if verifier.compressed else "plain",
+        num_files=verifier.num_files,
+        num_tensors=verifier.num_tensors,
+        nbytes=verifier.nbytes,
+        seconds=time.monotonic() - started,
+        exact=verifier.exact,
+        problems=tuple(verifier.problems),
+        ignored=ignored,
+    )
+
+
+class _Verifier:
+    """Checks files and counts."""
+
+    def __init__(self, threads: int | None, progress: Progress | None) -> None:
+        self._threads = threads
+        self._progress = progress
+        self.compressed = False
+        self.exact = True
+        self.num_files = 0
+        self.num_tensors = 0
+        self.nbytes = 0
+        self.problems: list[Problem] = []
+
+    def list_files(self, root: Path) -> tuple[list[SourceFile], tuple[str, ...]]:
+        """The files that the manifest of a directory lists, or the safetensors files of one without."""
+        try:
+            sources = compressed_directory(root)
+        except TensorwireError as error:
+            self.problems.append(_problem(error, MANIFEST_NAME))
+            self.compressed = True
+        except ValueError:
+            pass  # no manifest
+        else:
+            self.compressed = True
+            return list(sources.files), sources.ignored
+        found = [file for file in scan(root) if is_safetensors(file.path)]
+        if not found and not self.problems:
+            raise ValueError(f"{root} holds no .safetensors file")
+        return [SourceFile(*file[:2], SAFETENSORS, file.nbytes) for file in found], ()
+
+    def run(self, files: list[SourceFile]) -> None:
+        meter = Meter(self._progress, sum(file.nbytes for file in files))
+        for source in files:
+            meter.begin(source.path, source.nbytes)
+            self.num_files += 1
+            try:
+                with ErrorContext(file=source.location):
+                    if source.kind == SAFETENSORS:
+                        self._check_tensors(source, meter)
+                    else:
+                        self._check_copy(source, meter)
+            except (FormatError, OSError, ValueError) as error:
+                self.problems.append(_problem(error, source.path))
+            meter.end()
+
+    def _check_tensors(self, source: SourceFile, meter: Meter) -> None:
+        with StoredFile(source.location) as stored:
+            self.compressed = self.compressed or stored.compressed
+            self.num_tensors += len(stored.tensors)
+            record = source.record(stored)
+            if not stored.compressed and source.known is None:
+                self.exact = False
+                return
+            self.exact = self.exact and record is not None
+            reader = OriginalReader(stored, record, self._threads)
+            bad: set[str] = set()
+
+            def fill(piece: Piece, out: memoryview) -> None:
+                name = reader.header.entries[piece.tensor].name
+                if name not in bad:
+                    try:
+                        reader.fill(piece, out)
+                    except FormatError as error:
+                        bad.add(name)
+                        self.problems.append(_problem(error, source.path))
+
+            digest = hashlib.sha256(reader.header.prefix)
+            with Worker("hash") as hashing, WindowStream(reader.sizes, fill) as windows:
+                for window in windows:
+                    nbytes = len(window.data)
+                    hashing.submit(digest.update, window.data, done=window.release)
+                    self.nbytes += nbytes
+                    meter.advance(nbytes)
+            check_size(source, reader.header.data_start + reader.header.data_nbytes)
+            if record is not None and not bad and digest.hexdigest() != record.sha256:
+                raise _mismatch(record.sha256, digest.hexdigest())
+
+    def _check_copy(self, source: SourceFile, meter: Meter) -> None:
+        known = source.known
+        assert known is not None
+        if source.kind == REPLACED:
+            source.content()
+        expected = known.stored_sha256 if source.kind == REPLACED else known.sha256
+        with InputFile(source.location) as file:
+            found = copy_file(file, None, advance=meter.advance)
+            self.nbytes += file.nbytes
+        if found != expected:
+            raise _mismatch(str(expected), found)
+
+
+def _mismatch(expected: str, found: str) -> FormatError:
+    return CorruptDataError(f"expected SHA-256 {expected}, got {found}")
+
+
+def _problem(error: Exception, path: str) -> Problem:
+    kind, message = type(error).__name__, _printable(str(error))
+    if isinstance(error, TensorwireError):
+        return Problem(kind, message, path, error.tensor, error.block, error.byte)
+    return Problem(kind, message, path)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

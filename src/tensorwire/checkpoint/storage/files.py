@@ -1,0 +1,187 @@
+"""Files by descriptor: positioned, whole, and with the file's name in every OSError."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ...errors import TruncatedDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_FLUSH_NBYTES = 64 << 20
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put `path` into an OSError that has no file name: those of descriptors."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
+
+
+class InputFile:
+    """A regular file that is read and must not change meanwhile. Reads are thread-safe.
+
+    Attributes:
+        path: as given.
+        nbytes: size when it was opened.
+        stat: what `os.fstat` said then.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        try:
+            self.stat = os.fstat(self._fd)
+            if not stat.S_ISREG(self.stat.st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+        except BaseException:
+            self.close()
+            raise
+        self.nbytes = self.stat.st_size
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out` from `offset` on; TruncatedDataError at the end of the file."""
+        done = 0
+        with naming(self.path):
+            while done < len(out):
+                count = os.preadv(self._fd, [out[done:]], offset + done)
+                if count == 0:
+                    raise TruncatedDataError(
+                        f"expected {len(out)} bytes from {offset} on, got {done}", file=self.path, byte=offset + done
+                    )
+                done += count
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """At most `nbytes` bytes from `offset` on; fewer at the end of the file."""
+        nbytes = max(0, min(nbytes, self.nbytes - offset))
+        data = bytearray(nbytes)
+        if nbytes:
+            self.read_into(offset, memoryview(data))
+        return bytes(data)
+
+    def check_unchanged(self) -> None:
+        """Raise OSError if the file was written to since it was opened."""
+        now = os.fstat(self._fd)
+        if (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns):
+            raise OSError(errno.EBUSY, "the file changed while it was read", str(self.path))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> InputFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class OutputFile:
+    """A file that is written by one thread at a time, or with path None one that only counts.
+
+    What is written goes to the disk in the background, so that little is left for `sync` to wait for.
+
+    Attributes:
+        path: as given.
+        nbytes: end of what has been written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.nbytes = 0
+        self._fd = -1
+        self._flusher: threading.Thread | None = None
+        self._flush_error: OSError | None = None
+        self._num_unflushed = 0
+        if path is not None:
+            # Not through a link that somebody has put there.
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+            self._fd = os.open(path, flags, 0o666)
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        view = memoryview(data)
+        self.nbytes = max(self.nbytes, offset + len(view))
+        if self.path is None:
+            return
+        with naming(self.path):
+            done = 0
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], offset + done)
+        self._num_unflushed += len(view)
+        if self._num_unflushed >= _FLUSH_NBYTES and not (self._flusher and self._flusher.is_alive()):
+            self._num_unflushed = 0
+            self._flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
+            self._flusher.start()
+
+    def truncate(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        if self.path is not None:
+            with naming(self.path):
+                os.ftruncate(self._fd, nbytes)
+
+    def sync(self) -> None:
+        """Wait until the data is on the disk."""
+        if self.path is not None:
+            with naming(self.path):
+                self._join()
+                if self._flush_error is not None:
+                    raise self._flush_error
+                os.fsync(self._fd)
+
+    def _flush(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:  # the system tells of it once: keep it for `sync`
+            self._flush_error = error
+
+    def _join(self) -> None:
+        if self._flusher is not None:
+            self._flusher.join()
+
+    def close(self) -> None:
+        self._join()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def read_file(path: Path, max_nbytes: int) -> bytes:
+    """A whole file; OSError if it is larger than `max_nbytes`."""
+    with InputFile(path) as file:
+        if file.nbytes > max_nbytes:
+            raise OSError(errno.EFBIG, f"expected at most {max_nbytes} bytes, got {file.nbytes}", str(path))
+        return file.read(0, file.nbytes)
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the entries of a directory are on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with naming(path):
+            os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system whose directories cannot be synced
+            raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,179 @@
+"""Threads that overlap reading, hashing, coding and writing in bounded memory.
+
+Data moves in windows: a reused, page-aligned buffer with a contiguous part of a file's data, read ahead by one thread.
+Whoever still needs the buffer holds a share of it; when the last share is returned it is read into again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...codec import STREAM_NBYTES, new_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+WINDOW_NBYTES = 4 * STREAM_NBYTES
+"""Size of a window: large enough for all cores to code in it, small enough to stay in their caches."""
+
+_NUM_WINDOWS = 6
+
+
+class Piece(NamedTuple):
+    """Content bytes [start, stop) of a tensor, by its index."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+def plan_windows(sizes: Sequence[int]) -> Iterator[list[Piece]]:
+    """Cut tensors of these sizes, in order, into windows.
+
+    A window holds a part of one large tensor, a multiple of STREAM_NBYTES unless it is the last part, or several small
+    tensors. Empty tensors come along as empty pieces.
+    """
+    pieces: list[Piece] = []
+    room = WINDOW_NBYTES
+    for tensor, size in enumerate(sizes):
+        if size > room and pieces:
+            yield pieces
+            pieces, room = [], WINDOW_NBYTES
+        start = 0
+        while size - start > WINDOW_NBYTES:
+            yield [Piece(tensor, start, start + WINDOW_NBYTES)]
+            start += WINDOW_NBYTES
+        pieces.append(Piece(tensor, start, size))
+        room -= size - start
+    if pieces:
+        yield pieces
+
+
+class Window:
+    """A buffer and what is in it.
+
+    Attributes:
+        pieces: in order, one behind the other in `data`.
+        data: their bytes.
+    """
+
+    def __init__(self, pieces: list[Piece], buffer: memoryview, give_back: Callable[[memoryview], None]) -> None:
+        self.pieces = pieces
+        self.data = buffer[: sum(piece.stop - piece.start for piece in pieces)]
+        self._buffer = buffer
+        self._give_back = give_back
+        self._shares = 1
+        self._lock = threading.Lock()
+
+    def parts(self) -> Iterator[tuple[Piece, memoryview]]:
+        """Each piece with its bytes."""
+        position = 0
+        for piece in self.pieces:
+            end = position + piece.stop - piece.start
+            yield piece, self.data[position:end]
+            position = end
+
+    def share(self) -> Window:
+        with self._lock:
+            self._shares += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            self._shares -= 1
+            last = self._shares == 0
+        if last:
+            self._give_back(self._buffer)
+
+
+class WindowStream:
+    """Windows over tensors of the given sizes, filled ahead by a thread.
+
+    ``fill(piece, out)`` puts the bytes of a piece into `out`; it is called in order, on the stream's thread, and what
+    it raises is raised to the consumer. Iterate inside a ``with`` statement; every window must be released.
+    """
+
+    def __init__(self, sizes: Sequence[int], fill: Callable[[Piece, memoryview], None]) -> None:
+        self._sizes = sizes
+        self._fill = fill
+        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+        self._filled: queue.SimpleQueue[Window | BaseException | None] = queue.SimpleQueue()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="tensorwire-read", daemon=True)
+
+    def __enter__(self) -> WindowStream:
+        for _ in range(min(_NUM_WINDOWS, 1 + sum(self._sizes) // WINDOW_NBYTES)):
+            self._free.put(new_buffer(min(WINDOW_NBYTES, max(1, sum(self._sizes)))))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped = True
+        self._free.put(None)
+        self._thread.join()
+
+    def __iter__(self) -> Iterator[Window]:
+        while True:
+            window = self._filled.get()
+            if window is None:
+                return
+            if isinstance(window, BaseException):
+                raise window
+            yield window
+
+    def _run(self) -> None:
+        try:
+            for pieces in plan_windows(self._sizes):
+                buffer = self._free.get()
+                if buffer is None or self._stopped:
+                    return
+                window = Window(pieces, buffer, self._free.put)
+                for piece, out in window.parts():
+                    self._fill(piece, out)
+                self._filled.put(window)
+            self._filled.put(None)
+        except BaseException as error:
+            self._filled.put(error)
+
+
+class Worker:
+    """Runs calls in order on a thread of its own. What a call raises is raised by the next `submit`, or at the end.
+
+    Use it in a ``with`` statement, which waits for all calls. After an error the remaining calls are dropped.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...], Callable[[], None]] | None]
+        self._calls = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"tensorwire-{name}", daemon=True)
+
+    def submit(self, call: Callable[..., Any], *arguments: Any, done: Callable[[], None]) -> None:
+        """Run ``call(*arguments)``, then ``done()`` in any case: it gives the arguments' memory back."""
+        self._calls.put((call, arguments, done))
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Worker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._calls.put(None)
+        self._thread.join()
+        if self._error is not None and kind is None:
+            raise self._error
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, arguments, done = item
+            try:
+                if self._error is None:
+                    call(*arguments)
+            except BaseException as raised:
+                self._error = raised
+            finally:
+                done()

@@ -1,0 +1,119 @@
+"""Ranks outside of what others wait in: not entered (H1), or held up in a circle of communicators (H2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import words
+from .hang_inside import stopped_inside
+from .job import is_stopped
+
+if TYPE_CHECKING:
+    from ..model import Level
+    from .job import Job, Verdict
+    from .transport import Transport
+    from .waits import Wait, WaitGraph
+
+
+def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: list[Wait]) -> Verdict:
+    """H1: what the free ranks of these waits have not entered. The lowest sequence number is the first suspect.
+
+    A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3.
+    """
+    wait = max(component, key=lambda wait: (len(wait.held), wait.seconds, wait.group.title, wait.group.id))
+    members = wait.group.members
+    free = {number for other in component for number in other.free}
+    behind = {number: members[number].enqueued for number in wait.free if number in members}
+    victims = graph.victims(component) - free
+    operation = next((op for op in wait.operations.values() if op.name), None)
+    what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
+
+    # A rank that is missing here may be in view in other communicators only for what it lacks there.
+    order = sorted(free, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
+    if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
+        return stopped_inside(job, wait, order[0], len(victims))
+    named = [number for number in order if number in wait.free]
+    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
+    evidence += [_account(job, number, None if wait.is_pairwise else behind[number]) for number in named[:5]]
+    held = [number for number in wait.missing if number not in free]
+    if held:
+        evidence.append(
+            f"{words.ranks(held)} {words.verb(held, 'has', 'have')} not entered it either, "
+            f"but {words.verb(held, 'waits', 'wait')} in another operation"
+        )
+    confidence = 0.95
+    if wait.is_pairwise and not any(job.ranks[number].armed for number in named):
+        confidence *= 0.8
+        evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
+    if 2 * len(free) > wait.group.size:
+        confidence *= 0.6  # so many that the trouble may as well be with the few
+    phases = {job.phases.get(number, "") for number in free}
+    entered = f"its end of {what}" if wait.is_pairwise else what
+    summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
+    summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
+    summary += f"for {words.verb(named, 'it', 'them')}"
+    if any(phases):
+        summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
+    level: Level = "notice" if all(phases) else "finding"
+    return job.verdict(
+        "hang", "TW-H1", wait.group, order, summary, evidence, confidence, victims=len(victims), level=level
+    )
+
+
+def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
+    """H2 across communicators: each waits for ranks that are held up in the next one.
+
+    Ranks that entered the two in another order than most are to blame.
+    """
+    sides = []
+    for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
+        lacking = set(before.missing)
+        sides.append(sorted(number for number in wait.held if number in lacking))
+    places = [
+        f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in cycle
+    ]
+    order = sorted(range(len(cycle)), key=lambda index: (-len(sides[index]), cycle[index].group.id, sides[index]))
+    majority = 2 * len(sides[order[0]]) > len({number for side in sides for number in side})
+    suspects = sorted({number for index in order[1:] for number in sides[index]}) if majority else []
+    evidence = [
+        f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
+        f"for {words.seconds(cycle[index].seconds)}, which lacks {words.ranks(cycle[index].missing)}"
+        for index in order[:4]
+    ]
+    what = " and ".join(places[index] for index in order[:4])
+    if suspects:
+        summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(sides[order[0]])}"
+    else:
+        summary = f"ranks entered {what} in different orders, and which are wrong is unknown"
+    return job.verdict(
+        "hang",
+        "TW-H2",
+        cycle[order[0]].group,
+        suspects,
+        summary,
+        evidence,
+        0.9 if majority else 0.85,
+        victims=len(graph.victims(cycle) - set(suspects)),
+        sides=[] if majority else [sides[index] for index in order],
+    )
+
+
+def _account(job: Job, number: int, entered: int | None) -> str:
+    rank = job.ranks[number]
+    state = "is stopped" if is_stopped(rank) else f"is in state {rank.process.state}"
+    last = "is in no operation that is seen" if entered is None else f"has entered #{entered} and nothing since"
+    text = f"rank {number} {last}; its process {state}"
+    if number in job.phases:
+        text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")
+    return text
+
+
+def _was_inside(job: Job, transport: Transport, wait: Wait, number: int) -> bool:
+    """Whether a stopped rank, whose counts stand still, sent data while the others were in the operation it lacks."""
+    member = wait.group.members.get(number)
+    return (
+        member is not None
+        and is_stopped(job.ranks[number])
+        and member.enqueued == wait.sequence - 1
+        and transport.has_sent(job, number, wait.seconds)
+    )

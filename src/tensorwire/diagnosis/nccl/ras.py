@@ -1,0 +1,422 @@
+"""A client of NCCL's RAS service: who is in which communicator, and who has launched how many collectives.
+
+Every process of an NCCL job (2.24 and later) listens on ``localhost:28028``, or where ``NCCL_RAS_ADDR`` says, and
+answers for the whole job: it is enough to ask one process of one node. Since 2.28.7 the answer comes in JSON, which
+names every rank; the text of older versions names outliers alone, chosen by their number, and counts the others.
+
+The protocol is that of NCCL's own client: the lines "CLIENT PROTOCOL 2", "TIMEOUT seconds", "SET FORMAT json" and
+"STATUS" or "VERBOSE STATUS", each answered by a line except the last, whose answer ends with the connection.
+
+RAS counts what the host has launched. It knows neither what a GPU has begun or finished, nor how many bytes went where.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import CorruptDataError, LimitExceededError
+
+__all__ = ["RasCommunicator", "RasCount", "RasProcess", "RasRank", "RasStatus", "query_ras"]
+
+_DEFAULT_ADDRESS = "localhost:28028"
+_PROTOCOL = 2
+_EXTRA_SECONDS = 6  # NCCL adds five to its timeout; one is for the way
+_MAX_LINE = 4096
+_MAX_ANSWER = 256 << 20  # a job of 16,384 ranks in five communicators each takes some 60 MB of JSON
+_MAX_SIZE = 1 << 20  # ranks of a communicator that are looked through for those that are not named
+_IN_PROGRESS = 7  # ncclInProgress
+_RESULTS = {
+    1: "Unhandled CUDA error",
+    2: "System error",
+    3: "Internal error",
+    4: "Invalid argument",
+    5: "Invalid usage",
+    6: "Remote process error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RasProcess:
+    host: str
+    pid: int
+
+
+_Processes = dict[RasProcess, None]  # a set that keeps the order
+
+
+@dataclass(slots=True)
+class RasRank:
+    """One rank of a communicator."""
+
+    rank: int  # within the communicator
+    process: RasProcess | None = None  # None where RAS does not know it
+    device: int = -1  # the process's CUDA device; -1 unknown
+    status: str = ""  # RAS's own words: INIT, RUNNING, FINALIZE, ABORT, or NOCOMM: not a member any more; "" unknown
+    error: str = ""
+
+
+@dataclass(slots=True)
+class RasCount:
+    """The ranks that have launched the same number of operations of one kind."""
+
+    function: str  # "AllReduce", "Broadcast", ...
+    launched: int
+    num_ranks: int
+    ranks: list[int] = field(default_factory=list)  # those that RAS names: all, or fewer than num_ranks in text
+
+
+@dataclass(slots=True)
+class RasCommunicator:
+    hash: str  # 16 hexadecimal digits, as the frames of the profiler plugin name it
+    size: int = 0  # 0 unknown
+    ranks: list[RasRank] = field(default_factory=list)  # that answered; in text the outliers among them
+    missing: list[RasRank] = field(default_factory=list)  # that did not answer, or deny being members
+    counts: list[RasCount] = field(default_factory=list)  # in text those of kinds on which ranks differ
+
+    def behind(self) -> dict[str, list[int]]:
+        """For each kind of operation on which ranks differ, the ranks that have launched the fewest.
+
+        They are the suspects: the others wait for them. RAS itself calls the minority outliers, which may as well be
+        ranks that are ahead. An empty list stands for ranks that the answer counts but does not name.
+        """
+        suspects = {}
+        for function, counts in _grouped(self.counts).items():
+            if len({count.launched for count in counts}) < 2:
+                continue
+            lowest = min(counts, key=lambda count: count.launched)
+            named = sorted(lowest.ranks)
+            if not named and self.size <= _MAX_SIZE:
+                others = [count for count in counts if count is not lowest]
+                known = {rank for count in others for rank in count.ranks} | {rank.rank for rank in self.missing}
+                rest = [rank for rank in range(self.size) if rank not in known]
+                named = rest if len(rest) == lowest.num_ranks else []
+            suspects[function] = named
+        return suspects
+
+
+@dataclass(slots=True)
+class RasStatus:
+    """What one process of the job knew of all."""
+
+    nccl_version: str
+    communicators: list[RasCommunicator] = field(default_factory=list)
+    unresponsive: list[RasProcess] = field(default_factory=list)  # did not answer this time
+    dead: list[RasProcess] = field(default_factory=list)  # RAS has given them up
+    num_timeouts: int = 0  # while the answer was gathered: from one on, it may be incomplete
+
+
+def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus:
+    """Ask a running NCCL job for its status.
+
+    Args:
+        address: "host:port" of a process of the job, "[host]:port" for IPv6; by default what the environment variable
+            ``NCCL_RAS_ADDR`` says, else localhost:28028.
+        timeout: seconds for the whole exchange. All but six of them, and at least one, are what NCCL waits for the
+            job's other processes before it answers without them.
+
+    Raises:
+        ValueError: the address or the timeout makes no sense.
+        OSError: nobody listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
+        TimeoutError: the answer was not complete in time.
+        CorruptDataError: whoever answers is not NCCL's RAS service.
+        LimitExceededError: the answer does not end within 256 MiB.
+
+    May be called from any thread.
+    """
+    if not timeout > 0:
+        raise ValueError(f"timeout must be positive, got {timeout}")
+    host, port = _split(os.environ.get("NCCL_RAS_ADDR", _DEFAULT_ADDRESS) if address is None else address)
+    deadline = time.monotonic() + timeout
+    try:
+        connection = socket.create_connection((host, port), timeout=timeout)
+    except OSError as error:
+        error.filename = f"{host}:{port}"
+        error.strerror = (
+            f"no RAS service of NCCL ({error.strerror or error}); it is there while a job of NCCL 2.24 or later runs "
+            "on that node, unless NCCL_RAS_ENABLE=0; name a node of the job as HOST:PORT"
+        )
+        raise
+    with connection:
+        exchange = _Exchange(connection, deadline)
+        greeting = exchange.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
+        if not greeting.upper().startswith("SERVER PROTOCOL "):
+            raise _corrupt(f"a greeting SERVER PROTOCOL, got {greeting[:80]!r}")
+        exchange.ask(f"TIMEOUT {max(1, int(timeout) - _EXTRA_SECONDS)}")
+        if exchange.ask("SET FORMAT json") == "OK":
+            return parse_json(exchange.ask_all("STATUS"))
+        return parse_text(exchange.ask_all("VERBOSE STATUS"))
+
+
+def parse_json(answer: bytes) -> RasStatus:
+    """The answer to STATUS in format json. Members that are unknown are ignored, those of a wrong type read as absent.
+
+    Raises:
+        CorruptDataError: it is no JSON object with a list of communicators.
+    """
+    try:
+        document = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise _corrupt(f"JSON, got {answer[:80]!r}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("communicators"), list):
+        raise _corrupt("an object with a list of communicators")
+    status = RasStatus(_text(document, "nccl_version"))
+    status.num_timeouts = _number(_object(document, "ras"), "timeouts_count", 0)
+    dead: _Processes = {}
+    unresponsive: _Processes = {}
+    for entry in _objects(document, "communicators"):
+        communicator = RasCommunicator(_hash(_text(entry, "hash")), _number(entry, "size", 0))
+        by_count: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for member in _objects(entry, "ranks"):
+            rank = _rank(member)
+            rank.status = _status(_object(member, "status"))
+            rank.error = _error(_object(member, "status"))
+            communicator.ranks.append(rank)
+            for function, launched in _object(member, "collective_counts").items():
+                if type(launched) is int:
+                    by_count[function, launched].append(rank.rank)
+        communicator.counts = [RasCount(*key, len(ranks), ranks) for key, ranks in by_count.items()]
+        for member in _objects(entry, "missing_ranks"):
+            rank = _rank(member)
+            fate = _object(member, "status")
+            if fate.get("considered_dead") is True:
+                _note(dead, rank.process)
+            elif fate.get("unresponsive") is True:
+                _note(unresponsive, rank.process)
+            else:
+                rank.status = "NOCOMM"
+            communicator.missing.append(rank)
+        status.communicators.append(communicator)
+    status.dead, status.unresponsive = list(dead), list(unresponsive)
+    return status
+
+
+_NUMBER = r"(\d{1,18})"
+_VERSION = re.compile(r"NCCL version (\S+)")
+_GROUP = re.compile(rf" *{_NUMBER} +\d+ +\d+ +[\d-]+ +{_NUMBER} +\d+ +[A-Z]+ +[A-Z,]+$")
+_COMMUNICATOR = re.compile(rf"#{_NUMBER}-\d+ \(([0-9a-f]{{1,16}})\) (INCOMPLETE|ERROR|MISMATCH)$")
+_KIND = re.compile(r"  Communicator ranks have different (\w+) operation counts$")
+_STATE = (
+    r"launched up to operation (?P<launched>\d{1,18})|(?P<none>not launched any operations)|status (?P<status>[A-Z]+)"
+)
+_MANY = re.compile(rf"  {_NUMBER} ranks (?:have (?:{_STATE})|reported (?P<error>.+))$")
+_ONE = re.compile(
+    rf"  Rank {_NUMBER}(?: has (?:{_STATE})| reported (?P<error>.+?))? -- "
+    r"(?:GPU (?P<device>\d{1,18})(?: \(NVML \d+\))? managed by process (?P<pid>\d{1,18}) on node (?P<host>\S+)|\[.*\])$"
+)
+_PROCESS = re.compile(rf"  Process {_NUMBER} on node (\S+) managing GPU")
+_TIMEOUTS = re.compile(rf"  Encountered {_NUMBER} communication timeout")
+
+
+def parse_text(answer: bytes) -> RasStatus:
+    """The answer to STATUS or VERBOSE STATUS in format text, which is written for people.
+
+    Lines that are not understood are skipped.
+
+    Raises:
+        CorruptDataError: it does not begin as NCCL's does.
+    """
+    lines = answer.decode("utf-8", "replace").splitlines()
+    version = next((match for line in lines[:4] if (match := _VERSION.match(line))), None)
+    if version is None:
+        raise _corrupt(f"a line NCCL version, got {answer[:80]!r}")
+    status = RasStatus(version[1])
+    sizes: dict[str, int] = {}
+    paragraphs: dict[str, _Paragraph] = {}
+    paragraph: _Paragraph | None = None
+    dead: _Processes = {}
+    unresponsive: _Processes = {}
+    processes = unresponsive
+    for line in lines:
+        if match := _GROUP.match(line):
+            sizes[match[1]] = int(match[2])
+        elif line in ("DEAD", "INCOMPLETE"):
+            processes = dead if line == "DEAD" else unresponsive
+        elif match := _PROCESS.match(line):
+            _note(processes, RasProcess(match[2], int(match[1])))
+        elif match := _TIMEOUTS.match(line):
+            status.num_timeouts = int(match[1])
+        elif match := _COMMUNICATOR.match(line):
+            if match[2] not in paragraphs:
+                communicator = RasCommunicator(_hash(match[2]), sizes.get(match[1], 0))
+                status.communicators.append(communicator)
+                paragraphs[match[2]] = _Paragraph(communicator)
+            paragraph = paragraphs[match[2]]
+            paragraph.begin(match[3])
+        elif paragraph is not None:
+            paragraph.read(line)
+    status.dead, status.unresponsive = list(dead), list(unresponsive)
+    return status
+
+
+class _Paragraph:
+    """What the text says of one communicator: lines on many ranks, each with lines on those of them that it names."""
+
+    def __init__(self, communicator: RasCommunicator) -> None:
+        self._communicator = communicator
+        self._ranks: dict[int, RasRank] = {}
+        self._count: RasCount | None = None
+
+    def begin(self, title: str) -> None:
+        self._incomplete = title == "INCOMPLETE"
+        self._kind("")
+
+    def read(self, line: str) -> None:
+        if match := _KIND.match(line):
+            self._kind(match[1])
+        elif match := _MANY.match(line):
+            self._count = self._counted(match, int(match[1]))
+            self._status, self._error = match["status"] or "", match["error"] or ""
+        elif match := _ONE.match(line):
+            self._one(match)
+
+    def _kind(self, function: str) -> None:
+        self._function = function
+        self._count = None
+        self._status = self._error = ""
+
+    def _counted(self, line: re.Match[str], num_ranks: int) -> RasCount | None:
+        if not self._function or not (line["launched"] or line["none"]):
+            return None
+        count = RasCount(self._function, int(line["launched"] or 0), num_ranks)
+        self._communicator.counts.append(count)
+        return count
+
+    def _one(self, line: re.Match[str]) -> None:
+        process = RasProcess(line["host"], int(line["pid"])) if line["pid"] else None
+        rank = RasRank(int(line[1]), process, int(line["device"] or -1))
+        count = self._counted(line, 1) or self._count
+        if count is not None:
+            count.ranks.append(rank.rank)
+        rank.status, rank.error = line["status"] or self._status, line["error"] or self._error
+        if self._incomplete or rank.status == "NOCOMM":
+            self._communicator.missing.append(rank)
+        elif known := self._ranks.get(rank.rank):
+            known.status, known.error = known.status or rank.status, known.error or rank.error
+        else:
+            self._ranks[rank.rank] = rank
+            self._communicator.ranks.append(rank)
+
+
+class _Exchange:
+    """Lines over a connection, all before a deadline."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._received = bytearray()
+
+    def ask(self, command: str) -> str:
+        """Send a line, return the line that answers it."""
+        self._send(command)
+        while (end := self._received.find(b"\n")) < 0:
+            if len(self._received) > _MAX_LINE:
+                raise _corrupt(f"a line, got {bytes(self._received[:80])!r}")
+            if not self._receive():
+                raise _corrupt(f"an answer to {command}, the connection ended")
+        line = self._received[:end].decode("utf-8", "replace").rstrip("\r")
+        del self._received[: end + 1]
+        return line
+
+    def ask_all(self, command: str) -> bytes:
+        """Send a line, return all that comes before the connection ends."""
+        self._send(command)
+        while self._receive():
+            if len(self._received) > _MAX_ANSWER:
+                raise LimitExceededError(f"expected at most {_MAX_ANSWER} bytes from NCCL's RAS service, got more")
+        return bytes(self._received)
+
+    def _send(self, command: str) -> None:
+        self._set_timeout()
+        self._connection.sendall(command.encode() + b"\n")
+
+    def _receive(self) -> bool:
+        self._set_timeout()
+        piece = self._connection.recv(1 << 16)
+        self._received += piece
+        return bool(piece)
+
+    def _set_timeout(self) -> None:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError("NCCL's RAS service did not answer in time")
+        self._connection.settimeout(remaining)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"expected an address host:port, got {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _grouped(counts: list[RasCount]) -> dict[str, list[RasCount]]:
+    groups: dict[str, list[RasCount]] = defaultdict(list)
+    for count in counts:
+        groups[count.function].append(count)
+    return groups
+
+
+def _note(processes: _Processes, process: RasProcess | None) -> None:
+    if process is not None:
+        processes[process] = None
+
+
+def _rank(member: dict[str, Any]) -> RasRank:
+    pid = _number(member, "pid", -1)
+    process = RasProcess(_text(member, "host"), pid) if pid >= 0 else None
+    return RasRank(_number(member, "rank", -1), process, _number(member, "cuda_dev", -1))
+
+
+def _status(status: dict[str, Any]) -> str:
+    """As NCCL derives it for its text."""
+    if status.get("abort_flag") is True:
+        return "ABORT"
+    if status.get("finalize_called") is True or status.get("destroy_flag") is True:
+        return "FINALIZE"
+    return "RUNNING" if status.get("init_state") == 0 else "INIT"
+
+
+def _error(status: dict[str, Any]) -> str:
+    for key in ("init_state", "async_error"):
+        result = _number(status, key, 0)
+        if result not in (0, _IN_PROGRESS):
+            return _RESULTS.get(result, "Unexpected error")
+    return ""
+
+
+def _hash(digits: str) -> str:
+    return digits.removeprefix("0x").rjust(16, "0")
+
+
+def _text(entry: dict[str, Any], key: str) -> str:
+    value = entry.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(entry: dict[str, Any], key: str, absent: int) -> int:
+    value = entry.get(key)
+    return value if type(value) is int else absent
+
+
+def _object(entry: dict[str, Any], key: str) -> dict[str, Any]:
+    value = entry.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    value = entry.get(key)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _corrupt(expected: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"expected {expected}",
+        advice="is NCCL_RAS_ADDR the address of an NCCL job's RAS service (NCCL 2.24 or later)?",
+    )

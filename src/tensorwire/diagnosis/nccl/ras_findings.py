@@ -1,0 +1,86 @@
+"""What two answers of NCCL's RAS service, some time apart, say of a job that has no probe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..analyzer import words
+from ..analyzer.job import MAX_SUSPECTS
+from ..model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .ras import RasCommunicator, RasProcess, RasStatus
+
+_STANDS_STILL = 0.7  # RAS counts launches: the ranks behind may be in a long kernel, or about to launch
+_GIVEN_UP = 0.8
+
+
+def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Finding]:
+    """TW-LOST for processes that RAS has given up; TW-H1 where ranks are behind and nobody launches any more.
+
+    Ranks are those of the communicator, as RAS has no others; the evidence names their processes. `seconds` lie between
+    the two answers.
+    """
+    findings = []
+    if after.dead:
+        missing = [member for group in after.communicators for member in group.missing]
+        dead = set(after.dead)
+        ranks = sorted({member.rank for member in missing if member.process in dead})
+        findings.append(
+            Finding(
+                "TW-LOST",
+                "finding",
+                seconds,
+                ranks[:MAX_SUSPECTS],
+                [],
+                "",
+                f"NCCL has given up {_processes(after.dead)}",
+                [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead"],
+                _GIVEN_UP,
+            )
+        )
+    earlier = {group.hash: group for group in before.communicators}
+    for group in after.communicators:
+        known = earlier.get(group.hash)
+        if known is None or known.counts != group.counts:
+            continue  # it goes on
+        findings += [_behind(group, function, ranks, seconds) for function, ranks in group.behind().items()]
+    return findings
+
+
+def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: float) -> Finding:
+    counts = sorted((count for count in group.counts if count.function == function), key=lambda count: count.launched)
+    lowest, highest = counts[0], counts[-1]
+    title = f"communicator {group.hash}"
+    who = words.ranks(ranks) if ranks else f"{lowest.num_ranks} ranks that RAS does not name"
+    evidence = [
+        f"{count.num_ranks} of {group.size} ranks have launched {function} {count.launched} times"
+        for count in counts[:4]
+    ]
+    evidence.append(f"no rank of this communicator has launched anything for {seconds:.0f} s")
+    members = {member.rank: member for member in [*group.ranks, *group.missing]}
+    evidence += [
+        f"rank {rank} is pid {member.process.pid} on {member.process.host}"
+        for rank in ranks[:MAX_SUSPECTS]
+        if (member := members.get(rank)) is not None and member.process is not None
+    ]
+    return Finding(
+        "TW-H1" if ranks else "TW-UNKNOWN",
+        "finding",
+        seconds,
+        ranks[:MAX_SUSPECTS],
+        [],
+        title,
+        f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and nobody goes on",
+        evidence,
+        _STANDS_STILL,
+        victims=max(0, group.size - lowest.num_ranks),
+    )
+
+
+def _processes(processes: Iterable[RasProcess]) -> str:
+    named = [f"pid {process.pid} on {process.host}" for process in processes]
+    more = f" and {len(named) - MAX_SUSPECTS} more" if len(named) > MAX_SUSPECTS else ""
+    return ", ".join(named[:MAX_SUSPECTS]) + more

@@ -1,0 +1,62 @@
+"""All that is done on a node: looking at its ranks, having them time their operations, asking for their stacks."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from . import stacks, timing
+from .observer import Observer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from ..model import Observation
+
+
+class LocalNode:
+    """The ranks of this node, as far as their frames are in one directory. For one thread.
+
+    Args:
+        directory: where the probes of a job write.
+        name: of the node, for the reader.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self._directory = directory
+        self._observer = Observer(directory, name)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="stacks")  # a stack may take seconds
+        self._pending: dict[int, Future[str]] = {}
+        self._communicators: set[str] = set()  # that ranks of this node were seen in
+
+    def observe(self) -> Observation:
+        observation = self._observer.observe()
+        self._communicators = {group.id for rank in observation.ranks.values() for group in rank.communicators}
+        return observation
+
+    def arm(self, first: dict[str, int], num_rounds: int) -> None:
+        """See :func:`timing.arm`; with no sequence numbers the ranks stop timing."""
+        if first:
+            own_first = sorted(first.items(), key=lambda item: item[0] not in self._communicators)
+            timing.arm(self._directory, dict(own_first), num_rounds)
+        else:
+            timing.disarm(self._directory)
+
+    def request_stack(self, rank: int) -> None:
+        """Have `stacks` give it, once it is there, if the rank is of this node."""
+        target = self._observer.target(rank)
+        if target is not None and rank not in self._pending:
+            self._pending[rank] = self._worker.submit(stacks.fetch, target)
+
+    def stacks(self) -> dict[int, str]:
+        """Those that came since the last call, by rank."""
+        ready = {rank: future.result() for rank, future in self._pending.items() if future.done()}
+        for rank in ready:
+            del self._pending[rank]
+        return ready
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._observer.close()

@@ -1,0 +1,211 @@
+"""One node at one time: the frames of its ranks, what the kernel says of their processes, and their connections."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ..model import MAX_RANKS, Communicator, Observation, Operation, Process, Rank, Timing
+from ..page import process
+from ..page.page import Frame, Slot, read_frame
+from . import tcp
+from .frozen_rank import Standstill
+from .stacks import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model import Edge
+
+_ALIVE_SECONDS: Final = 1.0  # who ticked since is alive, also where the process cannot be seen (in another container)
+_MAX_FRAMES = 8192
+_MAX_COUNT = 1 << 62  # what counts further is damaged
+
+
+class Observer:
+    """Looks at the ranks whose frames are in one directory. For one thread.
+
+    Of each rank the newest generation counts, and of several runs the one that ticked last. Frames of another boot are
+    left out. A rank whose frame is damaged stays as it was seen before, if it was; see `damaged`.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        self._directory = directory
+        self._node = node
+        self._tcp = tcp.TcpReader()
+        self._frames: dict[Path, Frame] = {}  # of the newest generation, as they were read last
+        self._clocks: dict[Path, process.WaitClock] = {}
+        self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
+        self._standstill = Standstill()
+        self._owners: dict[str, int] = {}  # rank by its end of a connection
+        self.damaged: list[Path] = []  # frames that could not be read this time
+
+    def close(self) -> None:
+        self._tcp.close()
+
+    def observe(self) -> Observation:
+        """The node now, on the monotonic clock. Files and processes that come and go are no error."""
+        self._read()
+        now = time.monotonic()
+        ranks = {frame.rank: self._rank(path, frame, now) for path, frame in self._frames.items()}
+        for path, frame in self._frames.items():
+            if frame.has_socket:
+                self._standstill.complete(path, ranks[frame.rank], now)
+        run_id = next((f"{frame.run:016x}" for frame in self._frames.values()), "")
+        world_size = max((rank.world_size for rank in ranks.values()), default=0)
+        return Observation(now, run_id, world_size, ranks, self._edges(ranks))
+
+    def target(self, rank: int) -> Target | None:
+        """Whom to ask for the stack of a rank; None if it is not among those seen last."""
+        for path, frame in self._frames.items():
+            if frame.rank == rank:
+                return Target(frame.pid, frame.start_time, path, _doing(frame))
+        return None
+
+    def _read(self) -> None:
+        known, frames = self._frames, []
+        self.damaged = []
+        for path in sorted(self._directory.glob("rank-*-*.frame"))[:_MAX_FRAMES]:
+            frame = read_frame(path)
+            if (frame is None and path.exists()) or (frame is not None and not _is_credible(path, frame)):
+                self.damaged.append(path)
+                frame = known.get(path)
+            if frame is not None and frame.boot_id == process.boot_id():
+                frames.append((path, frame))
+        run = max(frames, key=lambda found: found[1].tick_ns)[1].run if frames else 0
+        newest: dict[int, tuple[Path, Frame]] = {}
+        for path, frame in frames:
+            if frame.run == run and (
+                frame.rank not in newest or frame.restart_count > newest[frame.rank][1].restart_count
+            ):
+                newest[frame.rank] = path, frame
+        plugins = {_process_of(frame): frame for path, frame in frames if path.name.endswith(".nccl.frame")}
+        self._frames = {path: _joined(frame, plugins.get(_process_of(frame))) for path, frame in newest.values()}
+        self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._frames}
+        self._alive = {path: seen for path, seen in self._alive.items() if path in self._frames}
+
+    def _rank(self, path: Path, frame: Frame, now: float) -> Rank:
+        tick_age = max(0.0, now - frame.tick_ns / 1e9)
+        return Rank(
+            rank=frame.rank,
+            world_size=frame.world_size,
+            node=self._node,
+            pid=frame.pid,
+            generation=frame.restart_count,
+            process=self._process(path, frame, now, tick_age),
+            communicators=[_communicator(slot, frame, now) for slot in frame.slots if _is_sound(slot)],
+            tick_seconds=tick_age,
+            armed=frame.armed,
+            phase=frame.phase,
+            overflow=frame.overflow,
+        )
+
+    def _process(self, path: Path, frame: Frame, now: float, tick_age: float) -> Process:
+        stat = process.read_stat(frame.pid)
+        if stat is not None and stat.start_ticks == frame.start_time and stat.is_alive:
+            throttling = process.throttling(frame.pid)
+            clock = self._clocks.setdefault(path, process.WaitClock(frame.pid))
+            seen = Process(
+                life="stopped" if stat.is_stopped else "running",
+                state=stat.state,
+                cpu_seconds=stat.cpu_seconds,
+                wait_seconds=clock.read(),
+                num_throttled=throttling.num_throttled,
+                throttled_seconds=throttling.seconds,
+                farewell=frame.farewell,
+            )
+            self._alive[path] = now, seen
+            return seen
+        seen_at, last = self._alive.get(path, (0.0, Process("running")))
+        if not seen_at and not frame.farewell and tick_age < _ALIVE_SECONDS:
+            return Process("running")
+        if frame.farewell:
+            gone = tick_age if frame.farewell_ns is None else max(0.0, now - frame.farewell_ns / 1e9)
+            return replace(last, life="exited", state="?", farewell=frame.farewell, gone_seconds=gone)
+        return replace(last, life="lost", state="?", gone_seconds=min(tick_age, now - seen_at))
+
+    def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
+        alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.life in ("running", "stopped")}
+        edges = self._tcp.read(alive)
+        ends = {edge.local for edge in edges} | {edge.remote for edge in edges}
+        # The owner of an end is remembered as long as the other end is there: of a rank that died, nothing else tells.
+        self._owners = {end: owner for end, owner in self._owners.items() if end in ends}
+        self._owners.update((edge.local, edge.rank) for edge in edges)
+        for edge in edges:
+            edge.peer = self._owners.get(edge.remote, -1)
+        return edges
+
+
+def _is_credible(path: Path, frame: Frame) -> bool:
+    """Whether a frame is of the rank and generation that its name says, in a job that there can be."""
+    is_named = path.name.startswith(f"rank-{frame.rank}-{frame.restart_count}.")
+    return is_named and 0 <= frame.rank < frame.world_size <= MAX_RANKS
+
+
+def _process_of(frame: Frame) -> tuple[int, int]:
+    return frame.pid, frame.start_time
+
+
+def _joined(frame: Frame, plugin: Frame | None) -> Frame:
+    """With the communicators that NCCL's plugin sees in the same process."""
+    if plugin is None or plugin is frame:
+        return frame
+    slots = {slot.id: slot for slot in frame.slots + plugin.slots}  # a damaged frame was joined when it was last read
+    return replace(frame, slots=tuple(slots.values()), overflow=frame.overflow or plugin.overflow)
+
+
+def _communicator(slot: Slot, frame: Frame, now: float) -> Communicator:
+    # A rank that has begun to time shows signatures of the other kind where it has not entered anything since.
+    signature = slot.signature if slot.active or not frame.armed else 0
+    return Communicator(
+        id=f"{slot.id:016x}",
+        name=slot.name,
+        size=slot.size,
+        enqueued=slot.enqueued,
+        completed=slot.completed,
+        open_seconds=_age(now, slot.enter_ns) if slot.is_open else None,
+        idle_seconds=_age(now, slot.completed_ns),
+        operation=Operation(slot.sequence, slot.operation, slot.dtype, slot.numel, slot.root, signature)
+        if slot.sequence > 0
+        else None,
+        timing=_timing(slot),
+        sent_bytes=slot.sent_nbytes,
+        received_bytes=slot.received_nbytes,
+        baseline_rate=slot.baseline_rate,
+    )
+
+
+def _timing(slot: Slot) -> Timing | None:
+    if slot.first_sequence is None or slot.num_rounds == 0:
+        return None
+    return Timing(
+        first_sequence=slot.first_sequence,
+        num_rounds=slot.num_rounds,
+        sum_seconds=slot.sum_seconds,
+        min_seconds=slot.min_seconds,
+        max_seconds=slot.max_seconds,
+        num_bytes=slot.num_bytes,
+        rooted_or_pairwise=slot.rooted_or_pairwise,
+    )
+
+
+def _is_sound(slot: Slot) -> bool:
+    """Whatever a damaged page holds, numbers have to fit into a report."""
+    counts = slot.enqueued, slot.sent_nbytes, slot.received_nbytes, slot.num_bytes, slot.sequence, slot.completed
+    rate = slot.baseline_rate or 0.0
+    return all(-1 <= count < _MAX_COUNT for count in counts) and 0.0 <= rate < 1e12
+
+
+def _age(now: float, time_ns: int | None) -> float | None:
+    return None if time_ns is None else max(0.0, now - time_ns / 1e9)
+
+
+def _doing(frame: Frame) -> str:
+    """What a rank was last known to do, for a reader."""
+    if not frame.slots:
+        return "no operation yet"
+    slot = max(frame.slots, key=lambda slot: (slot.is_open, slot.enter_ns or slot.completed_ns or 0))
+    group = slot.name or f"{slot.id:016x}"
+    state = "in" if slot.is_open else "last seen after"
+    return f"{state} operation {slot.sequence} of {group}{f' ({slot.operation})' if slot.operation else ''}"

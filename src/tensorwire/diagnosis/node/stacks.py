@@ -1,0 +1,166 @@
+"""Where in the code a suspect stands: three ways to find out, the least intrusive first.
+
+torch's worker server answers from a thread of its own, once that gets the interpreter lock. py-spy reads the memory of
+any rank, a stopped one too, where it is installed and ptrace is allowed. A signal has `faulthandler` write the stacks
+from C: also while one thread keeps the lock for ever, and with nothing installed. It may cut a sleep short that some C
+code is in, so it comes last.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..page import process, worker_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIGNAL: Final = signal.SIGRTMIN + 5
+_ANSWER_SECONDS = 2.0
+_PY_SPY_SECONDS = 15.0
+_MAX_NBYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A rank to be asked."""
+
+    pid: int
+    start_ticks: int  # with the pid it names the process
+    frame: Path  # the stack file and the worker server's socket have its name
+    doing: str  # its last operation, for want of better
+
+
+class _UnavailableError(Exception):
+    pass
+
+
+def stack_path(frame: Path) -> Path:
+    """Where the rank of a frame writes its stack."""
+    return frame.with_suffix(".stack")
+
+
+def listen(frame: Path) -> None:
+    """In a rank: write the stacks of all threads to `stack_path` whenever the agent asks for it.
+
+    Raises:
+        OSError: the file cannot be made.
+        RuntimeError: it is not possible in this process.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(stack_path(frame), flags, 0o600)  # stays open as long as the process lives
+    faulthandler.register(SIGNAL, descriptor, all_threads=True, chain=False)
+
+
+def fetch(target: Target) -> str:
+    """The stacks of a rank's threads, or its last operation and why there is no stack. May take seconds."""
+    try:
+        return _fetch(target)[:_MAX_NBYTES]
+    except _UnavailableError as error:
+        return f"{target.doing}\nstack unavailable: {error}"
+
+
+def _fetch(target: Target) -> str:
+    stat = process.read_stat(target.pid)
+    if stat is None or stat.start_ticks != target.start_ticks or not stat.is_alive:
+        raise _UnavailableError("the process is gone")
+    ways = (_py_spy,) if stat.is_stopped else (_worker_server, _py_spy, _signal)
+    reasons = ["the process is stopped"] if stat.is_stopped else []
+    for way in ways:
+        text = _try(way, target, reasons)
+        if text is not None:
+            return text
+    raise _UnavailableError(", ".join(reasons))
+
+
+def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> str | None:
+    try:
+        return way(target)
+    except _UnavailableError as error:
+        reasons.append(str(error))
+        return None
+
+
+def _worker_server(target: Target) -> str:
+    try:
+        return worker_server.dump_traceback(target.frame, timeout=_ANSWER_SECONDS)
+    except FileNotFoundError:
+        raise _UnavailableError("it has no worker server") from None
+    except (OSError, ValueError) as error:
+        raise _UnavailableError(f"its worker server does not answer ({error})") from None
+
+
+def _catches(pid: int) -> bool:
+    """Without a handler the signal would end the process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (SIGNAL - 1) & 1)
+
+
+def _signal(target: Target) -> str:
+    try:
+        if not _catches(target.pid):
+            raise _UnavailableError("it does not listen to a signal")
+        # One file from here on, and no link to another: it is emptied.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(stack_path(target.frame), flags), "r+b", buffering=0) as file:
+            if os.fstat(file.fileno()).st_uid != _owner(target.pid):
+                raise _UnavailableError("it does not listen to a signal")
+            file.truncate(0)
+            _send_signal(target)
+            deadline = time.monotonic() + _ANSWER_SECONDS
+            size = 0
+            while time.monotonic() < deadline:
+                time.sleep(0.02)
+                before, size = size, os.fstat(file.fileno()).st_size
+                if size and size == before:
+                    return file.read(_MAX_NBYTES).decode(errors="replace")
+    except OSError as error:
+        raise _UnavailableError(f"it cannot be sent a signal ({error})") from None
+    raise _UnavailableError(f"it did not react to a signal within {_ANSWER_SECONDS:g} s")
+
+
+def _owner(pid: int) -> int:
+    return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
+
+
+def _send_signal(target: Target) -> None:
+    descriptor = os.pidfd_open(target.pid)  # from here on the number cannot become another process
+    try:
+        stat = process.read_stat(target.pid)
+        if stat is None or stat.start_ticks != target.start_ticks:
+            raise ProcessLookupError("it is gone")
+        signal.pidfd_send_signal(descriptor, SIGNAL)
+    finally:
+        os.close(descriptor)
+
+
+def _py_spy(target: Target) -> str:
+    program = shutil.which("py-spy")
+    if program is None:
+        raise _UnavailableError("py-spy is not installed")
+    command = [program, "dump", "--nonblocking", "--pid", str(target.pid)]
+    try:
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_PY_SPY_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise _UnavailableError(f"py-spy took more than {_PY_SPY_SECONDS:g} s") from None
+    except OSError as error:
+        raise _UnavailableError(f"py-spy failed: {error}") from None
+    if result.returncode != 0:
+        reason = result.stderr.strip().splitlines()
+        raise _UnavailableError(f"py-spy failed: {reason[0] if reason else result.returncode}")
+    return result.stdout

@@ -1,0 +1,38 @@
+"""Having all ranks of a node time the same rounds."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..page.native import NUM_CONTROL_ENTRIES
+from ..page.page import write_control
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_MAX_ROUNDS = 65535
+
+
+def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
+    """Time every operation from now on, in windows of rounds that follow one another.
+
+    Args:
+        directory: of the frames.
+        first: the sequence numbers that windows begin at, by communicator id: the same on all nodes, and beyond what
+            any rank has entered. A rank that is past it already joins with a later window. Those of this node come
+            first: of more than 253 the rest is left out, and windows of it begin wherever each rank is.
+        num_rounds: of a window.
+
+    Raises:
+        ValueError: an id is not one of a communicator.
+        OSError: the control page cannot be written.
+    """
+    entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), NUM_CONTROL_ENTRIES)}
+    write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS), forever=True)
+
+
+def disarm(directory: Path) -> None:
+    """Time nothing any more. Raises OSError if the control page cannot be written."""
+    write_control(directory, {}, 0)

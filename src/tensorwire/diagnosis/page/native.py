@@ -1,0 +1,234 @@
+"""ctypes binding of core/probe/frame.h, which documents the layout and the calls, and nothing else.
+
+The writing calls take a few hundred nanoseconds and keep the GIL: giving it away would cost more than they do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from ..._library import find_library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+ARMED = 1
+OVERFLOW = 2
+EXITING = 4
+SOCKET = 8
+
+OPEN = 1
+KNOWN = 2
+TIMED = 4
+ACTIVE = 8
+PAIR = 16
+
+FOREVER = 1
+NUM_SLOTS = 32
+NUM_CONTROL_ENTRIES = 253
+NO_NAME = 255
+NO_ROOT = 65535
+UNKNOWN_NBYTES = 2**64 - 1
+
+_u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
+_i32, _i64, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+
+class Slot(ctypes.Structure):
+    _fields_ = [
+        ("lock", _u32),
+        ("operation", _u8),
+        ("dtype", _u8),
+        ("flags", _u8),
+        ("name", _u8),
+        ("id", _u64),
+        ("enqueued", _u64),
+        ("signature", _u64),
+        ("numel", _i64),
+        ("enter_ns", _u64),
+        ("completed_ns", _u64),
+        ("sent_nbytes", _u64),
+        ("received_nbytes", _u64),
+        ("sum_ns", _u64),
+        ("num_nbytes", _u64),
+        ("completed", _u32),
+        ("sequence", _u32),
+        ("first_sequence", _u32),
+        ("min_us", _u32),
+        ("max_us", _u32),
+        ("num_rounds", _u16),
+        ("rooted_or_pairwise", _u16),
+        ("size", _u16),
+        ("root", _u16),
+        ("baseline_rate", _float),
+    ]
+
+
+class Header(ctypes.Structure):
+    _fields_ = [
+        ("magic", _u64),
+        ("layout", _u32),
+        ("lock", _u32),
+        ("boot_id", _u8 * 16),
+        ("run", _u64),
+        ("start_time", _u64),
+        ("pid", _u32),
+        ("rank", _i32),
+        ("world_size", _u32),
+        ("local_rank", _i32),
+        ("restart_count", _u32),
+        ("flags", _u32),
+        ("tick_ns", _u64),
+        ("ticks", _u64),
+        ("farewell_ns", _u64),
+        ("control", _u32),
+        ("reserved", _u32),
+        ("farewell", ctypes.c_char * 64),
+        ("phase", ctypes.c_char * 24),
+        ("names", ctypes.c_char * 64),
+    ]
+
+
+class Frame(ctypes.Structure):
+    _fields_ = [("header", Header), ("slots", Slot * NUM_SLOTS)]
+
+
+class ControlEntry(ctypes.Structure):
+    _fields_ = [("id", _u64), ("first_sequence", _u64)]
+
+
+class Control(ctypes.Structure):
+    _fields_ = [
+        ("magic", _u64),
+        ("layout", _u32),
+        ("lock", _u32),
+        ("number", _u32),
+        ("flags", _u32),
+        ("num_rounds", _u32),
+        ("num_entries", _u32),
+        ("reserved", _u8 * 16),
+        ("entries", ControlEntry * NUM_CONTROL_ENTRIES),
+    ]
+
+
+class Identity(ctypes.Structure):
+    _fields_ = [
+        ("run_id", ctypes.c_char_p),
+        ("rank", _i32),
+        ("world_size", _u32),
+        ("local_rank", _i32),
+        ("restart_count", _u32),
+    ]
+
+
+class OperationInfo(ctypes.Structure):
+    _fields_ = [
+        ("sequence", _u64),
+        ("signature", _u64),
+        ("numel", _i64),
+        ("nbytes", _u64),
+        ("operation", _u8),
+        ("dtype", _u8),
+        ("root", _u16),
+        ("pairwise", _u32),
+    ]
+
+
+_path = str(find_library("_tensorwire_probe.so"))
+_library, _quick_library = ctypes.CDLL(_path), ctypes.PyDLL(_path)
+
+
+def _function(name: str, result: Any, *arguments: Any, library: Any = _quick_library) -> Callable[..., Any]:
+    function = library[name]
+    function.restype = result
+    function.argtypes = arguments
+    return function  # type: ignore[no-any-return]
+
+
+_handle, _text, _int = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+_info = ctypes.POINTER(OperationInfo)
+
+_create = _function("tw_probe_create", _int, _text, ctypes.POINTER(Identity), ctypes.POINTER(_handle), library=_library)
+_read_frame = _function("tw_probe_read_frame", _int, _text, ctypes.POINTER(Frame), library=_library)
+_read_control = _function("tw_probe_read_control", _int, _text, ctypes.POINTER(Control), library=_library)
+_write_control = _function(
+    "tw_probe_write_control", _int, _text, ctypes.POINTER(ControlEntry), _u32, _u32, _u32, ctypes.POINTER(_u32),
+    library=_library,
+)  # fmt: skip
+_hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
+
+close = _function("tw_probe_close", None, _handle)
+now = _function("tw_probe_now", _u64)
+tick = _function("tw_probe_tick", None, _handle)
+set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)
+phase = _function("tw_probe_phase", None, _handle, _text)
+farewell = _function("tw_probe_farewell", None, _handle, _text)
+slot = _function("tw_probe_slot", _int, _handle, _u64, _text, _u64)
+pair = _function("tw_probe_pair", _int, _handle, _u64, _text)
+counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)
+describe = _function("tw_probe_describe", None, _handle, _int, _info, _u64)
+baseline = _function("tw_probe_baseline", None, _handle, _int, _float)
+enter = _function("tw_probe_enter", _u64, _handle, _int, ctypes.c_void_p)  # an address: the quickest way
+complete = _function("tw_probe_complete", None, _handle, _int, _u64, _u64)
+window = _function("tw_probe_window", None, _handle, _int, _u64, _u32, _int)
+armed = _function("tw_probe_armed", None, _handle, _int, _u32)
+
+
+def _names(function: str) -> tuple[str, ...]:
+    name = _function(function, _text, _u32)
+    names: list[str] = []
+    while (text := name(len(names))) is not None:
+        names.append(text.decode())
+    return tuple(names)
+
+
+OPERATIONS = _names("tw_probe_operation_name")
+"""By code; the first is the unknown one, without a name. So it is with dtypes."""
+DTYPES = _names("tw_probe_dtype_name")
+
+
+def hash64(data: bytes) -> int:
+    """FNV-1a."""
+    value: int = _hash(data, len(data))
+    return value
+
+
+def _check(status: int, path: str) -> None:
+    if status != 0:
+        raise OSError(status, os.strerror(status), path)
+
+
+def create(path: str, run_id: str, rank: int, world_size: int, local_rank: int, restart_count: int) -> int:
+    """A new frame; returns the handle that the writing calls take. Raises OSError."""
+    identity = Identity(run_id.encode(), rank, world_size, local_rank, restart_count)
+    handle = _handle()
+    _check(_create(os.fsencode(path), identity, handle), path)
+    return handle.value or 0
+
+
+def read_frame(path: str) -> Frame:
+    """A copy. Raises OSError."""
+    frame = Frame()
+    _check(_read_frame(os.fsencode(path), frame), path)
+    return frame
+
+
+def read_control(path: str) -> Control:
+    """A consistent copy. Raises OSError."""
+    control = Control()
+    _check(_read_control(os.fsencode(path), control), path)
+    return control
+
+
+def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int, flags: int) -> int:
+    """A request of (communicator, first sequence) entries; returns its number. Raises OSError."""
+    array = [ControlEntry(*entry) for entry in entries]
+    number = _u32()
+    _check(
+        _write_control(os.fsencode(path), (ControlEntry * len(array))(*array), len(array), num_rounds, flags, number),
+        path,
+    )
+    return number.value

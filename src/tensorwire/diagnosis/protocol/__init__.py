@@ -1,0 +1,1 @@
+"""Messages between agents and the analyzer's service."""

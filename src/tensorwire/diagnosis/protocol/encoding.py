@@ -1,0 +1,419 @@
+"""What an agent sends of its node: only what changed since its last report, in numbers that are quick to read.
+
+A report is a JSON object with these members:
+
+    clock     the agent's own clock, which the other times are on too
+    full      true: forget the reports before this one
+    heads     new descriptions of ranks: [rank, world size, pid, generation, life, farewell, phase]
+    groups    new descriptions of communicators: [id, name, size]
+    works     new descriptions of operations: [name, dtype, numel, root, signature]
+    links     new connections: [rank, peer, local, remote]
+    ranks     a row for each rank that changed
+    details   a row for each communicator of a rank whose timing or progress changed
+    edges     a row for each connection that changed
+    gone      ranks that are no more
+    closed    connections that are no more, by number
+
+Descriptions and connections are numbered as they come, from 0, and rows name them by number. Rows are 64-bit integers,
+little-endian: numerals would take most of the analyzer's time. Times are in microseconds; -1 is for none. In files,
+which are JSON, rows are in base64.
+
+    ranks     number of integers behind this one; head, state, CPU time, run-queue wait, num_throttled, throttled time,
+              gone at, ticked at (-1: just now), flags; for each communicator: group, enqueued, completed, open since,
+              idle since, work (-1: none), its sequence, baseline rate in mHz
+    details   rank, group, sent and received bytes; first sequence and number of rounds (0: no timing), sum, min and
+              max of T, bytes, rounds that are rooted or pairwise
+    edges     link, acked, received, busy time, receive queue, send queue, backoff, retransmits, round-trip time
+"""
+
+from __future__ import annotations
+
+import binascii
+import functools
+import struct
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from ...errors import CorruptDataError, LimitExceededError
+from ..model import MAX_RANKS, Communicator, Edge, Life, Operation, Process, Rank, Timing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..model import Observation
+
+_LIVES: Final[tuple[Life, ...]] = get_args(Life)
+_ARMED, _OVERFLOW = 1, 2
+_NONE = -1
+_FRESH_SECONDS = 1.0  # a younger tick is as good as one just now: no reason to send a rank again
+_COARSE = 10_000  # CPU time counts in hundredths of a second anyway
+
+_LENGTH: Final = struct.Struct("<q")
+_NBYTES: Final = _LENGTH.size
+_RANK, _GROUP, _DETAIL, _EDGE = 9, 8, 11, 9  # integers of a row, without its length
+_MAX_GROUPS = 64  # communicators of a rank
+_MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
+_MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
+_MAX_VALUE = 1 << 62  # of an integer: what goes further is damage
+_HIGHEST_BYTES = bytes([*range(_MAX_VALUE >> 56), 0xFF])  # of an integer in a row; the last is that of small negatives
+_MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
+_MAX_TEXT = 256
+_NO_DETAIL = (_NONE, _NONE, 0, 0, 0, 0, 0, 0, 0)
+
+_KINDS: Final = {
+    "heads": (int, int, int, int, int, str, str),
+    "groups": (str, str, int),
+    "works": (str, str, int, int, int),
+    "links": (int, int, str, str),
+}
+_ROWS: Final = ("ranks", "details", "edges")
+_Row = tuple[int, ...]
+
+
+def to_json(report: dict[str, Any]) -> dict[str, Any]:
+    """A report for a file."""
+    return report | {kind: binascii.b2a_base64(report[kind], newline=False).decode() for kind in _ROWS}
+
+
+def from_json(report: dict[str, Any]) -> dict[str, Any]:
+    """The inverse. Of what is none it raises ValueError, KeyError or TypeError."""
+    return report | {kind: binascii.a2b_base64(report[kind]) for kind in _ROWS}
+
+
+class Encoder:
+    """The agent's end: makes the reports of one connection. Another connection needs another encoder."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tables: dict[str, dict[tuple[Any, ...], int]] = {kind: {} for kind in _KINDS}
+        self._ranks: dict[int, _Row] = {}
+        self._details: dict[tuple[int, int], _Row] = {}
+        self._edges: dict[int, _Row] = {}
+        self._full = True
+
+    def report(self, observation: Observation) -> dict[str, Any]:
+        """The changes since the last call, or everything in the first."""
+        if any(len(table) > _MAX_DESCRIPTIONS // 2 for table in self._tables.values()):
+            self._begin()
+        self._new: dict[str, list[Sequence[Any]]] = {kind: [] for kind in _KINDS}
+        ranks = {rank.rank: self._rank(rank, observation.time) for rank in observation.ranks.values()}
+        details = {key: row for rank in observation.ranks.values() for key, row in self._details_of(rank)}
+        edges = {row[0]: row for row in map(self._edge, observation.edges)}
+        rows = [(len(row), *row) for rank, row in ranks.items() if self._ranks.get(rank) != row]
+        changed = [(*key, *row) for key, row in details.items() if self._details.get(key) != row]
+        changed += [(*key, *_NO_DETAIL) for key in self._details.keys() - details.keys() if key[0] in ranks]
+        report = {
+            "clock": _micros(observation.time),
+            "full": self._full,
+            **self._new,
+            "ranks": _pack(rows),
+            "details": _pack(changed),
+            "edges": _pack([row for link, row in edges.items() if self._edges.get(link) != row]),
+            "gone": sorted(self._ranks.keys() - ranks.keys()),
+            "closed": sorted(self._edges.keys() - edges.keys()),
+        }
+        self._ranks, self._details, self._edges, self._full = ranks, details, edges, False
+        return report
+
+    def _number(self, kind: str, *description: Any) -> int:
+        table = self._tables[kind]
+        number = table.get(description)
+        if number is None:
+            number = table[description] = len(table)
+            self._new[kind].append(description)
+        return number
+
+    def _rank(self, rank: Rank, now: float) -> _Row:
+        process = rank.process
+        texts = process.farewell[:_MAX_TEXT], rank.phase[:_MAX_TEXT]
+        life = _LIVES.index(process.life)
+        row = [
+            self._number("heads", rank.rank, rank.world_size, rank.pid, rank.generation, life, *texts),
+            ord(process.state),
+            _micros(process.cpu_seconds) // _COARSE * _COARSE,
+            _micros(process.wait_seconds) // _COARSE * _COARSE,
+            process.num_throttled,
+            _micros(process.throttled_seconds),
+            _since(now, process.gone_seconds),
+            _NONE if rank.tick_seconds < _FRESH_SECONDS else _since(now, rank.tick_seconds),
+            _ARMED * rank.armed | _OVERFLOW * rank.overflow,
+        ]
+        for group in rank.communicators[:_MAX_GROUPS]:
+            work = group.operation
+            row += (
+                self._number("groups", group.id, group.name[:_MAX_TEXT], group.size),
+                group.enqueued,
+                group.completed,
+                _since(now, group.open_seconds),
+                _since(now, group.idle_seconds),
+                _NONE if work is None else self._work(work),
+                _NONE if work is None else work.sequence,
+                _NONE if group.baseline_rate is None else round(min(group.baseline_rate, _MAX_RATE) * 1e3),
+            )
+        return tuple(row)
+
+    def _work(self, work: Operation) -> int:
+        texts = work.name[:_MAX_TEXT], work.dtype[:_MAX_TEXT]
+        return self._number("works", *texts, work.numel, work.root, work.signature)
+
+    def _details_of(self, rank: Rank) -> Iterator[tuple[tuple[int, int], _Row]]:
+        for group in rank.communicators[:_MAX_GROUPS]:
+            timing = group.timing
+            if timing is None and group.sent_bytes < 0 and group.received_bytes < 0:
+                continue
+            key = rank.rank, self._number("groups", group.id, group.name[:_MAX_TEXT], group.size)
+            yield key, (group.sent_bytes, group.received_bytes, *(_timing_row(timing) if timing else _NO_DETAIL[2:]))
+
+    def _edge(self, edge: Edge) -> _Row:
+        return (
+            self._number("links", edge.rank, edge.peer, edge.local, edge.remote),
+            edge.acked_bytes,
+            edge.received_bytes,
+            _micros(edge.busy_seconds),
+            edge.receive_queue,
+            edge.send_queue,
+            edge.backoff,
+            edge.retransmits,
+            _micros(edge.rtt_seconds),
+        )
+
+
+class Decoder:
+    """The analyzer's end: a node as its reports describe it."""
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._clock = 0
+        self._tables: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
+        self._ranks: dict[int, tuple[_Row, bytes]] = {}  # numbers of descriptions, and the row as it came
+        self._details: dict[int, dict[int, _Row]] = {}
+        self._edges: dict[int, _Row] = {}
+        self._operations: dict[tuple[int, int], Operation] = {}  # of the present call of `ranks`
+        self.num_integers = 0
+
+    def apply(self, report: dict[str, Any]) -> None:
+        """Take a report over.
+
+        Raises:
+            CorruptDataError: it is no report. What was known before may be lost: drop the connection.
+            LimitExceededError: the node is larger than any.
+        """
+        try:
+            if report["full"]:
+                self._begin()
+            clock = report["clock"]
+            if type(clock) is not int or not 0 <= clock < _MAX_VALUE:
+                raise TypeError
+            self._clock = clock
+            self._describe(report)
+            for rank in report["gone"]:
+                self.num_integers -= len(self._ranks.pop(rank)[1]) // _NBYTES
+                self.num_integers -= sum(map(len, self._details.pop(rank, {}).values()))
+            for link in report["closed"]:
+                del self._edges[link]
+            self._take_ranks(_checked(report["ranks"]))
+            self._take_details(_integers(_checked(report["details"])))
+            self._take_edges(_integers(_checked(report["edges"])))
+        except (KeyError, IndexError, TypeError, ValueError, struct.error) as error:
+            if isinstance(error, LimitExceededError):
+                raise
+            raise CorruptDataError(
+                "expected the report of an agent", advice="run the same tensorwire everywhere"
+            ) from None
+        if self.num_integers > _MAX_INTEGERS:
+            raise LimitExceededError(f"a node reports more than {_MAX_INTEGERS} numbers")
+
+    def _describe(self, report: dict[str, Any]) -> None:
+        for kind, types in _KINDS.items():
+            table = self._tables[kind]
+            for entry in report[kind]:
+                if tuple(map(type, entry)) != types:
+                    raise TypeError
+                if any(type(text) is str and len(text) > _MAX_TEXT for text in entry):
+                    raise ValueError
+                if kind == "heads" and not all(0 <= number <= MAX_RANKS for number in entry[:2]):
+                    raise ValueError
+                table.append(tuple(entry))
+            if len(table) > _MAX_DESCRIPTIONS:
+                raise LimitExceededError(f"a node describes more than {_MAX_DESCRIPTIONS} {kind}")
+
+    def _take_ranks(self, data: bytes) -> None:
+        """This runs for every rank every second, far more often than anyone looks: only what counts is taken apart."""
+        heads, ranks = self._tables["heads"], self._ranks
+        position = 0
+        while position < len(data):
+            (length,) = _LENGTH.unpack_from(data, position)
+            start, position = position + _NBYTES, position + _NBYTES * (1 + length)
+            numbers = _numbers_in(length).unpack_from(data, start)
+            if not 0 <= numbers[0] < len(heads):
+                raise IndexError
+            rank = heads[numbers[0]][0]
+            known = ranks.get(rank)
+            if known is None or known[0] != numbers:
+                self._check_numbers(numbers)
+                self.num_integers += length - (len(known[1]) // _NBYTES if known else 0)
+            ranks[rank] = numbers, data[start:position]
+
+    def _check_numbers(self, numbers: _Row) -> None:
+        num_groups, num_works = len(self._tables["groups"]), len(self._tables["works"])
+        if not (_within(numbers[1::2], 0, num_groups) and _within(numbers[2::2], _NONE, num_works)):
+            raise IndexError
+
+    def _take_details(self, values: _Row) -> None:
+        for row in _rows(values, _DETAIL):
+            rank, group = row[:2]
+            if rank not in self._ranks or not 0 <= group < len(self._tables["groups"]):
+                raise IndexError
+            of_rank = self._details.setdefault(rank, {})
+            self.num_integers -= len(of_rank.pop(group, ()))
+            if row[2:] != _NO_DETAIL:
+                self.num_integers += _DETAIL
+                of_rank[group] = row
+
+    def _take_edges(self, values: _Row) -> None:
+        for row in _rows(values, _EDGE):
+            if not 0 <= row[0] < len(self._tables["links"]):
+                raise IndexError
+            self._edges[row[0]] = row
+
+    def ranks(self, node: str, elapsed: float) -> Iterator[Rank]:
+        """The ranks of the node, `elapsed` seconds after its last report."""
+        now = self._clock + _micros(elapsed)
+        self._operations.clear()
+        for _, row in self._ranks.values():
+            yield self._build(_integers(row), node, now)
+
+    def edges(self) -> Iterator[Edge]:
+        """The connections of the node. A peer that the node does not know is for the caller to find: by `remote`."""
+        links = self._tables["links"]
+        for link, acked, received, busy, receive_queue, send_queue, backoff, retransmits, rtt in self._edges.values():
+            rank, peer, local, remote = links[link]
+            yield Edge(
+                rank, peer, acked, received, busy / 1e6, receive_queue, send_queue, backoff, retransmits, rtt / 1e6,
+                local, remote,
+            )  # fmt: skip
+
+    def _operation(self, work: int, sequence: int) -> Operation:
+        """Ranks of a node are in the same operations most of the time: one object does for all of them."""
+        operation = self._operations.get((work, sequence))
+        if operation is None:
+            operation = self._operations[work, sequence] = Operation(sequence, *self._tables["works"][work])
+        return operation
+
+    def _build(self, row: _Row, node: str, now: int) -> Rank:
+        head, state, cpu, wait, num_throttled, throttled, gone, ticked, flags = row[:_RANK]
+        rank, world_size, pid, generation, life, farewell, phase = self._tables["heads"][head]
+        details = self._details.get(rank)
+        groups = self._tables["groups"]
+        communicators = []
+        for start in range(_RANK, len(row), _GROUP):
+            group, enqueued, completed, opened, idle, work, sequence, baseline = row[start : start + _GROUP]
+            identity, name, size = groups[group]
+            communicator = Communicator(
+                identity,
+                name,
+                size,
+                enqueued,
+                completed,
+                None if opened < 0 else max(0, now - opened) / 1e6,
+                None if idle < 0 else max(0, now - idle) / 1e6,
+                None if work < 0 else self._operation(work, sequence),
+                None,
+                -1,
+                -1,
+                None if baseline < 0 else baseline / 1e3,
+            )
+            if details and group in details:
+                _add_detail(communicator, details[group])
+            communicators.append(communicator)
+        process = Process(
+            _LIVES[life % len(_LIVES)],
+            chr(state & 0x7F),
+            cpu / 1e6,
+            wait / 1e6,
+            num_throttled,
+            throttled / 1e6,
+            farewell,
+            None if gone < 0 else max(0, now - gone) / 1e6,
+        )
+        return Rank(
+            rank,
+            world_size,
+            node,
+            pid,
+            generation,
+            process,
+            communicators,
+            0.0 if ticked < 0 else max(0, now - ticked) / 1e6,
+            bool(flags & _ARMED),
+            phase,
+            bool(flags & _OVERFLOW),
+        )
+
+
+def _timing_row(timing: Timing) -> _Row:
+    return (
+        timing.first_sequence,
+        timing.num_rounds,
+        _micros(timing.sum_seconds),
+        _micros(timing.min_seconds),
+        _micros(timing.max_seconds),
+        timing.num_bytes,
+        timing.rooted_or_pairwise,
+    )
+
+
+def _add_detail(communicator: Communicator, row: _Row) -> None:
+    _, _, sent, received, first, num_rounds, total, low, high, num_bytes, rooted = row
+    communicator.sent_bytes, communicator.received_bytes = sent, received
+    if num_rounds > 0:
+        communicator.timing = Timing(first, num_rounds, total / 1e6, low / 1e6, high / 1e6, num_bytes, rooted)
+
+
+def _micros(seconds: float) -> int:
+    return round(min(seconds, _MAX_SECONDS) * 1e6)
+
+
+def _since(now: float, age: float | None) -> int:
+    return _NONE if age is None else max(0, _micros(now - age))
+
+
+def _pack(rows: Sequence[Sequence[int]]) -> bytes:
+    values = [value for row in rows for value in row]
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+def _checked(data: bytes) -> bytes:
+    """Rows. Raises ValueError or TypeError where they are no integers, or such as nobody sends."""
+    if type(data) is not bytes:
+        raise TypeError
+    if len(data) % _NBYTES or data[_NBYTES - 1 :: _NBYTES].translate(None, _HIGHEST_BYTES):
+        raise ValueError
+    return data
+
+
+def _integers(data: bytes) -> _Row:
+    return struct.unpack(f"<{len(data) // _NBYTES}q", data)
+
+
+@functools.cache
+def _numbers_in(length: int) -> struct.Struct:
+    """Of a rank's row, the numbers of descriptions: its head, then group and work by turns."""
+    num_groups, rest = divmod(length - _RANK, _GROUP)
+    if rest or not 0 <= num_groups <= _MAX_GROUPS:
+        raise ValueError
+    group = f"q{4 * _NBYTES}xq{(_GROUP - 6) * _NBYTES}x"
+    return struct.Struct(f"<q{(_RANK - 1) * _NBYTES}x" + num_groups * group)
+
+
+def _rows(values: _Row, length: int) -> Iterator[_Row]:
+    if len(values) % length:
+        raise ValueError
+    return (values[start : start + length] for start in range(0, len(values), length))
+
+
+def _within(values: Sequence[int], low: int, high: int) -> bool:
+    return not values or (min(values) >= low and max(values) < high)

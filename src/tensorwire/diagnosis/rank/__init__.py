@@ -1,0 +1,1 @@
+"""What runs inside a training process: the probe and its sources."""

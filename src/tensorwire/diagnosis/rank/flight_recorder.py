@@ -1,0 +1,241 @@
+"""Counts of operations from torch's Flight Recorder, looked at from a thread of the rank.
+
+The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
+enqueued and the last one completed. Those two are cheap to read (10 us). The ring is not (20 us for each of 2000
+entries, with the GIL held), so it is read only where a group has stood still for a while, and once for each standstill.
+That makes sure of what the two numbers cannot tell: gloo's threads may report completions out of order, and gloo counts
+send and recv among the operations although ranks of a group differ in those.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..model import Thresholds
+from ..page import native
+from ..page.recorder_entries import operation_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from .process_groups import Group, Groups
+
+OPEN_SECONDS = 1.0  # an open operation that does not move for so long is looked up
+_IDLE_SECONDS = 2.5  # so is a group without one; twice as long after every time that taught nothing
+_MAX_IDLE_SECONDS = 20.0  # less than a hang takes to be called one: by then the numbers have to be right
+_RING_SHARE = 0.01  # of the time that reading the ring may take
+_RATE_SECONDS = 1.0
+_MIN_RATES = 10
+_MAX_RATES = 300
+_SLOW = Thresholds().theta  # what the analyzer calls slow is no part of good times
+_LASTING = 6  # times as long as the good times that are remembered, half an hour at most: then it is the new normal
+
+_ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
+_TORCH_FUNCTIONS = "distributed_c10d.py"
+
+
+@dataclass(slots=True)
+class _Standing:
+    """A group as its counts stand."""
+
+    group: Group
+    offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
+    enqueued: int = 0  # torch's numbers
+    completed: int = 0
+    since: float = 0.0
+    wall_ns: int = 0  # by how much the wall's clock was ahead then
+    is_certain: bool = False  # the ring was read since they moved
+    rate_since: float = 0.0
+    rate_completed: int = 0
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_RATES))
+    baseline: float = 0.0
+    num_slow: int = 0  # windows far below the baseline, less those since that were not
+
+
+class FlightRecorder:
+    """Reads one recorder. For one thread.
+
+    Args:
+        handle: of the frame.
+        groups: of this rank.
+        dump: gives JSON, with the ring's entries or without.
+    """
+
+    def __init__(self, handle: int, groups: Groups, dump: Callable[[bool], bytes]) -> None:
+        self._handle = handle
+        self._groups = groups
+        self._dump = dump
+        self._standings: dict[str, _Standing] = {}
+        self._last_status = b""
+        self._status: dict[str, tuple[int, int]] = {}
+        self._idle_seconds = _IDLE_SECONDS
+        self._ring_from = 0.0
+
+    def look(self) -> None:
+        """Bring the frame's counts up to date."""
+        now = time.monotonic()
+        self._read_status()
+        if self._status.keys() - self._standings.keys() and now >= self._ring_from:
+            self._read_ring(now)
+        for key, standing in self._standings.items():
+            if key in self._status:
+                self._update(standing, *self._status[key], now)
+        if now >= self._ring_from and any(self._is_doubtful(each, now) for each in self._standings.values()):
+            self._read_ring(now)
+
+    def recount(self) -> None:
+        """Write the counts that were left to the dispatcher so far."""
+        for standing in self._standings.values():
+            self._count(standing, standing.completed)
+
+    def look_closely(self) -> None:
+        """As `look`, but what stands in the ring is described whatever it costs: there is no later."""
+        for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
+            self._read_status()
+            self._read_ring(time.monotonic())
+            if all(standing.is_certain for standing in self._standings.values()):
+                return
+
+    def num_collectives(self, group: Group) -> int | None:
+        """How many collectives a group has made so far, as the ring's last entry of it says; slow."""
+        entries = json.loads(self._dump(True)).get("entries", [])
+        numbers = [entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == group.torch_name]
+        return max(numbers, default=None)
+
+    def _read_status(self) -> None:
+        status = self._dump(False)
+        if status == self._last_status:
+            return
+        self._last_status = status
+        self._status = {
+            key: (int(numbers["last_enqueued_collective"]), int(numbers["last_completed_collective"]))
+            for key, numbers in json.loads(status).get("pg_status", {}).items()
+            if int(numbers["last_enqueued_collective"]) > 0
+        }
+
+    def _update(self, standing: _Standing, enqueued: int, completed: int, now: float) -> None:
+        if (enqueued, completed) != (standing.enqueued, standing.completed):
+            standing.enqueued, standing.completed = enqueued, completed
+            standing.since, standing.is_certain = now, False
+            standing.wall_ns = time.time_ns() - native.now()
+            self._count(standing, completed)
+        if now - standing.rate_since >= _RATE_SECONDS:
+            self._rate(standing, now)
+
+    def _count(self, standing: _Standing, completed: int) -> None:
+        enqueued = max(standing.enqueued - standing.offset, 0)
+        completed = min(max(completed - standing.offset, 0), enqueued)
+        native.counts(self._handle, standing.group.slot, enqueued, completed)
+
+    def _rate(self, standing: _Standing, now: float) -> None:
+        """Take in what was done since the last time. Times without operations do not count, they may be of another
+        phase."""
+        done = standing.completed - standing.rate_completed
+        if standing.rate_since and done > 0:
+            self._learn(standing, done / (now - standing.rate_since))
+        standing.rate_since, standing.rate_completed = now, standing.completed
+
+    def _learn(self, standing: _Standing, rate: float) -> None:
+        """The baseline is the upper quartile: what the group does when all is well.
+
+        A job that crawls must not wear down the baseline that shows it: rates far below do not count, until they have
+        lasted for so long that they are what the group does now.
+        """
+        if rate < standing.baseline / _SLOW:
+            standing.num_slow += 1
+            if standing.num_slow < _LASTING * len(standing.rates):
+                return
+            standing.rates.clear()
+            standing.baseline, standing.num_slow = 0.0, 0
+        standing.num_slow = max(0, standing.num_slow - 1)
+        standing.rates.append(rate)
+        if len(standing.rates) >= _MIN_RATES:
+            rates = sorted(standing.rates)
+            standing.baseline = rates[len(rates) * 3 // 4]
+            native.baseline(self._handle, standing.group.slot, standing.baseline)
+
+    def _is_doubtful(self, standing: _Standing, now: float) -> bool:
+        if standing.is_certain:
+            return False
+        is_open = standing.completed < standing.enqueued
+        return now - standing.since >= (OPEN_SECONDS if is_open else self._idle_seconds)
+
+    def _read_ring(self, now: float) -> None:
+        before = self._status
+        newest: dict[str, Any] = {}
+        oldest_open: dict[str, Any] = {}
+        for entry in json.loads(self._dump(True)).get("entries", []):
+            if entry["is_p2p"]:
+                continue
+            key = str(entry["pg_id"])
+            newest[key] = entry
+            if not entry["retired"] and entry["state"] != "completed":
+                oldest_open.setdefault(key, entry)
+        taught = False
+        for key, entry in newest.items():
+            if key not in self._standings:
+                name, description = entry["process_group"]
+                group = self._groups.find(name, description, entry["profiling_name"].partition(":")[0])
+                self._standings[key] = _Standing(group, since=now)
+        self._read_status()
+        for key, standing in self._standings.items():
+            numbers = self._status.get(key)
+            if numbers is not None:
+                self._update(standing, *numbers, now)
+            if numbers != before.get(key):
+                continue  # it moves
+            standing.is_certain = True
+            if key in newest:
+                taught |= self._correct(standing, newest[key], oldest_open.get(key))
+        self._idle_seconds = _IDLE_SECONDS if taught else min(2 * self._idle_seconds, _MAX_IDLE_SECONDS)
+        self._ring_from = now + (time.monotonic() - now) / _RING_SHARE
+
+    def _correct(self, standing: _Standing, newest: Any, oldest_open: Any) -> bool:
+        """Set what the ring says of a group that stands still. Returns whether the offset was another one."""
+        group = standing.group
+        offset = standing.enqueued - newest["collective_seq_id"]
+        taught = bool(offset != standing.offset)
+        standing.offset = offset
+        if oldest_open is None:
+            self._count(standing, standing.enqueued)
+            operation = newest
+        else:
+            self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
+            operation = oldest_open
+        root = native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
+        native.describe(
+            self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, standing.wall_ns)
+        )
+        return taught
+
+
+def waiting_root(profiling_name: str, torch_name: str) -> int:
+    """The root, within the group, of a rooted operation that a thread waits in; NO_ROOT if none is found.
+
+    The recorder does not keep it. It is a variable of torch's function that called the operation, if Python did.
+    """
+    name = profiling_name.partition(":")[2]
+    variable = _ROOTS.get(name)
+    if variable is None:
+        return native.NO_ROOT
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == name and frame.f_code.co_filename.endswith(_TORCH_FUNCTIONS):
+                root = frame.f_locals.get(variable)
+                if isinstance(root, int) and getattr(frame.f_locals.get("group"), "group_name", "") == torch_name:
+                    return root
+            frame = frame.f_back
+    return native.NO_ROOT
+
+
+def _enter_ns(entry: Any, wall_ns: int) -> int:
+    """The recorder's clock is that of the wall, which may have been set since the operation was counted."""
+    entered: int = min(max(entry["time_created_ns"] - wall_ns, 1), native.now())
+    return entered

@@ -1,0 +1,19 @@
+"""Where the profiler plugin for NCCL is installed; docs/nccl.md says what it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._library import find_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def nccl_plugin_path() -> Path:
+    """The library that ``NCCL_PROFILER_PLUGIN`` has to name in the environment of every rank.
+
+    Raises:
+        ImportError: this installation has none.
+    """
+    return find_library("libnccl-profiler-tensorwire.so").resolve()

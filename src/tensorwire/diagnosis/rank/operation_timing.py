@@ -1,0 +1,344 @@
+"""Times every operation of torch.distributed on CPU tensors, while the agent asks for it.
+
+All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
+Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
+when an operation is entered and pass it on. A synchronous one they also wait for, as its caller is about to do; of
+others the future, or where there is none the end of wait(), tells when it is done.
+Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
+for gloo the Python binding has none.
+They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
+could go while the dispatcher is about to call it.
+
+Not seen: receiving from any source (nothing tells of its completion), operations on accelerators (their futures are
+complete once the kernel is launched; the NCCL plugin times those).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ..page import native
+from ..page.recorder_entries import signature
+from .process_groups import sequence_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..page.page import Control
+    from .flight_recorder import FlightRecorder
+    from .process_groups import Group, Groups, Pair
+
+
+class _Kind(NamedTuple):
+    operation: str
+    tensors: int  # which argument holds this rank's input, or what has its size
+    agrees: bool = True  # on dtype and number of elements
+    is_pairwise: bool = False  # P means nothing for it, see tensorwire.diagnosis.model.Timing
+    shares: tuple[int, ...] = ()  # arguments with what goes to and comes from each rank: P needs all to exchange some
+
+
+_KINDS: Final = {
+    "_allgather_base_": _Kind("all_gather_into_tensor", 1),
+    "_reduce_scatter_base_": _Kind("reduce_scatter_tensor", 1),
+    "allgather_": _Kind("all_gather", 1),
+    "allgather_coalesced_": _Kind("all_gather_coalesced", 1),
+    "allgather_into_tensor_coalesced_": _Kind("all_gather_into_tensor_coalesced", 1),
+    "allreduce_": _Kind("all_reduce", 0),
+    "allreduce_coalesced_": _Kind("all_reduce_coalesced", 0),
+    "alltoall_": _Kind("all_to_all", 1, agrees=False, shares=(0, 1)),
+    "alltoall_base_": _Kind("all_to_all_single", 1, agrees=False, shares=(3, 4)),
+    "barrier": _Kind("barrier", 0, agrees=False, is_pairwise=True),
+    "broadcast_": _Kind("broadcast", 0, is_pairwise=True),
+    "gather_": _Kind("gather", 1, is_pairwise=True),
+    "monitored_barrier_": _Kind("monitored_barrier", 0, agrees=False, is_pairwise=True),
+    "recv_": _Kind("recv", 0, is_pairwise=True),
+    "recv_any_source_": _Kind("", 0),  # only counted
+    "reduce_": _Kind("reduce", 0, is_pairwise=True),
+    "reduce_scatter_": _Kind("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": _Kind("reduce_scatter_tensor_coalesced", 1),
+    "scatter_": _Kind("scatter", 0, is_pairwise=True),
+    "send": _Kind("send", 0, is_pairwise=True),
+}
+_MAX_INFOS: Final = 4096
+_ROOTS: Final = ("root_rank", "dst", "src")
+_MESSAGES: Final = ("send", "recv")
+_UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A group, or a pair of ranks, while armed."""
+
+    slot: int
+    group: Group
+    pair: Pair | None = None
+    offset: int = 0  # what torch's numbers count besides collectives
+    counter: int | None = None  # where torch does not number the operations, and for pairs
+    window: range = range(0)  # sequences that are asked for
+    left: int = 0  # of them, still to complete
+
+    def next_sequence(self, before: int | None) -> int:
+        """Of an operation, from torch's number of the one before."""
+        if self.counter is None and before is not None:
+            return before - self.offset + 1
+        self.counter = (self.counter or 0) + 1
+        return self.counter
+
+
+@dataclass(slots=True)
+class _State:
+    control: Control
+    groups: dict[Any, _Timed] = field(default_factory=dict)  # by process group
+    pairs: dict[Any, _Timed] = field(default_factory=dict)  # by process group, source, destination
+    awaited: set[int] = field(default_factory=set)  # groups whose window is not over
+
+
+class Dispatcher:
+    """Arms and disarms the timing of this rank.
+
+    :meth:`follow` is for one thread; the rest runs in those that make operations, one at a time thanks to the GIL.
+    """
+
+    def __init__(self, handle: int, groups: Groups, recorder: FlightRecorder | None) -> None:
+        self._handle = handle
+        self._groups = groups
+        self._recorder = recorder
+        self._number = 0
+        self._state: _State | None = None
+        self._library: Any = None
+        self._lock = threading.Lock()
+
+    def follow(self, control: Control) -> None:
+        """Do what a request says, once."""
+        if control.number == self._number:
+            return
+        self._number = control.number
+        if control.num_rounds == 0:
+            self.disarm()
+            return
+        native.armed(self._handle, True, control.number)
+        self._state = _State(control, awaited=set() if control.forever else set(control.first))
+        self._register()
+
+    def disarm(self) -> None:
+        """Kernels go with the next operation."""
+        self._state = None
+        native.armed(self._handle, False, self._number)
+        if self._recorder is not None:
+            self._recorder.recount()
+
+    def _register(self) -> None:
+        import torch.distributed
+
+        with self._lock:
+            if self._library is not None:
+                return
+            key = torch._C.DispatchKey.BackendSelect
+            below = torch._C._dispatch_keyset_full_after(key)
+            library = torch.library.Library("c10d", "IMPL")
+            for name, kind in _KINDS.items():
+                packet = getattr(torch.ops.c10d, name, None)
+                if packet is not None:
+                    library.impl(name, self._kernel(packet.default, kind, below), "BackendSelect", with_keyset=True)
+            self._library = library
+
+    def _unregister(self) -> None:
+        with self._lock:
+            if self._library is not None and self._state is None:
+                self._library._destroy()
+                self._library = None
+
+    def _kernel(self, operator: Any, kind: _Kind, below: Any) -> Callable[..., Any]:
+        """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
+        import torch.distributed
+
+        names = [argument.name for argument in operator._schema.arguments]
+        group_at = names.index("process_group")
+        async_at = names.index("async_op") if "async_op" in names else len(names)
+        root_at = next((names.index(root) for root in _ROOTS if root in names), None)
+        redispatch = operator.redispatch
+        unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
+        describe = _Describer(kind)
+        is_message = kind.operation in _MESSAGES
+        is_unnumbered = kind.operation in _UNNUMBERED
+
+        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+            state = self._state
+            if state is None:
+                self._unregister()
+                return redispatch(keyset & below, *args, **kwargs)
+            timed: Any = None
+            before: int | None = None
+            token = sequence = 0
+            try:
+                tensors = _tensors(args[kind.tensors])
+                if not tensors or tensors[0].is_cpu:
+                    process_group = unbox_group(args[group_at])
+                    timed = owner = state.groups.get(process_group) or self._timed(state, process_group)
+                    before = sequence_number(process_group)
+                    root = native.NO_ROOT if root_at is None else args[root_at]
+                    if is_message:
+                        timed = self._pair(state, process_group, owner, kind.operation, root)
+                        root = owner.group.ranks[root] if owner.group.ranks else root
+                    if kind.operation:
+                        sequence = timed.next_sequence(before)
+                        token = native.enter(self._handle, timed.slot, describe(tensors, root, sequence, args))
+            except Exception:
+                token = 0
+            try:
+                result = redispatch(keyset & below, *args, **kwargs)
+            except BaseException:
+                if token:
+                    self._complete(state, timed, sequence, token)
+                raise
+            try:
+                if is_unnumbered and before is not None:
+                    owner.offset += sequence_number(process_group) - before
+                if token and len(args) > async_at and not args[async_at]:
+                    with suppress(Exception):  # the caller, who waits too, gets it again
+                        unbox_work(result[-1] if isinstance(result, tuple) else result).wait()
+                    self._complete(state, timed, sequence, token)
+                elif token:
+                    return self._await(result, functools.partial(self._complete, state, timed, sequence, token))
+            except Exception:
+                pass
+            return result
+
+        return kernel
+
+    def _timed(self, state: _State, process_group: Any) -> _Timed:
+        """The group, on its first operation while armed."""
+        group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
+        timed = state.groups[process_group] = _Timed(group.slot, group)
+        before = sequence_number(process_group)
+        if before is None:
+            timed.counter = 0
+        elif self._recorder is not None:
+            collectives = self._recorder.num_collectives(group)
+            if collectives is not None:
+                timed.offset = before - collectives
+        control = state.control
+        first = control.first.get(group.id, 1 if control.forever else None)
+        if first is not None:
+            timed.window = range(first, first + control.num_rounds)
+            timed.left = control.num_rounds
+            native.window(self._handle, timed.slot, first, control.num_rounds, control.forever)
+        return timed
+
+    def _pair(self, state: _State, process_group: Any, timed: _Timed, operation: str, peer: int) -> _Timed:
+        """The messages that go the same way between the same two ranks."""
+        own = process_group.rank()
+        source, target = (own, peer) if operation == "send" else (peer, own)
+        found = state.pairs.get((process_group, source, target))
+        if found is None:
+            pair = self._groups.pair(timed.group, source, target)
+            found = state.pairs[process_group, source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
+            native.window(self._handle, pair.slot, 1, state.control.num_rounds, True)
+        return found
+
+    def _await(self, result: Any, end: Callable[..., None]) -> Any:
+        """Have the operation's end noted. Returns what the operation is to return."""
+        from torch.distributed import Work
+
+        boxed = result[-1] if isinstance(result, tuple) else result
+        if boxed is None:  # it is over
+            end()
+            return result
+        work: Any = Work.unbox(boxed)
+        try:
+            future = work.get_future()
+        except RuntimeError:  # of gloo's works some have none: send, recv, reduce_scatter
+            watched = self._watch(work, end)
+            return (*result[:-1], watched) if isinstance(result, tuple) else watched
+        future.add_done_callback(end)
+        return result
+
+    def _watch(self, work: Any, end: Callable[..., None]) -> Any:
+        """A work in place of one without a future. It is over when somebody has waited for it."""
+        from torch._C._distributed_c10d import PythonCallbackWork
+
+        def wait(timeout: Any) -> bool:
+            try:
+                done: bool = work.wait(timeout) if timeout else work.wait()
+                return done
+            finally:
+                end()
+
+        return PythonCallbackWork(wait).boxed()
+
+    def _complete(self, state: _State, timed: _Timed, sequence: int, token: int, _: object = None) -> None:
+        now = time.monotonic_ns()
+        if timed.pair is not None:
+            timed.pair.completed = max(timed.pair.completed, sequence)
+        if state is not self._state:
+            if timed.pair is not None:  # of messages nothing else tells that they are over
+                native.counts(self._handle, timed.slot, sequence, sequence)
+            return
+        native.complete(self._handle, timed.slot, token, now)
+        if timed.left == 0:
+            return
+        if sequence in timed.window:
+            timed.left -= 1
+        elif sequence > timed.window.stop + 64:  # some were never seen
+            timed.left = 0
+        if timed.left == 0 and timed.group.id in state.awaited:
+            state.awaited.remove(timed.group.id)
+            if not state.awaited:
+                self.disarm()
+
+
+class _Describer:
+    """Makes OperationInfo of operations of one kind. Those made are kept: often only the number changes."""
+
+    def __init__(self, kind: _Kind) -> None:
+        import torch
+
+        self._code = native.OPERATIONS.index(kind.operation)
+        self._kind = kind
+        self._is_message = kind.operation in _MESSAGES  # sender and receiver have to agree
+        self._dtypes = {getattr(torch, name): code for code, name in enumerate(native.DTYPES) if hasattr(torch, name)}
+        self._infos: dict[tuple[Any, int, int], native.OperationInfo] = {}
+
+    def __call__(self, tensors: list[Any], root: int, sequence: int, args: tuple[Any, ...]) -> int:
+        """Address of what is good until the next call."""
+        first: Any = tensors[0] if tensors else None
+        dtype = None if first is None else first.dtype
+        numel = first.numel() if len(tensors) == 1 else sum(tensor.numel() for tensor in tensors)
+        info = self._infos.get((dtype, numel, root))
+        if info is None:
+            if len(self._infos) >= _MAX_INFOS:
+                self._infos.clear()
+            nbytes = 0 if first is None else numel * first.element_size()
+            info = self._infos[dtype, numel, root] = self._make(self._dtypes.get(dtype, 0), numel, nbytes, root)
+        info.sequence = sequence
+        if self._kind.shares:
+            info.pairwise = any(_is_partial(args[at]) for at in self._kind.shares)
+        return ctypes.addressof(info)
+
+    def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> native.OperationInfo:
+        agreed = (dtype, numel) if self._kind.agrees else (0, -1)
+        number = signature(0 if self._is_message else self._code, *agreed)
+        return native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
+
+
+def _is_partial(shares: list[Any]) -> bool:
+    """Whether a rank gives another nothing: neither then waits for the other. No shares are equal ones."""
+    return any(not (share if isinstance(share, int) else share.numel()) for share in shares)
+
+
+def _tensors(argument: Any) -> list[Any]:
+    """Of a tensor, a list of them, or a list of lists."""
+    if not isinstance(argument, list):
+        return [argument]
+    return list(_flat(argument)) if argument and isinstance(argument[0], list) else argument
+
+
+def _flat(lists: list[Any]) -> Iterator[Any]:
+    for inner in lists:
+        yield from inner

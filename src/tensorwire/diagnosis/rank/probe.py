@@ -1,0 +1,261 @@
+"""The probe of a rank: a frame in shared memory, and a thread that keeps it up to date.
+
+Nothing of it is on the path of an operation, until the agent asks for timing (operation_timing.py). Whatever
+fails in it costs the job a line on stderr and the probe, never the job.
+
+Environment:
+    RANK, WORLD_SIZE, LOCAL_RANK: as torchrun sets them; without RANK the probe waits for init_process_group.
+    TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: identity of the job and the generation of its ranks.
+    MASTER_ADDR, MASTER_PORT: identity of a job on several nodes (WORLD_SIZE above LOCAL_WORLD_SIZE) that has no run id.
+    TENSORWIRE_PROBE_DIR: the directory of the frames, instead of /dev/shm/tensorwire-<uid>/<run id>.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ..page import process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType, TracebackType
+
+TICK_SECONDS: Final = 0.05
+_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and a farewell is short
+_MAX_FAILURES: Final = 20  # ticks in a row that may fail before the probe gives up
+
+
+def attach() -> None:
+    """Let this process be seen. Never raises; does nothing where it was done before.
+
+    Call it before or after init_process_group, in a forked child again if that is a rank of its own.
+    """
+    global _probe
+    try:
+        if _probe is None or _probe.pid != os.getpid():
+            _probe = _Probe()
+            _probe.start()
+    except Exception as error:
+        _warn(error)
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Declare what this rank is doing instead of training ("checkpoint", "evaluation"); others wait for it in peace.
+
+    Args:
+        name: the first 23 bytes of it are shown. Phases may be nested; the inner one is shown.
+    """
+    phases = _phases
+    phases.append(name)
+    _show_phase()
+    try:
+        yield
+    finally:
+        phases.remove(name)
+        _show_phase()
+
+
+def say_farewell(text: str) -> None:
+    """Why this process ends, for the frame. The first reason given stays."""
+    if _probe is not None:
+        _probe.say_farewell(text)
+
+
+_probe: _Probe | None = None
+_phases: list[str] = []
+
+
+def _show_phase() -> None:
+    if _probe is not None:
+        _probe.show_phase(next(reversed(_phases), ""))  # in one step: other threads have phases too
+
+
+def _warn(error: BaseException) -> None:
+    text = " ".join(str(error).split())
+    with suppress(Exception):
+        print(f"tensorwire: the probe is off ({type(error).__name__}: {text})", file=sys.stderr, flush=True)
+
+
+class _Probe:
+    """All that is attached to this process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._handle: int | None = None
+        self._path: Path | None = None
+        self._last_hook = sys.excepthook
+        self._farewell = ""
+        self._looks: _Looks | None = None
+
+    def start(self) -> None:
+        sys.excepthook = self._excepthook
+        atexit.register(self._at_exit)
+        if "RANK" in os.environ:
+            self._create(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
+        threading.Thread(target=self._run, name="tensorwire probe", daemon=True).start()
+
+    def say_farewell(self, text: str) -> None:
+        self._farewell = self._farewell or text
+        if self._handle is not None and self.pid == os.getpid():
+            _native().farewell(self._handle, text.encode("utf-8", "replace"))
+
+    def show_phase(self, text: str) -> None:
+        if self._handle is not None:
+            _native().phase(self._handle, text.encode("utf-8", "replace"))
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        with suppress(Exception):
+            text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
+            self.say_farewell(" ".join(text.split()).removesuffix(":"))
+            if self._looks is not None and self.pid == os.getpid():
+                self._looks.look_closely()  # what this rank called last may be what it dies of
+        self._last_hook(kind, error, trace)
+
+    def _at_exit(self) -> None:
+        with suppress(Exception):
+            self.say_farewell("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
+
+    def _create(self, rank: int, world_size: int) -> None:
+        from ..node import stacks
+        from ..page import page
+
+        run_id = _run_id()
+        directory = page.job_directory(run_id)
+        page.make_directory(directory)
+        page.sweep(directory, before_ns=_start_ns(os.getppid()))
+        restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        path = page.frame_path(directory, rank, restart_count)
+        known = page.read_frame(path)
+        if known is None or not known.is_alive:  # what cannot be read is damaged
+            page.remove_frame(path)
+        local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
+        handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
+        self._handle, self._path = handle, path
+        with suppress(Exception):
+            stacks.listen(path)
+        self.show_phase(_phases[-1] if _phases else "")
+
+    def _run(self) -> None:
+        """The thread. It waits for torch instead of importing it: a script may do without."""
+        failures = 0
+        while self.pid == os.getpid() and failures < _MAX_FAILURES:
+            try:
+                self._tick()
+                failures = 0
+            except Exception as error:
+                failures += 1
+                if failures == _MAX_FAILURES:
+                    _warn(error)
+            time.sleep(TICK_SECONDS)
+
+    def _tick(self) -> None:
+        if self._handle is not None:
+            _native().tick(self._handle)
+        if self._looks is not None:
+            self._looks.look()
+            return
+        distributed = _initialized_distributed()
+        if distributed is None:
+            return
+        if self._handle is None:
+            self._create(distributed.get_rank(), distributed.get_world_size())
+        if self._handle is not None and self._path is not None:
+            self._looks = _Looks(self._handle, self._path)
+
+
+class _Looks:
+    """What the thread looks at once there are process groups."""
+
+    def __init__(self, handle: int, path: Path) -> None:
+        import torch._C._distributed_c10d as c10d
+
+        from ..page import worker_server
+        from .flight_recorder import FlightRecorder
+        from .operation_timing import Dispatcher
+        from .point_to_point import Messages
+        from .process_groups import Groups
+
+        self._directory = path.parent
+        self._lock = threading.Lock()
+        groups = Groups(handle)
+        recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
+        self._recorders = [
+            FlightRecorder(handle, groups, _dump(function)) for function in recorders.values() if function is not None
+        ]
+        self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
+        self._messages = Messages(handle, groups)
+        with suppress(OSError, RuntimeError, ImportError):
+            worker_server.start(path)
+            _native().set_flag(handle, _native().SOCKET, True)
+
+    def look(self) -> None:
+        from ..page.page import read_control
+
+        with self._lock:
+            for recorder in self._recorders:
+                recorder.look()
+            self._messages.look()
+        control = read_control(self._directory)
+        if control is not None:
+            self._dispatcher.follow(control)
+
+    def look_closely(self) -> None:
+        """In any thread, when the process is about to end."""
+        with self._lock:
+            for recorder in self._recorders:
+                recorder.look_closely()
+
+
+_DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+
+
+def _dump(function: Any) -> Any:
+    return lambda with_entries: function(with_entries, False)
+
+
+def _native() -> ModuleType:
+    from ..page import native
+
+    return native
+
+
+def _initialized_distributed() -> Any:
+    """torch.distributed once the process group is there; None before, and while torch is still being imported."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.__spec__, "_initializing", False):
+        return None
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed
+
+
+def _run_id() -> str:
+    """The launcher's id of the run; where it has none, one that its ranks share.
+
+    On several nodes, or where it is unknown on how many, that is the address at which they meet; on one, the launcher.
+    """
+    environment = os.environ
+    run_id = environment.get("TORCHELASTIC_RUN_ID", "")
+    if run_id not in ("", "none"):
+        return run_id
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    if address and port and int(environment.get("WORLD_SIZE") or 1) > int(environment.get("LOCAL_WORLD_SIZE") or 0):
+        return f"{address}:{port}"
+    parent = process.read_stat(os.getppid())
+    return f"run-{os.getppid()}-{parent.start_ticks if parent else 0}"
+
+
+def _start_ns(pid: int) -> int:
+    """When a process was started: the launcher of this job, and so whatever is older is of another one."""
+    stat = process.read_stat(pid)
+    return stat.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if stat else 0

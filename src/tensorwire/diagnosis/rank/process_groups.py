@@ -1,0 +1,81 @@
+"""The process groups of this rank, and their slots in its frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..page import native
+from ..page.recorder_entries import shown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(slots=True)
+class Group:
+    """A process group on one backend."""
+
+    id: int
+    slot: int  # -1: the frame has no room for it
+    name: str
+    ranks: Sequence[int]  # global ones, by their rank in the group; empty if torch does not tell
+    torch_name: str
+
+
+@dataclass(slots=True)
+class Pair:
+    """The messages that go the same way between the same two ranks."""
+
+    slot: int  # -1: the frame has no room for it
+    completed: int = 0  # the highest number of one, see tensorwire.diagnosis.page.page.Slot
+
+
+class Groups:
+    """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._pairs: dict[int, Pair] = {}
+
+    def find(self, torch_name: str, description: str, backend: str) -> Group:
+        """The group, from the names by which the Flight Recorder calls it."""
+        group = self._groups.get((torch_name, backend))
+        if group is None:
+            ranks = _ranks(torch_name)
+            # Ranks of one job may use one name for different groups; their members tell those apart.
+            identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
+            number = native.hash64(identity.encode()) or 1
+            name = shown_name(torch_name, description)
+            slot = native.slot(self._handle, number, name.encode(), len(ranks))
+            group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
+        return group
+
+    def pair(self, group: Group, source: int, target: int) -> Pair:
+        """The messages from one rank of a group to another."""
+        number = native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
+        pair = self._pairs.get(number)
+        if pair is None:
+            slot = native.pair(self._handle, number, group.name.encode())
+            pair = self._pairs[number] = Pair(slot)
+        return pair
+
+
+def _ranks(torch_name: str) -> list[int]:
+    import torch.distributed
+    from torch._C._distributed_c10d import _resolve_process_group
+
+    try:
+        group: Any = _resolve_process_group(torch_name)
+        return list(torch.distributed.get_process_group_ranks(group))
+    except (KeyError, RuntimeError, ValueError):  # destroyed meanwhile
+        return []
+
+
+def sequence_number(process_group: Any) -> Any:
+    """torch's number of the group's last operation; None where the backend keeps none."""
+    try:
+        return process_group._get_sequence_number_for_group()
+    except RuntimeError:
+        return None

@@ -1,0 +1,1 @@
+"""What runs once per job: observations from all nodes in, findings out."""

@@ -1,0 +1,132 @@
+"""What the analyzer keeps in its directory: findings, a recording, and the present state for those who look at it.
+
+    findings.jsonl       a line for each finding when it comes up, and again with its stacks
+    recording.jsonl.gz   what was seen, for `tensorwire report` and for analyzing it again, see :mod:`recording`
+    state.json           what was seen last and what is found in it, always whole
+
+The first two are moved to a name with .1 when they have grown, so the directory stays bounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from ...errors import CorruptDataError
+from ..model import Code, Finding, Level
+from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
+from .time_share import TimeShare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model import Observation
+
+FINDINGS: Final = "findings.jsonl"
+RECORDING: Final = "recording.jsonl.gz"
+STATE: Final = "state.json"
+_MAX_FINDINGS_NBYTES = 16 << 20
+_MAX_STATE_NBYTES = 1 << 30
+_MAX_SHARE = 0.05  # of the time goes into writing: of very large jobs less is kept
+_VERSION = 1
+
+
+class Journal:
+    """Writes to a directory, which is made if it is not there. For one thread.
+
+    Nothing is ever half written: the state is replaced whole, the others grow by whole lines.
+
+    Raises OSError, here and below, if the directory cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
+        self._recorder = Recorder(directory / RECORDING)
+        self._logged: dict[tuple[object, ...], int] = {}
+        self._due = 0.0
+        self._share = TimeShare(_MAX_SHARE)
+
+    def write(self, observation: Observation, findings: list[Finding]) -> None:
+        """Take what was seen and found, once a second."""
+        self._log(findings)
+        start = time.monotonic()
+        if start >= self._due:
+            self._recorder.write(observation)
+            self._write_state(observation, findings)
+            end = time.monotonic()
+            self._due = end + self._share.rest_after(end - start)
+
+    def add_stack(self, rank: int, text: str) -> None:
+        """Take what the analyzer was given of a rank's stack."""
+        self._recorder.add_stack(rank, text)
+
+    def close(self) -> None:
+        self._recorder.close()
+
+    def _log(self, findings: list[Finding]) -> None:
+        present = {finding.identity(): len(finding.stacks) for finding in findings}
+        news = [finding for finding in findings if self._logged.get(finding.identity()) != len(finding.stacks)]
+        if not news:
+            self._logged = present
+            return
+        path = self._directory / FINDINGS
+        if path.exists() and path.stat().st_size > _MAX_FINDINGS_NBYTES:
+            path.replace(path.with_name(path.name + ".1"))
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        lines = [json.dumps({"at": stamp, **dataclasses.asdict(finding)}) + "\n" for finding in news]
+        with path.open("ab", buffering=0) as file:
+            append_whole(file, "".join(lines).encode())
+        self._logged = present
+
+    def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
+        told = [dataclasses.asdict(finding) for finding in findings]
+        state = {"version": _VERSION, **encode_observation(observation, {}), "findings": told}
+        path = self._directory / STATE
+        new = path.with_suffix(".json.new")
+        new.write_text(json.dumps(state, separators=(",", ":")), encoding="utf-8")
+        os.replace(new, path)  # noqa: PTH105 - the name that says what it does
+
+
+def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
+    """What the analyzer that writes to `directory` saw last.
+
+    Raises:
+        CorruptDataError: the file is not one of this version's analyzer.
+        OSError: there is none.
+    """
+    path = directory / STATE
+    with path.open("rb") as file:
+        data = file.read(_MAX_STATE_NBYTES)
+    try:
+        state: dict[str, Any] = json.loads(data)
+        if state["version"] != _VERSION:
+            raise ValueError("the version is not one of this release")
+        observation = decode_observation(state, {})
+        findings = [_finding(entry) for entry in state["findings"]]
+    except NO_JSON_OF_OURS as error:
+        message = f"expected the state of an analyzer of this version: {error}"
+        raise CorruptDataError(message, file=path, advice="start the analyzer again, with this tensorwire") from None
+    return observation, findings
+
+
+def _finding(entry: dict[str, Any]) -> Finding:
+    code, level = entry["code"], entry["level"]
+    if code not in get_args(Code) or level not in get_args(Level):
+        raise ValueError("no code or level of a finding")
+    return Finding(
+        code,
+        level,
+        float(entry["time"]),
+        [int(rank) for rank in entry["suspects"]],
+        [[int(rank) for rank in side] for side in entry["sides"]],
+        str(entry["communicator"]),
+        str(entry["summary"]),
+        [str(fact) for fact in entry["evidence"]],
+        float(entry["confidence"]),
+        int(entry["victims"]),
+        {int(rank): str(text) for rank, text in entry["stacks"].items()},
+    )

@@ -1,0 +1,220 @@
+"""Recordings: what the analyzer saw of a job, to be analyzed again.
+
+A recording is lines of JSON, compressed with gzip. The first names format and version. Each of the others is an
+observation, its nodes as :mod:`encoding` reports what changed on them since the line before, or a stack. So a replay
+sees what an analyzer behind a network saw: times to a microsecond, CPU times to 10 ms.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ...errors import CorruptDataError, FormatError
+from ..analyzer import Analyzer
+from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
+from ..protocol.encoding import Decoder, Encoder, from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from io import FileIO
+    from pathlib import Path
+    from types import TracebackType
+
+    from ..model import Finding
+
+_FORMAT: Final = {"format": "tensorwire recording", "version": 1}
+_MAX_NBYTES = 64 << 20
+_MAX_LINE_NBYTES = 256 << 20  # the first line of the largest job
+_MAX_SECONDS = 1e10  # no machine is up for three hundred years
+_LEVEL = 6
+
+NO_JSON_OF_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of JSON that says something else than it should."""
+
+
+class Recorder:
+    """Writes a recording, as a context manager or until `close`. For one thread.
+
+    What is written stays readable up to its last line if the process dies. A line that the disk has no room for is
+    missing, and nothing else. Past `max_nbytes` the file is moved to
+    `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, *, max_nbytes: int = _MAX_NBYTES) -> None:
+        self._path = path
+        self._max_nbytes = max_nbytes
+        self._begin()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, observation: Observation) -> None:
+        """Add what changed since the last observation."""
+        if self._raw.closed:  # it could not be begun anew
+            self._begin()
+        elif self._raw.tell() > self._max_nbytes:
+            with suppress(OSError):
+                self.close()
+            self._begin()
+        self._line(encode_observation(observation, self._encoders))
+
+    def add_stack(self, rank: int, text: str) -> None:
+        """Add what the analyzer was given of a rank's stack."""
+        self._line({"rank": rank, "stack": text})
+
+    def close(self) -> None:
+        try:
+            if not self._raw.closed:
+                self._append(self._packer.flush())
+        finally:
+            self._raw.close()
+
+    def _begin(self) -> None:
+        if self._path.exists():
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._encoders: dict[str, Encoder] = {}
+        self._raw = self._path.open("xb", buffering=0)
+        # gzip with neither the name nor the time of the file: the same observations make the same bytes.
+        self._packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS | 16)
+        try:
+            self._line(_FORMAT)
+        except OSError:
+            self._raw.close()
+            self._path.unlink()
+            raise
+
+    def _line(self, entry: dict[str, Any]) -> None:
+        packer = self._packer.copy()  # what is not written was never compressed
+        data = packer.compress(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+        self._append(data + packer.flush(zlib.Z_SYNC_FLUSH))
+        self._packer = packer
+
+    def _append(self, data: bytes) -> None:
+        try:
+            append_whole(self._raw, data)
+        except OSError:
+            self._encoders.clear()  # the next line has to stand on its own
+            raise
+
+
+def append_whole(file: FileIO, data: bytes) -> None:
+    """All of it or nothing. Raises OSError."""
+    start = file.tell()
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        file.truncate(start)
+        file.seek(start)
+        raise
+
+
+def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
+    """The observations of a recording, each with what an analyzer finds in it and all before.
+
+    A recording that breaks off, because its writer died, ends with its last whole line.
+
+    Raises:
+        CorruptDataError: the file is not a recording of this version, or is damaged.
+        OSError: it cannot be read.
+    """
+    analyzer = Analyzer(thresholds)
+    decoders: dict[str, Decoder] = {}
+    number = 0
+    try:
+        for number, line in enumerate(_lines(path), 1):
+            entry = json.loads(line)
+            if number == 1:
+                if entry != _FORMAT:
+                    raise ValueError("the first line is not that of a recording of this version")
+            elif "stack" in entry:
+                analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
+            else:
+                observation = decode_observation(entry, decoders)
+                yield observation, analyzer.update(observation)
+        if number == 0:
+            raise ValueError("it is empty")
+    except FormatError:
+        raise
+    except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
+        message = f"expected a recording of a job, line {max(number, 1)} is none: {error}"
+        raise CorruptDataError(message, file=path, advice="record it again, with this tensorwire") from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path, "rb") as file:
+        while True:
+            try:
+                line = file.readline(_MAX_LINE_NBYTES)
+            except EOFError:
+                return
+            if not line.endswith(b"\n"):
+                if len(line) == _MAX_LINE_NBYTES:
+                    raise ValueError("it is longer than any job needs")
+                return
+            yield line
+
+
+def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -> dict[str, Any]:
+    """As JSON. `encoders` are those of the nodes so far, and are kept up to date; {} for an observation by itself."""
+    parts = _by_node(observation)
+    for name in encoders.keys() - parts.keys():
+        del encoders[name]
+    return {
+        "time": observation.time,
+        "run": observation.run_id,
+        "world_size": observation.world_size,
+        "silent_nodes": observation.silent_nodes,
+        "nodes": {name: to_json(encoders.setdefault(name, Encoder()).report(part)) for name, part in parts.items()},
+    }
+
+
+def _by_node(observation: Observation) -> dict[str, Observation]:
+    """What each node reports of it: its ranks, and the connections of these."""
+    ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
+    for number, rank in observation.ranks.items():
+        ranks[rank.node][number] = rank
+    edges: dict[str, list[Edge]] = defaultdict(list)
+    for edge in observation.edges:
+        if edge.rank in observation.ranks:
+            edges[observation.ranks[edge.rank].node].append(edge)
+    time, run_id, world_size = observation.time, observation.run_id, observation.world_size
+    return {name: Observation(time, run_id, world_size, part, edges[name]) for name, part in ranks.items()}
+
+
+def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
+    """The inverse. Of what is none it raises one of NO_JSON_OF_OURS."""
+    time, world_size = float(entry["time"]), int(entry["world_size"])
+    if not 0 <= time < _MAX_SECONDS or not 0 <= world_size <= MAX_RANKS:
+        raise ValueError("no time or size of a job")
+    ranks: dict[int, Rank] = {}
+    edges: list[Edge] = []
+    for name in decoders.keys() - entry["nodes"].keys():
+        del decoders[name]
+    for name, report in entry["nodes"].items():
+        decoder = decoders.setdefault(name, Decoder())
+        decoder.apply(from_json(report))
+        ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
+        edges += decoder.edges()
+    return Observation(
+        time,
+        str(entry["run"]),
+        world_size,
+        ranks,
+        edges,
+        [str(name) for name in entry["silent_nodes"]],
+    )

@@ -1,0 +1,1 @@
+"""Other codecs behind one interface, for ``tensorwire bench`` and for benchmarks/."""

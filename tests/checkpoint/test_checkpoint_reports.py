@@ -1,0 +1,170 @@
+"""verify, inspect, diff and progress: what they say is so."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorwire.checkpoint import (
+    compress_checkpoint,
+    decompress_checkpoint,
+    diff,
+    inspect,
+    save_file,
+    transcode_checkpoint,
+    verify,
+)
+from tests.support.checkpoint_models import (
+    SHARD,
+    container,
+    random_bytes,
+    read_header,
+    tree_hashes,
+    weights,
+    write_model,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_verify(model: Path, packed: Path) -> None:
+    report = verify(packed)
+    assert (report.ok, report.kind, report.exact) == (True, "compressed", True)
+    assert report.num_files == len(tree_hashes(model))
+    assert report.num_tensors == 12
+    assert verify(packed / SHARD).ok
+    plain = verify(model)
+    assert (plain.ok, plain.kind, plain.exact) == (True, "plain", False)
+
+
+def test_verify_lists_every_damaged_tensor(packed: Path) -> None:
+    path = packed / SHARD
+    data = bytearray(path.read_bytes())
+    offset = 8 + int.from_bytes(data[:8], "little")
+    names = ["model.layers.0.mlp._up_proj", "model.layers.0.mlp.scales", "model.layers.0.attn._weight_tensorwire"]
+    header = read_header(path)
+    for name in names[1:]:
+        data[offset + header[name]["data_offsets"][1] - 100] ^= 4
+    path.write_bytes(data)
+    (packed / "tokenizer.json").write_text("changed")
+    (packed / "empty.txt").unlink()
+    config = json.loads((packed / "config.json").read_bytes())
+    (packed / "config.json").write_text(json.dumps(config))
+    report = verify(packed)
+    assert not report.ok
+    found = {(problem.file, problem.tensor, problem.kind) for problem in report.problems}
+    assert found == {
+        (SHARD, "model.layers.0.mlp.scales", "CorruptDataError"),
+        (SHARD, "model.layers.0.attn.weight", "CorruptDataError"),
+        ("tokenizer.json", None, "CorruptDataError"),
+        ("empty.txt", None, "FileNotFoundError"),
+        ("config.json", None, "CorruptDataError"),
+    }
+
+
+def test_files_that_the_manifest_does_not_know(packed: Path, model: Path, tmp_path: Path) -> None:
+    (packed / "vae" / "notes.txt").write_text("later")
+    assert verify(packed).ignored == ("vae/notes.txt",)
+    assert decompress_checkpoint(packed, tmp_path / "back").ignored == ("vae/notes.txt",)
+    assert tree_hashes(tmp_path / "back") == tree_hashes(model)
+
+
+def test_inspect(model: Path, packed: Path) -> None:
+    report = inspect(packed)
+    assert (report.kind, report.restorable, len(report.files)) == ("compressed", True, 3)
+    assert report.metadata == {"format": "pt"}
+    tensors = {tensor.name: tensor for tensor in report.tensors}
+    assert len(tensors) == 12
+    tensor = tensors["model.layers.0.mlp.up_proj.weight"]
+    assert (tensor.dtype, tensor.shape, tensor.file, tensor.profile) == ("BF16", (96, 192), SHARD, "fast")
+    assert tensor.stored_nbytes < tensor.nbytes == 2 * 96 * 192
+    values = np.frombuffer(weights(96 * 192, 0), np.uint16)
+    counts = np.bincount(values >> 7 & 255, minlength=256)
+    assert tensor.exponent_counts == tuple(counts.tolist())
+    shares = counts[counts > 0] / counts.sum()
+    assert tensor.exponent_entropy == pytest.approx(-(shares * np.log2(shares)).sum())
+    assert tensor.rest_bits == pytest.approx(8, abs=0.1)
+    assert tensor.exponent_bits is not None
+    assert tensor.exponent_bits + tensor.rest_bits == pytest.approx(16 / tensor.ratio)
+    assert sum((tensor.num_blocks or {}).values()) >= 1
+    plain = tensors["model.layers.0.mlp.scales"]
+    assert (plain.profile, plain.num_blocks, plain.ratio, plain.exponent_counts) == (None, None, 1.0, None)
+    report = inspect(model / SHARD)
+    assert (report.kind, report.restorable, report.ratio) == ("plain", False, 1.0)
+    assert {t.name: t.exponent_counts for t in report.tensors} == {
+        t.name: t.exponent_counts for t in inspect(packed / SHARD).tensors
+    }
+
+
+def test_diff_counts(tmp_path: Path) -> None:
+    base = np.frombuffer(weights(70_000, 1), np.uint16).copy()
+    packed = np.frombuffer(random_bytes(3000, 2), np.uint8).copy()
+    changed, repacked = base.copy(), packed.copy()
+    changed[[7, 500, 69_999]] ^= 0x8000
+    repacked[100] ^= 0x11  # both of the two numbers in a byte
+    same = ("same", "F32", (2000,), weights(2000, 9, "F32"))
+    nan = ("nan", "F32", (2,), b"\xff\xff\xff\xff\x00\x00\x00\x80")
+    a = [same, nan, ("w", "BF16", (700, 100), base.tobytes()), ("f4", "F4", (6000,), packed.tobytes())]
+    a += [("gone", "U8", (3,), b"123"), ("shape", "U8", (2, 3), b"123456"), ("dtype", "I8", (2,), b"12")]
+    b = [same, nan, ("w", "BF16", (700, 100), changed.tobytes()), ("f4", "F4", (6000,), repacked.tobytes())]
+    b += [("new", "U8", (5,), b"12345"), ("shape", "U8", (3, 2), b"123456"), ("dtype", "U8", (2,), b"12")]
+    (tmp_path / "a").write_bytes(container(a))
+    (tmp_path / "b").write_bytes(container(b[::-1]))
+    compress_checkpoint(tmp_path / "b", tmp_path / "c", profile="compact")
+    for other in ("b", "c"):
+        report = diff(tmp_path / "a", tmp_path / other)
+        assert not report.equal
+        assert report.num_equal == 2
+        assert report.num_different_elements == 5
+        found = {t.name: (t.status, t.numel, t.num_different, t.first_different) for t in report.tensors}
+        assert found == {
+            "w": ("changed", 70_000, 3, 7),
+            "f4": ("changed", 6000, 2, 200),
+            "gone": ("removed", 3, 3, None),
+            "new": ("added", 5, 5, None),
+            "shape": ("retyped", 6, 6, None),
+            "dtype": ("retyped", 2, 2, None),
+        }
+    assert diff(tmp_path / "b", tmp_path / "c").equal
+
+
+def test_diff_of_directories(model: Path, packed: Path, tmp_path: Path) -> None:
+    report = diff(model, packed)
+    assert (report.equal, report.num_equal, report.files) == (True, 12, ())
+    write_model(tmp_path / "other", num_shards=2)
+    (tmp_path / "other" / "tokenizer.json").write_text("other")
+    (tmp_path / "other" / "new.txt").write_text("new")
+    report = diff(packed, tmp_path / "other")
+    assert (report.equal, report.tensors, report.files) == (False, (), ("new.txt", "tokenizer.json"))
+
+
+def test_progress_reaches_the_end(model: Path, packed: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int, str]] = []
+    record = lambda *call: calls.append(call)  # noqa: E731
+    total = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+    for operation in (
+        lambda: compress_checkpoint(model, tmp_path / "x", progress=record),
+        lambda: decompress_checkpoint(packed, tmp_path / "y", progress=record),
+        lambda: transcode_checkpoint(packed, tmp_path / "z", profile="enec", progress=record),
+        lambda: verify(packed, progress=record),
+    ):
+        calls.clear()
+        operation()
+        assert calls[-1][:2] == (total, total)
+        assert [call[0] for call in calls] == sorted(call[0] for call in calls)
+        assert {call[2] for call in calls} == set(tree_hashes(model))
+
+
+def test_a_shard_of_a_saved_file_in_a_directory(tmp_path: Path) -> None:
+    """A directory without a manifest is verified and inspected file by file."""
+    root = tmp_path / "root"
+    root.mkdir()
+    save_file({"a.weight": np.zeros((64, 64), np.float32)}, root / "model.safetensors")
+    assert (verify(root).ok, verify(root).kind, verify(root).exact) == (True, "compressed", False)
+    assert inspect(root).tensors[0].num_blocks == {"constant": 1}
+    with pytest.raises(ValueError, match=r"tensorwire\.json"):
+        decompress_checkpoint(root, tmp_path / "back")

@@ -1,0 +1,490 @@
+"""Kills, full disks and second writers: nothing half-made appears under the final name, and the next run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
+from tensorwire.checkpoint.storage import files
+from tensorwire.checkpoint.storage import staging as workplace_module
+from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Runs one operation and kills itself where it is told to.
+KILLED = """
+    import os, signal, sys
+    from tensorwire import checkpoint
+    from tensorwire.checkpoint import conversion, osio, transfer, workplace, writer
+
+    action, src, dst, stage, count, force = sys.argv[1:]
+    remaining = int(count)
+
+    def before(owner, name):
+        original = getattr(owner, name)
+        def wrapper(*arguments, **options):
+            global remaining
+            remaining -= 1
+            if remaining < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **options)
+        setattr(owner, name, wrapper)
+
+    def after(owner, name):
+        original = getattr(owner, name)
+        def wrapper(*arguments, **options):
+            global remaining
+            result = original(*arguments, **options)
+            remaining -= 1
+            if remaining < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+        setattr(owner, name, wrapper)
+
+    when, _, what = stage.partition(" ")
+    owner, _, name = what.rpartition(".")
+    place = eval(owner)
+    {"before": before, "after": after}[when](place, name)
+    getattr(checkpoint, f"{action}_checkpoint")(src, dst, force=force == "True")
+"""
+
+STAGES = [
+    ("after workplace.Workplace._acquire", 0),
+    ("after workplace.Workplace._open_journal", 0),
+    *(("before files.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
+    *(("before files.OutputFile.sync", count) for count in (1, 2, 4)),
+    *(("before workplace.Workplace.record", count) for count in (0, 1, 2)),
+    *(("after workplace.Workplace.record", count) for count in (0, 1, 2)),
+    ("before conversion.Conversion.write_manifest", 0),
+    ("after conversion.Conversion.write_manifest", 0),
+    ("before workplace.Workplace.commit", 0),
+    ("before workplace._replace", 0),
+]
+LATE_STAGES = [
+    ("after workplace._exchange", 0),
+    ("after workplace._replace", 0),
+    ("after workplace.Workplace.commit", 0),
+]
+
+
+def run_killed(action: str, src: Path, dst: Path, stage: str, count: int, *, force: bool = False) -> None:
+    """Run an operation in a process that kills itself; fail if it lives on."""
+    arguments = [action, str(src), str(dst), stage, str(count), str(force)]
+    code = textwrap.dedent(KILLED)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "model"
+    write_model(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def packed(model: Path) -> Path:
+    compress_checkpoint(model, model.parent / "packed")
+    return model.parent / "packed"
+
+
+@pytest.mark.parametrize(("stage", "count"), STAGES)
+def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
+    run_killed("compress", model, tmp_path / "x", stage, count)
+    assert not (tmp_path / "x").exists()
+    report = compress_checkpoint(model, tmp_path / "x")
+    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+    num_resumed = sum(file.resumed for file in report.files)
+    if stage == "after workplace.Workplace.record":
+        assert num_resumed == count + 1
+    if stage in ("before workplace.Workplace.commit", "before conversion.Conversion.write_manifest"):
+        assert num_resumed == 3
+
+
+@pytest.mark.parametrize(("stage", "count"), [stage for stage in STAGES if "manifest" not in stage[0]])
+def test_killed_while_decompressing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
+    run_killed("decompress", packed, tmp_path / "x", stage, count)
+    assert not (tmp_path / "x").exists()
+    decompress_checkpoint(packed, tmp_path / "x")
+    assert tree_hashes(tmp_path / "x") == tree_hashes(model)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize(("stage", "count"), [*STAGES, *LATE_STAGES])
+def test_killed_while_replacing(model: Path, packed: Path, tmp_path: Path, stage: str, count: int) -> None:
+    """With force the old checkpoint is there, whole, until the new one is."""
+    dst = tmp_path / "x"
+    write_model(tmp_path / "other", num_shards=1)
+    compress_checkpoint(tmp_path / "other", dst)
+    old, new = tree_hashes(dst), tree_hashes(packed)
+    run_killed("compress", model, dst, stage, count, force=True)
+    assert tree_hashes(dst) == (new if (stage, count) in LATE_STAGES else old)
+    compress_checkpoint(model, dst, force=True)
+    assert tree_hashes(dst) == new
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "x"]
+
+
+@pytest.mark.parametrize(("name", "is_new"), [("dst.rename(old)", False), ("new.rename(dst)", True)])
+def test_killed_where_directories_cannot_be_swapped(
+    model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_new: bool
+) -> None:
+    """Without an atomic exchange there is a moment between two renames; the next run sets it right."""
+    dst = tmp_path / "x"
+    shutil.copytree(packed / "vae", dst)
+    old = tree_hashes(dst)
+    monkeypatch.setattr(workplace_module, "_exchange", lambda a, b: False)
+    rename = Path.rename
+    calls = []
+
+    class Killed(BaseException):
+        pass
+
+    def killed(path: Path, target: Path) -> Path:
+        result = rename(path, target)
+        calls.append(path)
+        if len(calls) == (2 if is_new else 1):
+            raise Killed
+        return result
+
+    monkeypatch.setattr(Path, "rename", killed)
+    monkeypatch.setattr(workplace_module.Workplace, "__exit__", lambda self, *error: os.close(self._lock))
+    with pytest.raises(Killed):
+        compress_checkpoint(model, dst, force=True)
+    monkeypatch.undo()
+    with pytest.raises(FileExistsError):
+        compress_checkpoint(model, dst)
+    assert tree_hashes(dst) == (tree_hashes(packed) if is_new else old), name
+    monkeypatch.setattr(workplace_module, "_exchange", lambda a, b: False)
+    compress_checkpoint(model, dst, force=True)
+    assert tree_hashes(dst) == tree_hashes(packed)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("change", ["profile", "source", "touch", "cut", "gone", "added"])
+def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str) -> None:
+    """Finished shards are used again only if neither they nor what they were made from have changed."""
+    source, dst = tmp_path / "model", tmp_path / "x"
+    shutil.copytree(model, source)
+    run_killed("compress", source, dst, "before workplace.Workplace.commit", 0)
+    shard = source / "model-00001-of-00002.safetensors"
+    result = tmp_path / "x.partial" / "result"
+    num_resumed, profile = 3, "fast"
+    if change == "profile":
+        num_resumed, profile = 0, "enec"
+    elif change == "source":
+        status = shard.stat()
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+        os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+        num_resumed = 2
+    elif change == "touch":
+        shard.touch()
+    elif change == "cut":
+        os.truncate(result / shard.name, 1000)
+        num_resumed = 2
+    elif change == "gone":
+        shutil.rmtree(source / "vae")
+        num_resumed = 2
+    else:
+        (result / "stray").mkdir()
+        (result / "stray" / "file").write_text("not ours")
+    report = compress_checkpoint(source, dst, profile=profile)  # type: ignore[arg-type]
+    assert sum(file.resumed for file in report.files) == num_resumed
+    compress_checkpoint(source, tmp_path / "expected", profile=profile)  # type: ignore[arg-type]
+    assert tree_hashes(dst) == tree_hashes(tmp_path / "expected")
+    decompress_checkpoint(dst, tmp_path / "back")
+    assert tree_hashes(tmp_path / "back") == tree_hashes(source)
+
+
+def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) -> None:
+    run_killed("compress", model, tmp_path / "x", "before workplace.Workplace.commit", 0)
+    journal = tmp_path / "x.partial" / "journal.jsonl"
+    lines = journal.read_bytes()
+    for cut, num_resumed in (
+        (lines[:-10], 2),
+        (lines + b'{"path": "con', 3),
+        (lines[:20], 0),
+        (b"\0\0\0", 0),
+        (b"", 0),
+    ):
+        saved = tmp_path / "saved"
+        shutil.copytree(tmp_path / "x.partial", saved)
+        journal.write_bytes(cut)
+        report = compress_checkpoint(model, tmp_path / "x")
+        assert sum(file.resumed for file in report.files) == num_resumed
+        assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+        shutil.rmtree(tmp_path / "x")
+        saved.rename(tmp_path / "x.partial")
+
+
+def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
+    source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
+    compress_checkpoint(source, tmp_path / "expected")
+    for stage, count in (("before files.OutputFile.sync", 1), ("before workplace._replace", 0)):
+        run_killed("compress", source, dst, stage, count)
+        assert not dst.exists()
+    compress_checkpoint(source, dst)
+    assert dst.read_bytes() == (tmp_path / "expected").read_bytes()
+
+
+def test_nothing_is_overwritten_without_force(model: Path, packed: Path, tmp_path: Path) -> None:
+    file, directory, link = tmp_path / "file", tmp_path / "directory", tmp_path / "link"
+    file.write_text("mine")
+    directory.mkdir()
+    link.symlink_to("nowhere")
+    for dst in (file, directory, link):
+        for source in (model, model / "model-00001-of-00002.safetensors"):
+            with pytest.raises(FileExistsError):
+                compress_checkpoint(source, dst)
+        with pytest.raises(FileExistsError):
+            decompress_checkpoint(packed, dst)
+    assert file.read_text() == "mine"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["directory", "file", "link"]
+    for dst in (file, directory, link):
+        compress_checkpoint(model, dst, force=True)
+        assert not dst.is_symlink()
+        assert tree_hashes(dst) == tree_hashes(packed)
+    source = model / "model-00001-of-00002.safetensors"
+    compress_checkpoint(source, directory, force=True)
+    assert verify(directory).ok
+    assert directory.is_file()
+
+
+def test_a_partial_path_that_is_not_ours(model: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "x.partial"
+    partial.mkdir()
+    (partial / "mine").write_text("mine")
+    with pytest.raises(FileExistsError, match="not made by tensorwire"):
+        compress_checkpoint(model, tmp_path / "x", force=True)
+    assert (partial / "mine").read_text() == "mine"
+    shutil.rmtree(partial)
+    partial.write_text("mine")
+    with pytest.raises(FileExistsError):
+        compress_checkpoint(model, tmp_path / "x", force=True)
+
+
+def test_a_second_writer_is_told(model: Path, packed: Path, tmp_path: Path) -> None:
+    inside, release = threading.Event(), threading.Event()
+
+    def wait(done: int, total: int, path: str) -> None:
+        inside.set()
+        assert release.wait(30)
+
+    first = threading.Thread(target=compress_checkpoint, args=(model, tmp_path / "x"), kwargs={"progress": wait})
+    first.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(BlockingIOError, match="another process") as caught:
+            compress_checkpoint(model, tmp_path / "x", force=True)
+        assert caught.value.filename == str(tmp_path / "x")
+    finally:
+        release.set()
+        first.join()
+    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+
+
+def test_many_writers_leave_one_whole_result(tmp_path: Path) -> None:
+    """Writers that race for the same name, over and over: each fails with a named error or succeeds."""
+    path = tmp_path / "x"
+    tensors = {"w": np.frombuffer(weights(20_000, 1, "F32"), np.float32)}
+
+    def work() -> int:
+        num_written = 0
+        for _ in range(30):
+            with contextlib.suppress(BlockingIOError):
+                save_file(tensors, path)
+                num_written += 1
+        return num_written
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(writer.result() for writer in [pool.submit(work) for _ in range(4)]) > 0
+    assert (load_file(path)["w"] == tensors["w"]).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_reader_of_progress_may_stop_it(model: Path, packed: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int, path: str) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress_checkpoint(model, tmp_path / "x", progress=stop)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.partial"]
+    assert any(file.resumed for file in compress_checkpoint(model, tmp_path / "x").files)
+    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(root)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield root
+    subprocess.run(["umount", str(root)], check=True)
+
+
+def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
+    write_model(tmp_path / "model", width=800)
+    with pytest.raises(OSError, match="No space left") as caught:
+        compress_checkpoint(tmp_path / "model", small_disk / "x")
+    assert caught.value.errno == errno.ENOSPC
+    assert str(caught.value.filename).startswith(str(small_disk / "x.partial"))
+    assert not (small_disk / "x").exists()
+    with pytest.raises(OSError, match="No space left"):
+        save_file({"w": np.random.default_rng(1).random(500_000)}, small_disk / "y")
+    assert not (small_disk / "y").exists()
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    compress_checkpoint(tmp_path / "model", small_disk / "x")
+    assert verify(small_disk / "x").ok
+    assert [entry.name for entry in small_disk.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("nbytes", [0, 1000, 40_000, 150_000])
+def test_no_space_left(model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """As on a full disk: so many bytes are written, the last of them by a short write, then none."""
+    real = os.pwrite
+    remaining = 0
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        nonlocal remaining
+        if remaining == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real(fd, data[:remaining], offset)
+        remaining -= done
+        return done
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    for operation in (
+        lambda: compress_checkpoint(model, tmp_path / "x"),
+        lambda: save_file({"w": np.random.default_rng(1).random(500_000)}, tmp_path / "y"),
+    ):
+        remaining = nbytes
+        with pytest.raises(OSError, match="No space left") as caught:
+            operation()
+        assert caught.value.errno == errno.ENOSPC
+        assert str(caught.value.filename).startswith((str(tmp_path / "x.partial"), str(tmp_path / "y.partial")))
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "y").exists()
+    monkeypatch.undo()
+    compress_checkpoint(model, tmp_path / "x")
+    assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
+
+
+def test_an_error_of_writing_back_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reports a failed write-back once, perhaps to the sync in the background."""
+    monkeypatch.setattr(files, "_FLUSH_NBYTES", 50_000)
+    real = os.fdatasync
+
+    def fail(fd: int) -> None:
+        monkeypatch.setattr(os, "fdatasync", real)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    (tmp_path / "a").write_bytes(container(layer(0, 1)))
+    with pytest.raises(OSError, match="error") as caught:
+        compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(tmp_path / "b.partial" / "result"))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    """A quota: writing fails in the middle of a file."""
+    (tmp_path / "a").write_bytes(container([*layer(0, 1, 300)]))
+    code = """
+        import resource, sys
+        from tensorwire import checkpoint
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            checkpoint.compress_checkpoint(sys.argv[1], sys.argv[2])
+        except OSError as error:
+            print(error.errno, error.filename)
+    """
+    arguments = [str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == [str(errno.EFBIG), str(tmp_path / "b.partial" / "result")]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+UNPRIVILEGED = """
+    import os, sys
+    from tensorwire.checkpoint import compress_checkpoint
+
+    if os.geteuid() == 0:  # may do anything
+        os.setuid(65534)
+    try:
+        compress_checkpoint(sys.argv[1], sys.argv[2])
+    except PermissionError as error:
+        print(error.filename)
+"""
+
+
+def test_no_permission() -> None:
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is its owner's alone
+        root = Path(name)
+        root.chmod(0o755)
+        source, locked, free = root / "a.safetensors", root / "locked", root / "free"
+        source.write_bytes(container(layer(0, 1)))
+        source.chmod(0o444)
+        locked.mkdir()
+        locked.chmod(0o555)
+        free.mkdir()
+        free.chmod(0o777)
+
+        def refused(dst: Path) -> str:
+            arguments = [sys.executable, "-c", textwrap.dedent(UNPRIVILEGED), str(source), str(dst)]
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.strip()
+
+        assert refused(free / "x") == ""
+        assert refused(locked / "x") == str(locked / "x.partial")
+        source.chmod(0)
+        assert refused(free / "y") == str(source)
+        assert sorted(path.name for path in root.rglob("*")) == ["a.safetensors", "free", "locked", "x"]
+
+
+def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        compress_checkpoint(model, tmp_path / "none" / "x")
+    with pytest.raises(FileNotFoundError):
+        compress_checkpoint(tmp_path / "none", tmp_path / "x")
+
+
+def test_journal_lines_say_what_was_done(model: Path, tmp_path: Path) -> None:
+    run_killed("compress", model, tmp_path / "x", "before workplace.Workplace.commit", 0)
+    lines = [json.loads(line) for line in (tmp_path / "x.partial" / "journal.jsonl").read_text().splitlines()]
+    assert lines[0].keys() >= {"format", "version", "writer", "action", "profile", "src"}
+    hashes = tree_hashes(model)
+    assert {line["path"]: line["entry"]["sha256"] for line in lines[1:]} == {
+        name: digest for name, digest in hashes.items() if name.endswith(".safetensors")
+    }

@@ -1,0 +1,447 @@
+"""Checkpoints that are damaged, hostile, or not for us: refused with a reason, and no harm done."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorwire.checkpoint import (
+    compress_checkpoint,
+    decompress_checkpoint,
+    load_file,
+    transcode_checkpoint,
+    verify,
+)
+from tensorwire.checkpoint.directory import manifest as manifest_module
+from tensorwire.checkpoint.directory.config_and_index import Shard, new_index
+from tensorwire.checkpoint.directory.manifest import Manifest, ManifestFile, load_object, parse_manifest
+from tensorwire.checkpoint.directory.paths import MANIFEST_NAME, is_plain_relative
+from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, UnsupportedVersionError
+from tests.support.checkpoint_models import SHARD, container, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def edit_manifest(root: Path, change: Callable[[dict[str, Any]], object], *, sign: bool = True) -> None:
+    """Change a manifest, with a checksum that is right again."""
+    body = json.loads((root / "tensorwire.json").read_bytes())
+    del body["checksum"]
+    change(body)
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    body["checksum"] = hashlib.sha256(canonical.encode()).hexdigest() if sign else "0" * 64
+    (root / "tensorwire.json").write_text(json.dumps(body))
+
+
+def test_damage_leaves_nothing_behind(packed: Path, tmp_path: Path) -> None:
+    path = packed / SHARD
+    data = bytearray(path.read_bytes())
+    data[-10_000] ^= 1
+    path.write_bytes(data)
+    for operation in (
+        lambda dst: decompress_checkpoint(packed, dst),
+        lambda dst: transcode_checkpoint(packed, dst, profile="enec"),
+        lambda dst: decompress_checkpoint(packed / SHARD, dst),
+    ):
+        with pytest.raises(FormatError) as caught:
+            operation(tmp_path / "x")
+        assert caught.value.file == path
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
+
+
+def test_no_flipped_bit_passes_verify(packed: Path) -> None:
+    generator = np.random.default_rng(1)
+    for name in (SHARD, "tensorwire.json", "config.json", "tokenizer.json"):
+        path = packed / name
+        whole = path.read_bytes()
+        for position in generator.integers(0, len(whole), 60):
+            data = bytearray(whole)
+            data[position] ^= 1 << int(generator.integers(8))
+            path.write_bytes(data)
+            assert not verify(packed).ok, (name, position)
+        path.write_bytes(whole)
+    assert verify(packed).ok
+
+
+EVIL_PATHS = [
+    "../x",
+    "/x",
+    "a/../../x",
+    "a//b",
+    "./a",
+    "a/.",
+    "",
+    "..",
+    "a\0b",
+    "a\\b",
+    "C:/x",
+    "c:x",
+    "x" * 5000,
+    "a/",
+]
+
+
+@pytest.mark.parametrize("path", [*EVIL_PATHS, "\ud800", 5, None])
+def test_hostile_paths_in_a_manifest(packed: Path, tmp_path: Path, path: Any) -> None:
+    edit_manifest(packed, lambda body: body["files"][0].update(path=path))
+    with pytest.raises(CorruptDataError):
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
+    assert not verify(packed).ok
+
+
+def _swap(body: dict[str, Any]) -> None:
+    """Give two shards each other's records."""
+    a, b = (file for file in body["files"] if file["path"].startswith("model-"))
+    a["header"], b["header"] = b["header"], a["header"]
+
+
+def _edit(kind: str, /, **changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda body: next(file for file in body["files"] if file["kind"] == kind).update(changes)
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "blamed"),
+    [
+        (lambda body: body.update(format="other"), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(version=1), UnsupportedVersionError, MANIFEST_NAME),
+        (lambda body: body.pop("profile"), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body.update(files={}), CorruptDataError, MANIFEST_NAME),
+        (lambda body: body["files"].append(body["files"][0]), CorruptDataError, MANIFEST_NAME),
+        (
+            lambda body: body["files"].append({**body["files"][0], "path": "config.json/x"}),
+            CorruptDataError,
+            MANIFEST_NAME,
+        ),
+        (
+            lambda body: body["files"].append({**body["files"][0], "path": "tensorwire.json"}),
+            CorruptDataError,
+            MANIFEST_NAME,
+        ),
+        (lambda body: body["files"].append(5), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", kind="other"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", nbytes=-1), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", nbytes=1.5), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", sha256="0"), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", extra=1), CorruptDataError, MANIFEST_NAME),
+        (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
+        (_edit("replaced", content="%%%"), CorruptDataError, "config.json"),
+        (_edit("replaced", content=_pack(b"{}")), CorruptDataError, "config.json"),
+        (_edit("replaced", content=_pack(b"{}")[:-8]), CorruptDataError, "config.json"),
+        (_edit("safetensors", header=_pack(b"{}")), CorruptDataError, SHARD),
+        (_edit("safetensors", header=_pack(b"nothing")), CorruptDataError, SHARD),
+        (_edit("safetensors", header=_pack(bytes(200_000_000))), LimitExceededError, SHARD),
+        (_edit("safetensors", sha256="0" * 64), CorruptDataError, SHARD),
+        (_edit("safetensors", nbytes=5), CorruptDataError, SHARD),
+        (_swap, CorruptDataError, SHARD),
+    ],
+)
+def test_hostile_manifests(
+    packed: Path,
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], object],
+    error: type[FormatError],
+    blamed: str,
+) -> None:
+    edit_manifest(packed, change)
+    with pytest.raises(error):
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    problem = verify(packed).problems[0]
+    assert (problem.kind, problem.file) == (error.__name__, blamed)
+    assert blamed in problem.message
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"format":1,"format":1}', b"\xff\xfe", b"[" * 200_000, b"1e9"])
+def test_manifests_that_are_none(packed: Path, tmp_path: Path, content: bytes) -> None:
+    (packed / "tensorwire.json").write_bytes(content)
+    with pytest.raises(CorruptDataError):
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert not verify(packed).ok
+
+
+def test_a_manifest_that_is_too_large(packed: Path, tmp_path: Path) -> None:
+    with (packed / "tensorwire.json").open("ab") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(LimitExceededError):
+        decompress_checkpoint(packed, tmp_path / "x")
+
+
+def test_a_manifest_that_would_be_too_large(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be decompressed again is not made, and no file more is coded once that is known."""
+    compress_checkpoint(model, tmp_path / "x")
+    limit = (tmp_path / "x" / MANIFEST_NAME).stat().st_size
+    monkeypatch.setattr(manifest_module, "MAX_JSON_NBYTES", limit)
+    compress_checkpoint(model, tmp_path / "y")
+    assert verify(tmp_path / "y").ok
+    seen: list[str] = []
+    for smaller, options in ((limit - 1, {}), (limit - 1, {"dry_run": True}), (100, {})):
+        seen.clear()
+        monkeypatch.setattr(manifest_module, "MAX_JSON_NBYTES", smaller)
+        with pytest.raises(LimitExceededError, match=f"at most {smaller} bytes") as caught:
+            compress_checkpoint(model, tmp_path / "z", progress=lambda done, total, path: seen.append(path), **options)
+        assert str(caught.value.file).startswith(str(model))
+        assert not (tmp_path / "z").exists()
+    assert set(seen) == {"assets/deep/image.png"}
+
+
+def test_a_manifest_with_a_wrong_checksum(packed: Path, tmp_path: Path) -> None:
+    edit_manifest(packed, lambda _: None, sign=False)
+    with pytest.raises(CorruptDataError, match="checksum"):
+        decompress_checkpoint(packed, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        *(json.dumps({"weight_map": {"a": path}}) for path in EVIL_PATHS),
+        '{"weight_map": {"a": "x", "a": "x"}}',
+        '{"weight_map": []}',
+        '{"weight_map": {"a": 1}}',
+        "{}",
+        "[]",
+        "{",
+    ],
+)
+def test_hostile_indexes(model: Path, tmp_path: Path, index: str) -> None:
+    (model / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CorruptDataError) as caught:
+        compress_checkpoint(model, tmp_path / "x")
+    assert caught.value.file == model / "model.safetensors.index.json"
+    assert not (tmp_path / "x").exists()
+
+
+def test_name_collisions(tmp_path: Path) -> None:
+    data = weights(5000, 1)
+    (tmp_path / "a").write_bytes(
+        container([("m.a", "BF16", (5000,), data), ("m._a_tensorwire", "BF16", (5000,), data)])
+    )
+    with pytest.raises(ValueError, match="_a_tensorwire"):
+        compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    # Without its tensor such a name is one like others.
+    (tmp_path / "a").write_bytes(container([("m._a_tensorwire", "BF16", (5000,), data)]))
+    compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    decompress_checkpoint(tmp_path / "b", tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == (tmp_path / "a").read_bytes()
+
+
+def test_a_source_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(container([("w", "BF16", (9_000_000,), weights(9_000_000, 1))]))
+
+    def touch(done: int, total: int, name: str) -> None:
+        if 0 < done < total:
+            with path.open("r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                file.write(b"!")
+
+    with pytest.raises(OSError, match="changed while it was read"):
+        compress_checkpoint(path, tmp_path / "b", progress=touch)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_places_that_would_endanger_the_source(model: Path, packed: Path, tmp_path: Path) -> None:
+    for dst in (model, model / "inside", tmp_path, tmp_path / "x" / ".." / "model"):
+        with pytest.raises(ValueError, match="lie in each other"):
+            compress_checkpoint(model, dst, force=True)
+    with pytest.raises(ValueError, match="lie in each other"):
+        decompress_checkpoint(packed / SHARD, packed / SHARD, force=True)
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "model.ckpt"])
+def test_pickles_are_refused_with_a_way_out(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / name).write_bytes(b"PK")
+    for source in (root, root / name):
+        with pytest.raises(ValueError, match=r"safetensors\.torch\.save_file"):
+            compress_checkpoint(source, tmp_path / "packed")
+
+
+def test_a_directory_without_models_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "README.md").write_text("nothing")
+    for operation in (
+        lambda: compress_checkpoint(tmp_path / "root", tmp_path / "x"),
+        lambda: verify(tmp_path / "root"),
+    ):
+        with pytest.raises(ValueError, match=r"no \.safetensors file"):
+            operation()
+
+
+def test_links_to_directories_are_refused(model: Path, tmp_path: Path) -> None:
+    (model / "link").symlink_to(tmp_path, target_is_directory=True)
+    with pytest.raises(ValueError, match="link to a directory"):
+        compress_checkpoint(model, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_links_to_directories_in_a_compressed_directory_are_refused(packed: Path, tmp_path: Path) -> None:
+    (packed / "link").symlink_to(tmp_path, target_is_directory=True)
+    for operation in (
+        lambda: decompress_checkpoint(packed, tmp_path / "x"),
+        lambda: transcode_checkpoint(packed, tmp_path / "x", profile="enec"),
+        lambda: verify(packed),
+    ):
+        with pytest.raises(ValueError, match=r"link. is a link to a directory"):
+            operation()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
+
+
+@pytest.mark.parametrize("name", [SHARD, "tokenizer.json"])
+def test_a_directory_in_the_place_of_a_listed_file(packed: Path, tmp_path: Path, name: str) -> None:
+    (packed / name).unlink()
+    (packed / name).mkdir()
+    for operation in (
+        lambda: decompress_checkpoint(packed, tmp_path / "x"),
+        lambda: transcode_checkpoint(packed, tmp_path / "x", profile="enec"),
+    ):
+        with pytest.raises(IsADirectoryError) as caught:
+            operation()
+        assert caught.value.filename == str(packed / name)
+        assert not (tmp_path / "x").exists()
+    problem = verify(packed).problems[0]
+    assert (problem.kind, problem.file) == ("IsADirectoryError", name)
+
+
+def test_a_directory_is_no_file(packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        load_file(packed)
+    assert caught.value.filename == str(packed)
+    (packed / MANIFEST_NAME).unlink()
+    (packed / MANIFEST_NAME).mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert caught.value.filename == str(packed / MANIFEST_NAME)
+
+
+def test_what_is_no_file_is_refused(model: Path, tmp_path: Path) -> None:
+    os.mkfifo(model / "pipe")
+    with pytest.raises(ValueError, match="neither a file nor a directory"):
+        compress_checkpoint(model, tmp_path / "packed")
+    (model / "pipe").unlink()
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(OSError, match="regular"):
+        compress_checkpoint(tmp_path / "pipe.safetensors", tmp_path / "packed")
+    (model / "broken").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        compress_checkpoint(model, tmp_path / "packed")
+
+
+@pytest.mark.parametrize("name", ["back\\slash", os.fsdecode(b"\xff")])
+def test_names_that_a_manifest_cannot_hold_are_refused(model: Path, tmp_path: Path, name: str) -> None:
+    (model / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="rename"):
+        compress_checkpoint(model, tmp_path / "packed")
+
+
+def test_compressing_twice_names_transcode(model: Path, packed: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="transcode"):
+        compress_checkpoint(packed, tmp_path / "twice")
+    with pytest.raises(ValueError, match="transcode"):
+        compress_checkpoint(packed / SHARD, tmp_path / "twice")
+    (packed / "tensorwire.json").unlink()
+    with pytest.raises(ValueError, match="transcode"):
+        compress_checkpoint(packed, tmp_path / "twice")
+    (packed / "config.json").unlink()
+    with pytest.raises(ValueError, match="transcode"):
+        compress_checkpoint(packed, tmp_path / "twice")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model", "packed"]
+
+
+def test_what_is_not_compressed_is_not_decompressed(model: Path, tmp_path: Path) -> None:
+    for source in (model, model / SHARD):
+        with pytest.raises(ValueError, match=r"not .*compressed"):
+            decompress_checkpoint(source, tmp_path / "back")
+        with pytest.raises(ValueError, match=r"not .*compressed"):
+            transcode_checkpoint(source, tmp_path / "back", profile="enec")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model"]
+
+
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+names = st.text(max_size=8) | st.sampled_from(["../x", "/x", "a/../x", "a\\b", "c:x", "a", "a/b", MANIFEST_NAME])
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | names,
+    lambda values: st.lists(values, max_size=4) | st.dictionaries(names, values, max_size=4),
+    max_leaves=8,
+)
+
+
+def _sign(body: dict[str, Any]) -> bytes:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**body, "checksum": hashlib.sha256(canonical.encode()).hexdigest()}).encode()
+
+
+@patient
+@given(st.data())
+def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
+    """A valid one with members replaced, added and removed, and its checksum made right again."""
+    files = (
+        ManifestFile("a.safetensors", "safetensors", 5, "0" * 64, header="AA=="),
+        ManifestFile("config.json", "replaced", 5, "1" * 64, content="AA==", stored_sha256="2" * 64),
+        ManifestFile("b/c", "copied", 0, "3" * 64),
+    )
+    body = json.loads(Manifest("fast", files).dump())
+    del body["checksum"]
+    for _ in range(data.draw(st.integers(0, 3))):
+        listed = body.get("files") if isinstance(body.get("files"), list) else []
+        target = data.draw(st.sampled_from([body, *(file for file in listed if isinstance(file, dict))]))
+        key = data.draw(st.sampled_from(sorted(target)) | names if target else names)
+        if data.draw(st.booleans()):
+            target[key] = data.draw(json_values)
+        else:
+            target.pop(key, None)
+    try:
+        manifest = parse_manifest(_sign(body))
+    except FormatError:
+        return
+    assert [file.as_json() for file in manifest.files] == body["files"]
+    assert all(is_plain_relative(file.path) for file in manifest.files)
+
+
+@patient
+@given(
+    st.binary(max_size=40)
+    | st.builds(lambda value: json.dumps(value).encode(), json_values)
+    | st.builds(
+        lambda weight_map, rest: json.dumps({**rest, "weight_map": weight_map}).encode(),
+        st.dictionaries(names, names, max_size=4) | json_values,
+        st.dictionaries(names | st.just("metadata"), json_values, max_size=3),
+    ),
+    st.dictionaries(names, st.builds(Shard, st.frozensets(names, max_size=3), st.integers(0)), max_size=3),
+)
+def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> None:
+    try:
+        index = new_index(data, shards)
+    except FormatError:
+        return
+    weight_map = json.loads(data)["weight_map"]
+    assert all(is_plain_relative(path) for path in weight_map.values())
+    if index is not None:
+        assert weight_map.items() <= load_object(index)["weight_map"].items()
+
+
+@pytest.mark.parametrize("depth", [900, *range(930, 1001), 100_000])
+def test_deep_json_is_refused(depth: int) -> None:
+    nested = b'"x":' + b"[" * depth + b"]" * depth
+    for operation in (
+        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":0,%b}' % nested),
+        lambda: new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)}),
+    ):
+        with contextlib.suppress(FormatError):
+            operation()

@@ -1,0 +1,187 @@
+"""Tensors of more than one window, and, slow, of more than memory should hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, verify
+from tensorwire.checkpoint.storage.pipeline import WINDOW_NBYTES, plan_windows
+from tests.support.checkpoint_models import Entry, container, random_bytes, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def large_entries() -> list[Entry]:
+    """Tensors of several windows that shrink and that do not, and small ones between them."""
+    odd = 2 * WINDOW_NBYTES + 12_345
+    return [
+        ("a.small", "F32", (700,), weights(700, 1, "F32")),
+        ("b.random", "U8", (odd,), random_bytes(odd, 2)),
+        ("c.large", "BF16", (odd,), weights(odd, 3)),
+        ("d.random", "F64", (WINDOW_NBYTES // 8,), random_bytes(WINDOW_NBYTES, 4)),
+        ("e.scalar", "I64", (), bytes(8)),
+        ("f.window", "F16", (WINDOW_NBYTES // 2,), weights(WINDOW_NBYTES // 2, 5, "F16")),
+        ("g.small", "BF16", (3000,), weights(3000, 6)),
+    ]
+
+
+def test_tensors_of_several_windows(tmp_path: Path) -> None:
+    source = tmp_path / "a"
+    entries = large_entries()
+    source.write_bytes(container(entries))
+    report = compress_checkpoint(source, tmp_path / "b")
+    assert report.files[0].num_compressed == 3
+    decompress_checkpoint(tmp_path / "b", tmp_path / "c")
+    assert (tmp_path / "c").read_bytes() == source.read_bytes()
+    loaded = load_file(tmp_path / "b", threads=3)
+    assert {name: array.tobytes() for name, array in loaded.items()} == {entry[0]: entry[3] for entry in entries}
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [0],
+        [5, 0, WINDOW_NBYTES, 0, 7],
+        [WINDOW_NBYTES - 1, 1, 1],
+        [3 * WINDOW_NBYTES + 1, 2, WINDOW_NBYTES + 1],
+        [MIB] * 20,
+    ],
+)
+def test_windows_cover_everything_once(sizes: list[int]) -> None:
+    windows = list(plan_windows(sizes))
+    pieces = [piece for window in windows for piece in window]
+    assert all(sum(piece.stop - piece.start for piece in window) <= WINDOW_NBYTES for window in windows)
+    covered = [0] * len(sizes)
+    order = []
+    for piece in pieces:
+        assert piece.start == covered[piece.tensor]
+        assert piece.stop == sizes[piece.tensor] or (piece.stop - piece.start) % MIB == 0
+        covered[piece.tensor] = piece.stop
+        order.append(piece.tensor)
+    assert covered == sizes
+    assert order == sorted(order)
+    assert set(order) == set(range(len(sizes)))
+
+
+def write_sparse(path: Path, entries: list[tuple[str, str, int]]) -> None:
+    """A file of vectors (name, dtype, size in MiB): zeros, with islands of weights at both ends and in the middle."""
+    sizes = {"BF16": 2, "F32": 4, "U8": 1}
+    island = np.frombuffer(weights(3 * MIB, 1), np.uint8).tobytes()
+    header = container([(name, dtype, (mib * MIB // sizes[dtype],), b"") for name, dtype, mib in entries])
+    text = header[8:].decode()
+    position = 0
+    for _, _, mib in entries:
+        text = text.replace('"data_offsets": [0, 0]', f'"data_offsets": [{position}, {position + mib * MIB}]', 1)
+        position += mib * MIB
+    raw = text.encode()
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        start = file.tell()
+        file.truncate(start + position)
+        for _, _, mib in entries:
+            for at in (0, mib * MIB // 2 + 1, (mib - 6) * MIB):
+                file.seek(start + at)
+                file.write(island)
+            start += mib * MIB
+
+
+@pytest.mark.slow
+def test_peak_memory(tmp_path: Path) -> None:
+    """Far less than a GiB, whatever the size of model and tensor."""
+    write_sparse(tmp_path / "a", [("large", "BF16", 1500), ("other", "F32", 300), ("small", "U8", 20)])
+    code = """
+        import os, resource, sys
+        from tensorwire import checkpoint
+        os.chdir(sys.argv[1])
+        checkpoint.compress_checkpoint("a", "b", threads=4)
+        checkpoint.transcode_checkpoint("b", "c", profile="compact", threads=4)
+        checkpoint.decompress_checkpoint("c", "d", threads=4)
+        assert checkpoint.verify("b", threads=4).ok
+        checkpoint.inspect("b", threads=4)
+        assert checkpoint.diff("b", "d", threads=4).equal
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
+    assert subprocess.run(["cmp", tmp_path / "a", tmp_path / "d"], check=False).returncode == 0
+    assert int(done.stdout) * 1024 < 700 * MIB
+
+
+@pytest.mark.slow
+def test_memory_of_many_tensors(tmp_path: Path) -> None:
+    """What a tensor takes of memory, however small it is, as docs/checkpoints.md says."""
+    code = """
+        import os, pathlib, sys
+        from tensorwire import checkpoint
+        os.chdir(sys.argv[1])
+        {
+            "compress": lambda: checkpoint.compress_checkpoint("a", "b"),
+            "decompress": lambda: checkpoint.decompress_checkpoint("b", "c"),
+            "verify": lambda: checkpoint.verify("b"),
+            "load": lambda: checkpoint.load_file("b"),
+            "inspect a plain file": lambda: checkpoint.inspect("a"),
+        }[sys.argv[2]]()
+        # Unlike ru_maxrss this knows nothing of the process that started us.
+        print(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    """
+    few, many = 10_000, 40_000
+    for number in (few, many):
+        (tmp_path / str(number)).mkdir()
+        entries = [(f"model.layers.{i}.weight", "U8", (1,), b"1") for i in range(number)]
+        (tmp_path / str(number) / "a").write_bytes(container(entries))
+    for operation in ("compress", "decompress", "verify", "load", "inspect a plain file"):
+        peaks = []
+        for number in (few, many):
+            arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / str(number)), operation]
+            done = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
+            peaks.append(int(done.stdout) * 1024)
+        nbytes = (peaks[1] - peaks[0]) / (many - few)
+        assert 100 < nbytes < (1000 if "plain" in operation else 3000), operation
+
+
+@pytest.mark.slow
+def test_a_tensor_beyond_4_gib(tmp_path: Path) -> None:
+    mib = 4500
+    write_sparse(tmp_path / "a", [("large", "BF16", mib)])
+    compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").stat().st_size < 100 * MIB
+    report = verify(tmp_path / "b")
+    assert report.ok
+    assert report.exact
+    island = weights(3 * MIB, 1)
+    with open_file(tmp_path / "b") as file:
+        view = file.get_slice("large")
+        start = (mib - 6) * MIB // 2
+        assert view[start : start + 3 * MIB].tobytes() == island
+        assert not view[start - 1000 : start].view(np.uint16).any()
+    decompress_checkpoint(tmp_path / "b", tmp_path / "c")
+    assert subprocess.run(["cmp", tmp_path / "a", tmp_path / "c"], check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_thousands_of_flips_in_a_large_file(tmp_path: Path) -> None:
+    entries = [("w", "BF16", (5 * MIB,), weights(5 * MIB, 1)), ("r", "U8", (MIB,), random_bytes(MIB, 2))]
+    entries += [(f"norm.{i}", "F32", (100 + i,), weights(100 + i, i, "F32")) for i in range(50)]
+    (tmp_path / "a").write_bytes(container(entries))
+    compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    generator = np.random.default_rng(11)
+    nbytes = (tmp_path / "b").stat().st_size
+    with (tmp_path / "b").open("r+b") as file:
+        for position in [*generator.integers(0, nbytes, 2000), *generator.integers(0, 20_000, 1000)]:
+            mask = 1 << int(generator.integers(8))
+            original = os.pread(file.fileno(), 1, int(position))
+            os.pwrite(file.fileno(), bytes([original[0] ^ mask]), int(position))
+            assert not verify(tmp_path / "b").ok, position
+            os.pwrite(file.fileno(), original, int(position))
+    assert verify(tmp_path / "b").ok

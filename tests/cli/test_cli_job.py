@@ -1,0 +1,470 @@
+"""watch, diagnose and report: what they print of a job, where, and their exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+import os
+import re
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import pytest
+from rich.console import Console
+from tensorwire.diagnosis.service.service.recording import Recorder
+
+from tensorwire.cli import job, main, sources
+from tensorwire.cli.screen import draw
+from tensorwire.diagnosis import model
+from tensorwire.diagnosis.report import History
+from tensorwire.diagnosis.report.codes import MEANINGS
+from tests.support.fake_job import hang, not_entered, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOTICE = dataclasses.replace(
+    not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
+)
+HEALTHY = [hang(seconds=12)]
+HUNG = [hang()[24:], [not_entered()]]
+
+
+class FakeJob:
+    """Shows its observations one after another, then the last one again and again."""
+
+    def __init__(self, observations: list[model.Observation], findings: list[model.Finding]) -> None:
+        last = observations[-1]
+        later = (dataclasses.replace(last, time=last.time + i) for i in itertools.count(1))
+        self.observations = itertools.chain(observations, later)
+        self.findings = findings
+        self.thresholds: model.Thresholds | None = None
+        self.interrupt_after: int | None = None
+        self.num_looks = 0
+        self.num_looks_until_stacks = 0
+        self.closed = False
+
+    @property
+    def awaits_stacks(self) -> bool:
+        return self.num_looks < self.num_looks_until_stacks
+
+    def poll(self) -> tuple[model.Observation, list[model.Finding]]:
+        self.num_looks += 1
+        if self.num_looks == self.interrupt_after:
+            raise KeyboardInterrupt
+        observation = next(self.observations)
+        return observation, [finding for finding in self.findings if finding.time <= observation.time]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
+    """A list: the commands open the job that a test puts into it."""
+    jobs: list[FakeJob] = []
+
+    @contextmanager
+    def open_job(
+        directory: Path | None, analyzer_directory: Path | None, thresholds: model.Thresholds
+    ) -> Iterator[tuple[FakeJob, Path]]:
+        jobs[0].thresholds = thresholds
+        yield jobs[0], Path("a-job")
+        jobs[0].closed = True
+
+    monkeypatch.setattr(sources, "open_job", open_job)
+    monkeypatch.setattr(sources, "_INTERVAL_SECONDS", 0.01)
+    yield jobs
+    assert jobs[0].closed
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "diagnose")
+    assert (code, err) == (3, "")
+    lines = out.splitlines()
+    finding = not_entered()
+    assert lines[0] == f"TW-H1 not-entered hang: {finding.summary}"
+    assert lines[1] == "  finding, confidence 95%"
+    assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
+    at = lines.index("  stack of rank 2:")
+    assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
+    stuck = ["in", "all_reduce", "#121", "of", "default_pg"]
+    rows = [line.split() for line in lines if "all_reduce #121 of default_pg " in line]
+    assert rows[0] == ["not", *stuck, "1", "14", "s", "2"]
+    assert rows[1] == ["waits", *stuck, "3", "14", "s", "0-1,", "3"]
+    assert lines[-1] == "a-job: 4 ranks, 4 running"
+
+
+def test_diagnose_looks_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    assert run(capsys, "diagnose")[0] == 3
+    assert opened[0].num_looks == 3, "one look without the finding, two with it"
+
+
+def test_diagnose_of_a_healthy_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    code, out, err = run(capsys, "diagnose", "--for", "0.05")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "no finding"
+
+
+def test_a_wait_that_is_no_hang_yet(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(hang()[24:25], []))
+    code, out, _ = run(capsys, "diagnose", "--for", "0", "--hang-seconds", "45")
+    assert code == 0
+    last = out.splitlines()[-1]
+    assert last == "no finding: the longest wait is 12 s, a hang is one of more than 45 s (--hang-seconds)"
+
+
+def timed(observations: list[model.Observation]) -> list[model.Observation]:
+    """The same while ranks time their operations."""
+    for observation in observations:
+        for rank in observation.ranks.values():
+            rank.armed = True
+    return observations
+
+
+@pytest.mark.parametrize("command", [["diagnose"], ["report", "-o", "x.html"]])
+def test_an_answer_that_is_due_is_waited_for(
+    opened: list[FakeJob],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    slow = dataclasses.replace(not_entered(time=1014.0), code="TW-S1", summary="rank 2 comes late")
+    opened.append(FakeJob(timed(hang(seconds=12)[10:]), [slow]))
+    code, out, _ = run(capsys, *command, "--for", "0")
+    assert (code, "rank 2 comes late" in out) == (3, True)
+    assert opened[0].num_looks == 5, "until the answer came"
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_long(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_ANSWER_SECONDS", 0.05)
+    opened.append(FakeJob(timed(hang(seconds=12)), []))
+    assert run(capsys, "diagnose", "--for", "0.05")[0] == 0
+
+
+def test_a_stack_that_is_on_its_way_is_waited_for(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    opened[0].num_looks_until_stacks = 6
+    assert run(capsys, "diagnose", "--for", "0")[0] == 3
+    assert opened[0].num_looks == 6
+
+
+def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HUNG[0], [NOTICE]))
+    code, out, _ = run(capsys, "diagnose", "--for", "0.05")
+    assert code == 0
+    assert f"TW-H1 not-entered hang: {NOTICE.summary}\n  notice, confidence 95%" in out
+
+
+def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "diagnose", "--json")
+    assert (code, err) == (3, "")
+    value = json.loads(out)
+    assert out.count("\n") == 1
+    (finding,) = value["findings"]
+    assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], 0.95)
+    assert set(finding["stacks"]) == {"2"}
+    assert value["lives"] == {"running": 4, "stopped": 0, "exited": 0, "lost": 0, "unseen": 0}
+    assert [(group["state"], group["ranks"], group["num_ranks"]) for group in value["standings"]] == [
+        ("absent", "2", 1), ("waits", "0-1, 3", 3),
+    ]  # fmt: skip
+    assert [place["rank"] for place in value["slowest"]] == [2]
+
+
+@pytest.mark.parametrize("command", ["watch", "diagnose", "report"])
+def test_thresholds_are_options(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    output = ["-o", tmp_path / "x.html"] if command == "report" else []
+    assert run(capsys, command, "--for", "0", *output)[0] == 0
+    asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 10.0}
+    assert opened[0].thresholds == model.Thresholds(**asked)
+    given = ("--hang-seconds", 7, "--slow-seconds", 3, "--theta", 2, "--alpha", 0.8, "--beta", 0.2, "--lost-seconds", 4)
+    assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
+    assert opened[0].thresholds == model.Thresholds(7, 3, 2, 0.8, 0.2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["diagnose", "--alpha", "0.2"], "--beta below --alpha"),
+        (["watch", "--theta", "0"], "x>0"),
+        (["watch", "--interval", "0"], "x>=0.1"),
+        (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
+        (["report", "--recording", "no/such/file"], "no/such/file"),
+        (["report", "-o", __file__], "--force"),
+        (["report", "--recording", __file__, "--dir", "."], "got both"),
+        (["agent", "--analyzer", "nowhere", "--key-file", __file__], "expected HOST:PORT, got 'nowhere'"),
+        (["analyzer"], "--key-file"),
+    ],
+)
+def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], advice: str) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert advice in err
+    assert "--help" in err.splitlines()[1]
+
+
+def test_nothing_to_read_says_how_to_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
+    given = tmp_path / "given"
+    for arguments, named in (((), tmp_path), (("--dir", given), given)):
+        for command in ("watch", "diagnose"):
+            code, out, err = run(capsys, command, *arguments)
+            assert (code, out) == (1, "")
+            assert err.startswith(
+                f"tensorwire: {str(named)!r}: no job with the probe; start one with torchrun ARGS -m "
+            )
+            assert "--dir" in err
+    for command in ("watch", "diagnose"):
+        code, out, err = run(capsys, command, "--analyzer-dir", tmp_path)
+        assert (code, out) == (1, "")
+        assert err.startswith(f"tensorwire: {str(tmp_path)!r}: no analyzer has written here; start one with")
+    page = tmp_path / "x.html"
+    assert run(capsys, "report", "-o", page)[0] == 1
+    assert not page.exists()
+    code, out, _ = run(capsys, "diagnose", "--json")
+    assert code == 1
+    assert json.loads(out)["error"]["kind"] == "FileNotFoundError"
+
+
+def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
+    for run_id in ("b", "a"):
+        (tmp_path / run_id).mkdir()
+        (tmp_path / run_id / "rank-0-0.frame").write_bytes(bytes(4096))
+        time.sleep(0.02)  # file systems count time in ticks
+        assert sources.find_directory(None) == tmp_path / run_id
+    assert sources.find_directory(tmp_path / "b") == tmp_path / "b"
+
+
+def test_a_frame_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.frame").symlink_to(tmp_path / "gone")
+    assert sources.find_directory(tmp_path) == tmp_path
+
+
+def test_frames_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Anybody may make /dev/shm/tensorwire-UID, and lie there about whom to ask and what to write."""
+    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
+    root = tmp_path / "root"
+    monkeypatch.setattr(sources, "root_directory", lambda: root)
+    (root / "job").mkdir(parents=True)
+    (root / "job/rank-0-0.frame").write_bytes(bytes(4096))
+    root.chmod(0o700)
+    assert sources.find_directory(None) == root / "job"
+    root.chmod(0o777)
+    assert sources.find_directory(None) is None
+    assert sources.find_directory(root / "job") == root / "job", "whoever names it knows whose it is"
+
+
+@pytest.fixture
+def analyzed(tmp_path: Path) -> Path:
+    """The directory of an analyzer that has seen a job hang."""
+    write_state(tmp_path / "analyzer")
+    return tmp_path / "analyzer"
+
+
+def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+    assert (code, err) == (3, "")
+    assert out.startswith(f"TW-H1 not-entered hang: {not_entered().summary}\n")
+    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
+    assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
+
+
+def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = time.time() - 125
+    os.utime(analyzed / "state.json", (before, before))
+    code, _, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
+    assert (code, err) == (3, "tensorwire: the analyzer wrote this 2 min 5 s ago and nothing since\n")
+
+
+def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--theta", 2)
+    assert (code, out) == (2, "")
+    assert "--theta has no effect with --analyzer-dir; give it to tensorwire analyzer" in err
+    code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
+    assert code == 2
+    assert "got both" in err
+
+
+def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = run(capsys, "diagnose", "--analyzer-dir", tmp_path)
+    assert (code, out) == (1, "")
+    assert "no analyzer has written here" in err
+    (tmp_path / "state.json").write_text("{}")
+    assert run(capsys, "diagnose", "--analyzer-dir", tmp_path)[0] == 1
+
+
+def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -> None:
+    manual = (repository / "docs/diagnosis.md").read_text()
+    assert set(MEANINGS) == set(get_args(model.Code))
+    for code, meaning in MEANINGS.items():
+        section = manual.partition(f"\n### {code}: {meaning.title}\n")[2].partition("\n### ")[0]
+        parts = [part for part in ("What", "Why", "Evidence", "What to do") if f"**{part}.** " in section]
+        assert parts == ["What", "Why", "Evidence", "What to do"], code
+        assert meaning.what in section.replace("\n", " "), code
+    for name, default in dataclasses.asdict(model.Thresholds()).items():
+        assert f"| `--{name.replace('_', '-')}` | {default:g} |" in manual
+    for name, asked in job.ASKED.items():
+        row = manual.partition(f"| `--{name.replace('_', '-')}` |")[2].partition("\n")[0]
+        assert f"`diagnose` and `report` use {asked:g}:" in row
+    metrics = (repository / "src/tensorwire/diagnosis/service/metrics.py").read_text()
+    names = re.findall(r'_(?:gauge|labelled)\(\s*"(\w+)"', metrics)
+    names += [f"{name}_total" for name in re.findall(r'_counter\("(\w+)"', metrics)]
+    assert len(names) >= 9
+    assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
+
+
+def test_frames_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.frame").write_bytes(bytes(4096))
+    for command in (["diagnose"], ["report", "-o", tmp_path / "x.html"]):
+        code, out, err = run(capsys, *command, "--dir", tmp_path, "--for", 0)
+        assert (code, out) == (1, "")
+        assert "no rank is in view" in err
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "watch", "--interval", "0.1", "--for", "0.45")
+    assert (code, err) == (3, "")
+    (line,) = out.splitlines()
+    assert line.partition(" ")[2] == f"TW-H1 95% {not_entered().summary}"
+    assert opened[0].num_looks > 3
+
+
+def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    code, out, err = run(capsys, "watch", "--json", "--interval", "0.1", "--for", "0.25")
+    assert (code, err) == (3, "")
+    ticks = [json.loads(line) for line in out.splitlines()]
+    assert [len(tick["findings"]) for tick in ticks] == [0, 1, 1]
+    assert [tick["time"] for tick in ticks] == [1024.0, 1025.0, 1026.0]
+
+
+def test_interrupting_watch_is_no_error(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(HEALTHY[0], []))
+    opened[0].interrupt_after = 2
+    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    opened[0] = FakeJob(*HUNG)
+    opened[0].interrupt_after = 4
+    code, out, err = run(capsys, "watch", "--interval", "0.1")
+    assert (code, err, out.count("\n")) == (3, "", 1)
+
+
+def test_watch_ends_with_the_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    ended = hang(seconds=12)
+    for number, rank in ended[-1].ranks.items():
+        rank.process = model.Process("exited", farewell="exit 0", gone_seconds=30.0 + number)
+    opened.append(FakeJob(ended[-2:], []))
+    assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
+    assert opened[0].num_looks == 2
+
+
+def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    opened.append(FakeJob(*HUNG))
+    path = tmp_path / "hang.html"
+    code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
+    assert (code, err) == (3, "")
+    assert out.splitlines() == [f"TW-H1 95% {not_entered().summary}", f"wrote {path}"]
+    assert "Not-entered hang: rank 2" in path.read_text()
+    assert list(tmp_path.iterdir()) == [path]
+    page = path.read_text()
+    code, out, err = run(capsys, "report", "-o", path)
+    assert (code, out) == (2, "")
+    assert path.read_text() == page
+    code, out, _ = run(capsys, "report", "-o", path, "--force", "--for", "0", "--json")
+    assert (code, json.loads(out)["path"]) == (3, str(path))
+
+
+def drawing(history: History, findings: list[model.Finding], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(draw(history, findings, Path("a-job"), width=width))
+    return console.file.getvalue()
+
+
+def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The analyzer is a real one here, and draws its own conclusion."""
+    recording = tmp_path / "recording.jsonl.gz"
+    with Recorder(recording) as recorder:
+        for observation in hang(culprit=3, seconds=60):
+            recorder.write(observation)
+        recorder.add_stack(3, "in load_batch")
+    path = tmp_path / "monday.html"
+    assert run(capsys, "report", "--recording", recording, "-o", path)[0] == 0, "a minute is no hang, for an analyzer"
+    assert "No finding" in path.read_text()
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 30)
+    assert (code, err) == (3, "")
+    assert "TW-H1" in out
+    assert "Not-entered hang: rank 3" in path.read_text()
+    recording.write_bytes(b"no recording")
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force")
+    assert (code, out) == (1, "")
+    assert "recording.jsonl.gz" in err
+    assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
+
+
+def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    recording, page = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
+    with Recorder(recording) as recorder:
+        for observation in hang(seconds=3):
+            observation.ranks[0].phase = "\ud800"
+            recorder.write(observation)
+    assert run(capsys, "report", "--recording", recording, "-o", page)[::2] == (0, "")
+    assert "in no operation (?)" in page.read_text() or "completes operations (?)" in page.read_text()
+
+
+def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b[2J\n__b\u202ec[bold]"
+    finding = dataclasses.replace(
+        not_entered(), summary=evil, evidence=[evil], communicator=evil, stacks={2: evil}, sides=[[0], [1]]
+    )
+    observations = hang()[24:]
+    for observation in observations:
+        observation.silent_nodes.append(evil)
+        for rank in observation.ranks.values():
+            rank.node = rank.phase = rank.communicators[0].name = evil
+            assert rank.communicators[0].operation is not None
+            rank.communicators[0].operation.name = evil
+    opened.append(FakeJob(observations, [finding]))
+    _, out, err = run(capsys, "diagnose")
+    assert not set(out + err) & {"\x1b", "\u202e"}
+    assert out.count("\\x1b[2J") >= 6
+    history = History()
+    history.add(observations[-1], [finding])
+    drawn = drawing(history, [finding], 100)
+    assert not set(drawn) & {"\x1b", "\u202e"}
+    assert drawn.count("c[bold]") >= 6, "names are no markup"
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 200])
+def test_the_screen_fits_any_width(width: int) -> None:
+    history = History()
+    for observation in hang(1024, 17, seconds=26)[-2:]:
+        history.add(observation)
+    drawn = drawing(history, [not_entered(1024, 17)], width)
+    lines = drawn.splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    assert "TW-H1" in text
+    assert "17" in text
+    assert "1,023" in text
+    assert len(lines) <= 50

@@ -1,0 +1,147 @@
+"""diagnose, watch, agent and analyzer on real frames, as processes, on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.cli import main
+from tensorwire.diagnosis.page import native, page
+from tests.support.fake_job import write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Iterator[Path]:
+    """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
+    directory = tmp_path / "frames"
+    directory.mkdir(mode=0o700)
+    handles = []
+    for rank in range(4):
+        path = page.frame_path(directory, rank, 0)
+        handles.append(native.create(str(path), "a-run", rank, 4, rank, 0))
+        slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
+        native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
+        if rank != 1:
+            info = native.OperationInfo(8, 0, 1 << 20, 1 << 22, native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
+            native.describe(handles[-1], slot, info, native.now() - 60 * 10**9)
+        native.tick(handles[-1])
+    yield directory
+    for handle in handles:
+        native.close(handle)
+
+
+def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The whole way on one node: frames, what the kernel knows, the analyzer, the words."""
+    assert main(["diagnose", "--dir", str(frames)]) == 3
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("TW-H1 not-entered hang: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait")
+    assert "stack of rank 1:" in out
+    assert main(["diagnose", "--dir", str(frames), "--hang-seconds", "300", "--for", "0"]) == 0
+    assert main(["report", "--dir", str(frames), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
+    assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
+
+
+def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
+    """The same way with a network in it."""
+    key, state = tmp_path / "job.key", tmp_path / "state"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    program = [sys.executable, "-m", "tensorwire"]
+    pytest.importorskip("prometheus_client")
+    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
+    options += ["--metrics-port", "0"]
+    with contextlib.ExitStack() as stack:
+        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
+        assert analyzer.stderr is not None
+        assert analyzer.stdout is not None
+        metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
+        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
+        agent = stack.enter_context(service([*program, "agent", *options]))
+        finding = json.loads(analyzer.stdout.readline())
+        assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
+        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        assert (answer.returncode, answer.stderr) == (3, "")
+        assert json.loads(answer.stdout)["findings"][0]["summary"] == finding["summary"]
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as served:
+            assert b'tensorwire_findings{code="TW-H1"} 1.0' in served.read()
+        for process, code in ((agent, 0), (analyzer, 3)):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=20) == code
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+
+
+def test_an_agent_may_start_before_the_job(frames: Path, tmp_path: Path) -> None:
+    key, directory = tmp_path / "job.key", tmp_path / "later"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    command = [sys.executable, "-m", "tensorwire", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
+    with service([*command, "--dir", str(directory)]) as agent:
+        assert agent.stderr is not None
+        assert "no frames of ranks in" in agent.stderr.readline()
+        frames.rename(directory)
+        assert "no analyzer at 127.0.0.1:1" in agent.stderr.readline()
+        agent.send_signal(signal.SIGINT)
+        assert agent.wait(timeout=20) == 0
+
+
+@contextlib.contextmanager
+def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_the_example_names_the_rank(repository: Path) -> None:
+    pytest.importorskip("torch")
+    ran = subprocess.run([sys.executable, repository / "examples/hang.py"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
+    write_state(tmp_path)
+    primary, secondary = pty.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
+    command = [sys.executable, "-m", "tensorwire", "watch", "--analyzer-dir", str(tmp_path), "--interval", "0.2"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
+    os.close(secondary)
+    shown = b""
+    try:
+        while b"waits in" not in shown:
+            shown += os.read(primary, 1 << 16)
+        watch.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while data := os.read(primary, 1 << 16):
+                shown += data
+        assert watch.wait(timeout=20) == 3
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(primary)
+    screen, _, after = shown.partition(b"\x1b[?1049l")
+    assert b"\x1b[?1049h" in screen
+    assert shown.rfind(b"\x1b[?25h") > shown.rfind(b"\x1b[?25l"), "the cursor is back"
+    assert b"Traceback" not in after
+    assert after.index(b"TW-H1 not-entered hang") < after.index(b": 4 ranks, 4 running"), "findings stay to be read"

@@ -1,0 +1,446 @@
+"""The Python face of the codec: what it takes, what it gives, what it refuses, what it imports."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import tensorwire
+from tensorwire import LimitExceededError, UnsupportedTensorError, _core, codec
+from tests.support import registry
+
+NUMPY_DTYPES = {
+    "BOOL": np.bool_,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "U16": np.uint16,
+    "I16": np.int16,
+    "U32": np.uint32,
+    "I32": np.int32,
+    "U64": np.uint64,
+    "I64": np.int64,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F32": np.float32,
+    "F64": np.float64,
+    "C64": np.complex64,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+}
+
+
+def random_array(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    dtype = np.dtype(NUMPY_DTYPES[name])
+    content = registry.rng(name).bytes(int(np.prod(shape)) * dtype.itemsize)
+    if name == "BOOL":
+        content = bytes(byte & 1 for byte in content)
+    return np.frombuffer(content, np.uint8).view(dtype).reshape(shape).copy()
+
+
+def raw(values: np.ndarray) -> bytes:
+    return values.tobytes()
+
+
+# Arrays in and out --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4), (4, 0, 2), (1000, 30)])
+@pytest.mark.parametrize("name", NUMPY_DTYPES)
+def test_numpy_array(name: str, shape: tuple[int, ...]) -> None:
+    values = random_array(name, shape)
+    frame = tensorwire.compress(values)
+    assert tensorwire.frame_info(frame).dtype == name
+    result = tensorwire.decompress(frame)
+    assert type(result) is np.ndarray
+    assert (result.dtype, result.shape) == (values.dtype, shape)
+    assert result.flags.writeable
+    assert raw(result) == raw(values)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3, 4), (4, 0, 2), (1000, 30)])
+@pytest.mark.parametrize("name", NUMPY_DTYPES)
+def test_torch_tensor(name: str, shape: tuple[int, ...]) -> None:
+    content = torch.from_numpy(random_array(name, shape).reshape(-1).view(np.uint8))
+    dtype = getattr(torch, np.dtype(NUMPY_DTYPES[name]).name)
+    tensor = content.view(dtype).reshape(shape)
+    frame = tensorwire.compress(tensor)
+    assert tensorwire.frame_info(frame).dtype == name
+    result = tensorwire.decompress(frame, framework="torch")
+    assert (result.dtype, tuple(result.shape)) == (dtype, shape)
+    assert raw(result.reshape(-1).view(torch.uint8).numpy()) == raw(content.numpy())
+
+
+def test_frameworks_agree() -> None:
+    values = random_array("BF16", (30, 40))
+    tensor = torch.from_numpy(values.view(np.uint16)).view(torch.bfloat16)
+    frame = tensorwire.compress(values)
+    assert tensorwire.compress(tensor) == frame
+    assert tensorwire.compress(values.tobytes(), dtype="BF16", shape=(30, 40)) == frame
+    assert tensorwire.compress(values.view(np.uint16), dtype="BF16") == frame
+    assert tensorwire.decompress(frame, framework="buffer") == values.tobytes()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda a: a.T,
+        lambda a: a[::2],
+        lambda a: a[:, 3:9],
+        lambda a: a[::-1, ::-1],
+        lambda a: np.broadcast_to(a[0], (5, 40)),
+        lambda a: np.asfortranarray(a),
+    ],
+    ids=["transposed", "strided", "columns", "reversed", "broadcast", "fortran"],
+)
+def test_non_contiguous_array(cut: object) -> None:
+    values = cut(random_array("F32", (30, 40)))
+    result = tensorwire.decompress(tensorwire.compress(values))
+    assert result.shape == values.shape
+    assert raw(result) == raw(values)
+
+
+def test_non_contiguous_tensor_and_buffer() -> None:
+    values = random_array("F32", (30, 40))
+    frame = tensorwire.compress(np.ascontiguousarray(values.T))
+    assert tensorwire.compress(torch.from_numpy(values).T) == frame
+    strided = memoryview(bytes(range(100)))[::3]
+    assert tensorwire.decompress(tensorwire.compress(strided), framework="buffer") == bytes(strided)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "I64", "C64"])
+def test_big_endian_array_keeps_its_values_bit_by_bit(name: str) -> None:
+    values = random_array(name, (31, 7))  # with NaN payloads
+    swapped = values.astype(values.dtype.newbyteorder(">"))
+    swapped.view(np.uint8)[:] = values.byteswap().view(np.uint8)
+    for big, little in ((swapped, values), (swapped.T, values.T)):
+        result = tensorwire.decompress(tensorwire.compress(big))
+        assert result.dtype == values.dtype
+        assert raw(result) == raw(little)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3, 13])
+def test_unaligned_read_only_input_and_unaligned_output(offset: int) -> None:
+    content = registry.weights("BF16", 40_000).tobytes()
+    memory = np.zeros(len(content) + 64, np.uint8)
+    memory[offset : offset + len(content)] = np.frombuffer(content, np.uint8)
+    source = memory[offset : offset + len(content)]
+    source.flags.writeable = False
+    for profile in registry.PROFILES:
+        frame = tensorwire.compress(source, dtype="BF16", shape=(40_000,), profile=profile)
+        assert frame == tensorwire.compress(content, dtype="BF16", shape=(40_000,), profile=profile)
+        moved = np.zeros(len(frame) + 64, np.uint8)
+        moved[offset : offset + len(frame)] = np.frombuffer(frame, np.uint8)
+        out = np.full(len(content) + 64, 0xA5, np.uint8)
+        tensorwire.decompress(moved[offset : offset + len(frame)], out=out[offset : offset + len(content)])
+        assert raw(out[offset : offset + len(content)]) == content
+        assert set(out[:offset]) | set(out[offset + len(content) :]) == {0xA5}
+
+
+@pytest.mark.parametrize("profile", registry.PROFILES)
+@pytest.mark.parametrize("dtype", registry.DTYPES)
+def test_input_is_never_written_to(dtype: str, profile: str) -> None:
+    for item in [i for i in registry.small_inputs() if i.dtype == dtype]:
+        pages = mmap.mmap(-1, len(item.data) or 1)
+        pages[: len(item.data)] = item.data
+        content = memoryview(pages)[: len(item.data)]
+        tensorwire.compress(content, dtype=dtype, shape=item.shape, profile=profile)
+        assert content == item.data
+
+
+def test_result_is_page_aligned_and_owns_its_memory() -> None:
+    values = random_array("F32", (1000, 100))
+    frame = tensorwire.compress(values)
+    result = tensorwire.decompress(frame)
+    assert result.ctypes.data % mmap.PAGESIZE == 0
+    assert np.frombuffer(frame, np.uint8).ctypes.data % mmap.PAGESIZE == 0
+    assert frame.readonly
+    expected = raw(values)
+    values[:] = 0
+    del frame
+    assert raw(result) == expected
+
+
+# Buffers, dtypes, shapes --------------------------------------------------------------------------------------------
+
+
+def test_buffer_of_unsigned_bytes_needs_no_dtype() -> None:
+    for buffer in (b"abc", bytearray(b"abc"), memoryview(b"abc"), array.array("B", b"abc")):
+        info = tensorwire.frame_info(tensorwire.compress(buffer))
+        assert (info.dtype, info.shape) == ("U8", (3,))
+
+
+def test_other_buffers_need_a_dtype() -> None:
+    floats = array.array("f", [1.5, -0.0])
+    with pytest.raises(UnsupportedTensorError, match="format 'f'"):
+        tensorwire.compress(floats)
+    frame = tensorwire.compress(floats, dtype="F32")
+    assert tensorwire.frame_info(frame).shape == (2,)
+    assert raw(tensorwire.decompress(frame)) == floats.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "nbytes", "bits"),
+    [
+        ("F4", (4, 6), 12, 4),
+        ("F4", (7,), 4, 4),
+        ("F6_E2M3", (4,), 3, 6),
+        ("MY_TYPE", (3, 4), 24, 16),
+        ("MY_TYPE", (8,), 3, 3),
+        ("MY_TYPE", None, 5, 8),
+        ("MY_TYPE", (0, 9), 0, 8),
+        ("X", (1,), 128, 1024),
+        ("A234567890123456", (2,), 2, 8),
+    ],
+)
+def test_opaque_dtype(dtype: str, shape: tuple[int, ...] | None, nbytes: int, bits: int) -> None:
+    content = registry.rng(dtype).bytes(nbytes)
+    frame = tensorwire.compress(content, dtype=dtype, shape=shape)
+    info = tensorwire.frame_info(frame)
+    assert (info.dtype, info.bits, info.shape) == (dtype, bits, (nbytes,) if shape is None else shape)
+    assert tensorwire.decompress(frame, framework="buffer") == content
+    with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
+        tensorwire.decompress(frame)
+    with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
+        tensorwire.decompress(frame, framework="torch")
+    out = bytearray(nbytes)
+    assert tensorwire.decompress(frame, out=out) is out
+    assert out == content
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "nbytes"),
+    [
+        ("BF16", (3,), 7),
+        ("BF16", None, 7),
+        ("BF16", (2**40, 2**40), 8),
+        ("F4", (4,), 3),
+        ("MY_TYPE", (7,), 3),
+        ("MY_TYPE", (1,), 129),
+        ("U8", (-3,), 3),
+        ("U8", (2**64,), 3),
+        ("U8", (1,) * 65, 1),
+        ("bf16", None, 2),
+        ("", None, 2),
+        ("A2345678901234567", None, 2),
+        ("U8\0", None, 2),
+        ("Ü8", None, 2),
+    ],
+)
+def test_dtype_and_shape_that_do_not_fit(dtype: str, shape: tuple[int, ...] | None, nbytes: int) -> None:
+    with pytest.raises(ValueError, match=r"dtype|shape"):
+        tensorwire.compress(bytes(nbytes), dtype=dtype, shape=shape)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([object()]),
+        np.zeros(3, [("a", "f4"), ("b", "i4")]),
+        np.array(["text"]),
+        np.array(["2020-01-01"], "datetime64[D]"),
+        np.zeros(3, np.complex128),
+        np.zeros(3, np.longdouble),
+        np.zeros(3, ml_dtypes.int4),
+        np.ma.masked_array([1.0, 2.0], [0, 1]),
+        [1.0, 2.0],
+        "text",
+        None,
+        torch.zeros(3, device="meta"),
+        torch.zeros(3).to_sparse(),
+        torch.zeros(3, dtype=torch.complex128),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'dtype', '')}",
+)
+def test_tensors_that_are_refused(values: object) -> None:
+    with pytest.raises(UnsupportedTensorError) as caught:
+        tensorwire.compress(values)
+    assert caught.value.advice
+
+
+def test_tensor_with_gradient_conjugation_and_negation() -> None:
+    leaf = torch.randn(20, 30, requires_grad=True)
+    assert raw(tensorwire.decompress(tensorwire.compress(leaf))) == raw(leaf.detach().numpy())
+    values = torch.randn(20, 30, dtype=torch.complex64)
+    for lazy in (values.conj(), values.conj().imag):
+        expected = raw(lazy.resolve_conj().resolve_neg().contiguous().numpy())
+        assert raw(tensorwire.decompress(tensorwire.compress(lazy))) == expected
+
+
+def test_numpy_scalar() -> None:
+    result = tensorwire.decompress(tensorwire.compress(np.float32(1.5)))
+    assert (result.shape, result.dtype, raw(result)) == ((), np.float32, np.float32(1.5).tobytes())
+
+
+# Options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "bytearray", "memoryview", "mmap", "other dtype"])
+def test_out(kind: str) -> None:
+    values = random_array("F32", (30, 40))
+    frame = tensorwire.compress(values)
+    out = {
+        "numpy": lambda: np.zeros((30, 40), np.float32),
+        "torch": lambda: torch.zeros(30, 40),
+        "bytearray": lambda: bytearray(4800),
+        "memoryview": lambda: memoryview(bytearray(4800)),
+        "mmap": lambda: mmap.mmap(-1, 4800),
+        "other dtype": lambda: np.zeros(2400, ml_dtypes.bfloat16),
+    }[kind]()
+    assert tensorwire.decompress(frame, out=out) is out
+    content = out.numpy().tobytes() if kind == "torch" else out[:] if kind == "mmap" else bytes(memoryview(out)) if kind != "other dtype" else out.tobytes()  # fmt: skip  # noqa: E501
+    assert content == raw(values)
+
+
+@pytest.mark.parametrize(
+    ("out", "reason"),
+    [
+        (bytearray(599), "bytes"),
+        (bytearray(601), "bytes"),
+        (bytes(600), "read-only"),
+        (np.zeros((300, 2), np.uint16)[:, 0], "contiguous"),
+        (np.zeros(300, ">u2"), "little-endian"),
+        (torch.zeros(600, dtype=torch.uint8)[::2], "contiguous"),
+    ],
+    ids=["short", "long", "read-only", "strided", "big-endian", "strided-tensor"],
+)
+def test_out_that_does_not_fit(out: object, reason: str) -> None:
+    frame = tensorwire.compress(registry.tiny_input("BF16").data, dtype="BF16")
+    with pytest.raises(ValueError, match=reason):
+        tensorwire.decompress(frame, out=out)
+
+
+def test_out_must_be_on_the_cpu() -> None:
+    with pytest.raises(UnsupportedTensorError, match="meta"):
+        tensorwire.decompress(tensorwire.compress(b"abc"), out=torch.zeros(3, dtype=torch.uint8, device="meta"))
+
+
+def test_out_within_the_frame() -> None:
+    frame = bytearray(tensorwire.compress(registry.random_words("BF16", 5000).tobytes(), dtype="BF16"))
+    before = bytes(frame)
+    for start in (len(frame) - 10_000, 200):
+        with pytest.raises(ValueError, match="overlaps"):
+            tensorwire.decompress(frame, out=memoryview(frame)[start : start + 10_000])
+    assert frame == before
+
+
+def test_max_nbytes() -> None:
+    frame = tensorwire.compress(bytes(1000))
+    assert tensorwire.decompress(frame, max_nbytes=1000, framework="buffer") == bytes(1000)
+    with pytest.raises(LimitExceededError, match="expected a tensor of at most 999 bytes, got one of 1000"):
+        tensorwire.decompress(frame, max_nbytes=999)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 2**32 + 1])
+def test_threads_out_of_range(threads: int) -> None:
+    with pytest.raises(ValueError, match="threads"):
+        tensorwire.compress(b"abc", threads=threads)
+    with pytest.raises(ValueError, match="threads"):
+        tensorwire.decompress(tensorwire.compress(b"abc"), threads=threads)
+
+
+def test_unknown_profile_and_framework() -> None:
+    with pytest.raises(ValueError, match="expected one of the profiles enec, fast, compact, got 'best'"):
+        tensorwire.compress(b"abc", profile="best")
+    with pytest.raises(ValueError, match="got 'jax'"):
+        tensorwire.decompress(tensorwire.compress(b"abc"), framework="jax")
+
+
+def test_options_are_keyword_only() -> None:
+    with pytest.raises(TypeError):
+        tensorwire.compress(b"abc", "fast")
+    with pytest.raises(TypeError):
+        tensorwire.decompress(tensorwire.compress(b"abc"), None)
+
+
+def test_threads_default_to_the_usable_cores() -> None:
+    assert codec.num_threads(None) == len(os.sched_getaffinity(0))
+
+
+# Facts and imports --------------------------------------------------------------------------------------------------
+
+
+def test_frame_info() -> None:
+    frame = tensorwire.compress(np.zeros((300, 200), np.float32), profile="compact")
+    info = tensorwire.frame_info(frame)
+    assert (info.dtype, info.bits, info.shape, info.profile) == ("F32", 32, (300, 200), "compact")
+    assert info.uncompressed_nbytes == 240_000
+    assert info.frame_nbytes == len(frame)
+    assert info.ratio == 240_000 / len(frame) > 100
+    assert tensorwire.frame_info(frame[: info.header_nbytes]) == info
+    with pytest.raises(tensorwire.TruncatedDataError):
+        tensorwire.frame_info(frame[: info.header_nbytes - 1])
+
+
+def test_versions_agree() -> None:
+    assert _core.version() == tensorwire.__version__
+
+
+def test_every_public_name_exists() -> None:
+    for name in tensorwire.__all__:
+        assert getattr(tensorwire, name) is not None
+    assert dir(tensorwire) == tensorwire.__all__
+    with pytest.raises(AttributeError, match="no_such_name"):
+        tensorwire.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire._core", "typing", "inspect"}),
+        ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire._core"}),
+        ("import tensorwire; tensorwire.compress(b'abc')", {"torch", "numpy", "ml_dtypes"}),
+        (
+            "import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'), framework='buffer')",
+            {"torch", "numpy"},
+        ),
+        ("import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'))", {"torch", "ml_dtypes"}),
+    ],
+)
+def test_imports_are_lazy(code: str, absent: set[str]) -> None:
+    # Isolated from site-packages' startup files, which may import anything.
+    script = f"import sys; sys.path[:0] = {sys.path!r}; {code}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)
+    assert not absent & set(run.stdout.split())
+
+
+def test_missing_library_is_explained(tmp_path: Path) -> None:
+    package = tmp_path / "tensorwire"
+    package.mkdir()
+    for source in Path(tensorwire.__file__).parent.glob("*.py"):
+        (package / source.name).write_bytes(source.read_bytes())
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import tensorwire.codec"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 1
+    assert "build or reinstall tensorwire" in run.stderr
+
+
+@pytest.mark.parametrize("forced", ["", "scalar", "avx1024"])
+def test_a_forced_cpu_target_is_taken_or_a_warning_says_so(forced: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "from tensorwire import codec; print(codec.cpu_target())"],
+        env={**os.environ, "TENSORWIRE_CPU": forced},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    if forced == "scalar":
+        assert run.stdout == "scalar\n"
+    else:
+        assert run.stdout.strip() in registry.CPU_TARGETS
+    assert ("RuntimeWarning: TENSORWIRE_CPU is 'avx1024'" in run.stderr) == (forced == "avx1024")
+    assert (run.stderr == "") == (forced != "avx1024")

@@ -1,0 +1,457 @@
+"""Damaged and hostile frames: a named error, never a crash, a hang, wrong data or an allocation out of proportion."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tensorwire
+from tensorwire import (
+    CorruptDataError,
+    FormatError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedTensorError,
+    UnsupportedVersionError,
+    _core,
+    codec,
+)
+from tensorwire.codec import FrameReader
+from tests.support import registry
+from tests.support.frame_surgery import FIELDS, Surgery
+from tests.support.registry import DTYPES, PROFILES, Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAGIC = bytes.fromhex("93545746 0D0A1A0A")
+
+
+def compress(item: Input, profile: str = "fast") -> bytes:
+    return bytes(tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile))
+
+
+def decompress(frame: bytes, **options: object) -> bytes:
+    return bytes(tensorwire.decompress(frame, framework="buffer", threads=1, **options))
+
+
+def blocks_frame(profile: str = "fast") -> bytes:
+    """A frame of five blocks, no two alike."""
+    block_words = tensorwire.frame_info(compress(registry.tiny_input("BF16"), profile)).block_words
+    words = registry.weights("BF16", 4 * block_words + 100, "several blocks")
+    return compress(Input("", "BF16", words.shape, words.tobytes()), profile)
+
+
+# Damage -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_truncation_at_every_byte(dtype: str, profile: str) -> None:
+    frame = compress(registry.tiny_input(dtype), profile)
+    for length in range(len(frame)):
+        with pytest.raises(TruncatedDataError) as caught:
+            decompress(frame[:length])
+        assert caught.value.byte is not None
+        assert caught.value.byte <= length
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8", "MXINT_12"])
+def test_every_single_bit_flip_is_found(dtype: str, profile: str) -> None:
+    item = registry.tiny_input(dtype)
+    frame = bytearray(compress(item, profile))
+    for bit in range(8 * len(frame)):
+        frame[bit // 8] ^= 1 << bit % 8
+        try:
+            decompress(frame)
+        except FormatError:
+            pass
+        else:
+            pytest.fail(f"bit {bit} of {len(frame)} bytes was flipped and not found")
+        frame[bit // 8] ^= 1 << bit % 8
+    assert decompress(frame) == item.data
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", registry.FLOATS)
+def test_unverified_damage_gives_an_error_or_as_many_bytes(dtype: str, profile: str) -> None:
+    item = registry.tiny_input(dtype)
+    frame = bytearray(compress(item, profile))
+    start = tensorwire.frame_info(frame).header_nbytes
+    results = set()
+    for bit in range(8 * start, 8 * len(frame)):
+        frame[bit // 8] ^= 1 << bit % 8
+        out = bytearray(b"\xa5" * (len(item.data) + 64))
+        try:
+            tensorwire.decompress(frame, out=memoryview(out)[32:-32], verify=False, threads=1)
+            results.add("decoded")
+        except CorruptDataError:
+            results.add("refused")
+        assert out[:32] == out[-32:] == b"\xa5" * 32
+        frame[bit // 8] ^= 1 << bit % 8
+    assert "decoded" in results
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", registry.FLOATS)
+def test_damage_behind_right_checksums(dtype: str, profile: str) -> None:
+    """Any block that passes its checksum decodes or is refused; what is written stays within the output."""
+    words = registry.weights(dtype, 1500, "hashed damage")
+    words[300:600] = 0
+    words[::97] = registry.random_words(dtype, len(words[::97]))
+    item = Input("", dtype, words.shape, words.tobytes())
+    frame = compress(item, profile)
+    generator = registry.rng(f"damage {dtype} {profile}")
+    start, stop = Surgery(frame).block_span(0)
+    blocks = set()
+    for trial in range(1500):
+        surgery = Surgery(frame)
+        # The descriptor stands at the end: half of the damage goes there.
+        low = start if trial % 2 else max(start, stop - 48)
+        for position in generator.integers(low, stop, generator.integers(1, 4)):
+            surgery.bytes[position] = generator.integers(0, 256)
+        surgery.rehash_block(0)
+        out = bytearray(b"\xa5" * (len(item.data) + 64))
+        try:
+            tensorwire.decompress(surgery.close(), out=memoryview(out)[32:-32], threads=1)
+        except CorruptDataError as error:
+            blocks.add(error.block)
+        assert out[:32] == out[-32:] == b"\xa5" * 32
+    assert blocks == {0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_thousands_of_bit_flips_in_a_large_frame(profile: str) -> None:
+    words = registry.weights("BF16", 2_000_000, "large")
+    frame = bytearray(compress(Input("", "BF16", words.shape, words.tobytes()), profile))
+    out = bytearray(words.nbytes)
+    for bit in registry.rng("flips").integers(0, 8 * len(frame), 3000).tolist():
+        frame[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FormatError):
+            tensorwire.decompress(frame, out=out)
+        frame[bit // 8] ^= 1 << bit % 8
+    tensorwire.decompress(frame, out=out)
+    assert out == words.tobytes()
+
+
+def test_bytes_behind_the_frame() -> None:
+    frame = compress(registry.tiny_input("BF16"))
+    for tail in (b"\0", bytes(64), frame):
+        with pytest.raises(CorruptDataError, match=f"expected a frame of {len(frame)} bytes, got"):
+            decompress(frame + tail)
+
+
+def test_padding_behind_the_blocks_is_zero() -> None:
+    for count in range(1, 400, 16):
+        frame = bytearray(compress(Input("", "U8", (count,), registry.rng("padding").bytes(count))))
+        info = tensorwire.frame_info(frame)
+        if info.header_nbytes + info.data_nbytes < info.frame_nbytes:
+            break
+    else:
+        pytest.fail("no frame has padding behind its blocks")
+    frame[-1] = 1
+    with pytest.raises(CorruptDataError, match="zeros behind the last block"):
+        decompress(frame)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\x93", MAGIC, b"PK\x03\x04" * 100, bytes(4096), b"\xff" * 4096])
+def test_not_a_frame(garbage: bytes) -> None:
+    with pytest.raises(FormatError):
+        decompress(garbage)
+    with pytest.raises(FormatError):
+        tensorwire.frame_info(garbage)
+
+
+def test_a_damaged_block_is_named() -> None:
+    frame = bytearray(blocks_frame())
+    start, stop = Surgery(frame).block_span(2)
+    frame[stop - 100] ^= 4
+    with pytest.raises(CorruptDataError) as caught:
+        decompress(frame)
+    assert caught.value.block == 2
+    assert start <= caught.value.byte < stop
+
+
+def test_a_range_next_to_a_damaged_block_still_decodes() -> None:
+    frame = bytearray(blocks_frame())
+    info = tensorwire.frame_info(frame)
+    block_nbytes = 2 * info.block_words
+    expected = bytes(tensorwire.decompress_range(frame, 0, block_nbytes))
+    frame[Surgery(frame).block_span(1)[0]] ^= 1
+    assert tensorwire.decompress_range(frame, 0, block_nbytes) == expected
+    with pytest.raises(CorruptDataError):
+        tensorwire.decompress_range(frame, 0, block_nbytes + 1)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8"])
+def test_swapped_blocks_with_their_own_checksums_decode_as_what_they_are(dtype: str, profile: str) -> None:
+    """Checksums cover a block's bytes, not its place: the content hash in the header tells."""
+    block_words = tensorwire.frame_info(compress(registry.tiny_input(dtype), profile)).block_words
+    words = registry.weights(dtype, 2 * block_words, "swap")
+    surgery = Surgery(compress(Input("", dtype, words.shape, words.tobytes()), profile))
+    (first, second), (_, stop) = surgery.block_span(0), surgery.block_span(1)
+    checksums = [surgery.entry(block)[1] for block in range(2)]
+    surgery.bytes[first:stop] = surgery.bytes[second:stop] + surgery.bytes[first:second]
+    surgery.set_entry(1, (stop - second) // 32, checksums[1])
+    with pytest.raises(CorruptDataError) as caught:
+        decompress(surgery.close())
+    assert caught.value.block == 0
+    surgery.set_entry(0, 0, checksums[1])
+    surgery.set_entry(1, (stop - second) // 32, checksums[0])
+    swapped = decompress(surgery.close())
+    assert swapped == words[block_words:].tobytes() + words[:block_words].tobytes()
+    assert tensorwire.codec.content_hash(swapped) != tensorwire.frame_info(surgery.bytes).content_hash
+
+
+# Hostile headers ----------------------------------------------------------------------------------------------------
+
+
+def field(name: str, value: int | bytes) -> Callable[[Surgery], None]:
+    return lambda surgery: surgery.set(name, value)
+
+
+def shape(*sizes: int) -> Callable[[Surgery], None]:
+    return lambda surgery: surgery.set_shape(*sizes)
+
+
+def many(*changes: Callable[[Surgery], None]) -> Callable[[Surgery], None]:
+    def change(surgery: Surgery) -> None:
+        for step in changes:
+            step(surgery)
+
+    return change
+
+
+HOSTILE = [
+    ("magic", field("magic", b"\x93TWF\r\n\x1a\r"), CorruptDataError),
+    ("version-1", field("version", 1), UnsupportedVersionError),
+    ("version-255", field("version", 255), UnsupportedVersionError),
+    ("profile", field("profile", 3), CorruptDataError),
+    ("order", field("order", 1), CorruptDataError),
+    ("ndim-65", field("ndim", 65), LimitExceededError),
+    ("ndim-255", field("ndim", 255), LimitExceededError),
+    *[(f"feature-{bit}", field("required_features", 1 << bit), UnsupportedVersionError) for bit in range(32)],
+    ("dtype-empty", field("dtype", bytes(16)), CorruptDataError),
+    ("dtype-lower", field("dtype", b"bf16"), CorruptDataError),
+    ("dtype-gap", field("dtype", b"BF16\0X"), CorruptDataError),
+    ("dtype-newline", field("dtype", b"BF16\n"), CorruptDataError),
+    ("dtype-high", field("dtype", b"BF16\xff"), CorruptDataError),
+    ("dtype-wrong", field("dtype", b"F32"), CorruptDataError),
+    ("dtype-same-size", many(field("dtype", b"F64"), field("bits", 16)), CorruptDataError),
+    ("bits-0", field("bits", 0), CorruptDataError),
+    ("bits-8", field("bits", 8), CorruptDataError),
+    ("bits-1025", many(field("dtype", b"OPAQUE"), field("bits", 1025)), CorruptDataError),
+    ("block-7", field("block_log2", 7), CorruptDataError),
+    ("block-19", field("block_log2", 19), CorruptDataError),
+    ("block-255", field("block_log2", 255), CorruptDataError),
+    ("reserved-35", field("reserved_35", b"\0\0\0\0\1"), CorruptDataError),
+    ("reserved-96", field("reserved_96", b"\1"), CorruptDataError),
+    ("base-hash", field("base_hash", b"\1"), CorruptDataError),
+    ("uncompressed-0", field("uncompressed_nbytes", 0), CorruptDataError),
+    ("uncompressed-more", field("uncompressed_nbytes", 2**20), CorruptDataError),
+    ("uncompressed-2^62+", field("uncompressed_nbytes", 2**62 + 2), LimitExceededError),
+    ("uncompressed-2^64-1", field("uncompressed_nbytes", 2**64 - 1), LimitExceededError),
+    ("data-0", field("data_nbytes", 0), CorruptDataError),
+    ("data-odd", field("data_nbytes", 33), CorruptDataError),
+    ("data-2^37+", field("data_nbytes", 2**37 + 32), LimitExceededError),
+    ("data-2^64-32", field("data_nbytes", 2**64 - 32), LimitExceededError),
+    ("data-2^37", field("data_nbytes", 2**37), CorruptDataError),
+    ("blocks-0", field("num_blocks", 0), CorruptDataError),
+    ("blocks-more", field("num_blocks", 6), CorruptDataError),
+    ("blocks-2^32+", field("num_blocks", 2**32 + 1), LimitExceededError),
+    ("blocks-2^61", field("num_blocks", 2**61), LimitExceededError),
+    ("blocks-2^64-1", field("num_blocks", 2**64 - 1), LimitExceededError),
+    ("shape-0", shape(0), CorruptDataError),
+    ("shape-more", lambda s: s.set_shape(s.get("uncompressed_nbytes") // 2 + 1), CorruptDataError),
+    ("shape-2^64-1", shape(2**64 - 1), LimitExceededError),
+    # Times 16 bits this is, in 64-bit arithmetic, what it was.
+    ("shape-wraps", lambda s: s.set_shape(s.get("uncompressed_nbytes") // 2 + 2**60), FormatError),
+    (
+        "huge-but-consistent",
+        many(shape(2**60), field("uncompressed_nbytes", 2**61), field("num_blocks", 2**60 >> 14)),
+        FormatError,
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
+def test_hostile_header(change: Callable[[Surgery], None], expected: type[FormatError]) -> None:
+    surgery = Surgery(blocks_frame())
+    change(surgery)
+    frame = surgery.close()
+    with pytest.raises(expected) as caught:
+        decompress(frame)
+    if expected is not FormatError:
+        assert "checksum" not in caught.value.message, "refused for its checksum, not for the field"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_header_field_is_under_the_checksum(name: str) -> None:
+    surgery = Surgery(blocks_frame())
+    surgery.bytes[FIELDS[name][0]] ^= 1
+    with pytest.raises(FormatError):
+        decompress(bytes(surgery.bytes))
+
+
+@pytest.mark.parametrize("ndim", [2, 3, 64])
+def test_overflowing_shapes(ndim: int) -> None:
+    item = Input("", "U8", (1,) * ndim, b"x")
+    for sizes in ((2**32,) * ndim, (2**63, 2) + (1,) * (ndim - 2), (2**64 - 1,) * ndim):
+        surgery = Surgery(compress(item))
+        surgery.set_shape(*sizes)
+        with pytest.raises(LimitExceededError):
+            decompress(surgery.close())
+    # A zero makes the product zero, whatever the others are.
+    empty = Surgery(compress(Input("", "U8", (0,) * ndim, b"")))
+    empty.set_shape(*(2**64 - 1,) * (ndim - 1), 0)
+    assert decompress(empty.close()) == b""
+
+
+@pytest.mark.parametrize("sizes", [(2**64 - 1, 0), (0, 2**63), (2**62, 0, 2**62)])
+def test_empty_tensors_that_no_framework_can_shape(sizes: tuple[int, ...]) -> None:
+    surgery = Surgery(compress(Input("", "F32", (0,) * len(sizes), b"")))
+    surgery.set_shape(*sizes)
+    frame = surgery.close()
+    for framework in ("numpy", "torch"):
+        with pytest.raises(UnsupportedTensorError, match=f"{framework} has no arrays of shape"):
+            tensorwire.decompress(frame, framework=framework)
+    assert tensorwire.frame_info(frame).shape == sizes
+    assert decompress(frame) == b""
+
+
+INDEX = [
+    ("first-not-0", lambda s: s.set_entry(0, 1, s.entry(0)[1])),
+    ("equal", lambda s: s.set_entry(2, *s.entry(1))),
+    ("swapped", lambda s: (a := s.entry(1), b := s.entry(2), s.set_entry(1, *b), s.set_entry(2, *a))),
+    ("descending", lambda s: s.set_entry(3, s.entry(1)[0], s.entry(3)[1])),
+    ("behind-the-end", lambda s: s.set_entry(4, s.get("data_nbytes") // 32, s.entry(4)[1])),
+    ("far-behind-the-end", lambda s: s.set_entry(4, 2**32 - 1, s.entry(4)[1])),
+    ("padding", lambda s: s.bytes.__setitem__(s.header_nbytes - 1, 1)),
+]
+
+
+@pytest.mark.parametrize("change", [row[1] for row in INDEX], ids=[row[0] for row in INDEX])
+def test_hostile_index(change: Callable[[Surgery], object]) -> None:
+    surgery = Surgery(blocks_frame())
+    assert surgery.num_blocks == 5
+    change(surgery)
+    with pytest.raises(CorruptDataError) as caught:
+        FrameReader(surgery.close())
+    assert "checksum" not in caught.value.message
+
+
+def test_blocks_longer_than_stored() -> None:
+    """An index that gives a block more room than its words take, as a bomb or a smuggler would."""
+    surgery = Surgery(compress(Input("", "U8", (64,), registry.rng("long").bytes(64))))
+    first, _ = surgery.block_span(0)
+    surgery.bytes[first + 64 :] = bytes(64)
+    surgery.set("data_nbytes", 96)
+    surgery.rehash_block(0)
+    with pytest.raises(CorruptDataError) as caught:
+        decompress(surgery.close())
+    assert caught.value.block == 0
+
+
+def test_constant_bomb_needs_its_index() -> None:
+    """A terabyte of zeros: the index alone would be hundreds of megabytes, and it has to be there."""
+    surgery = Surgery(compress(Input("", "U8", (100_000,), bytes(100_000))))
+    block_log2 = surgery.get("block_log2")
+    surgery.set_shape(2**40)
+    surgery.set("uncompressed_nbytes", 2**40)
+    surgery.set("num_blocks", 2**40 >> block_log2)
+    surgery.set("data_nbytes", 32 * (2**40 >> block_log2))
+    with pytest.raises(FormatError):
+        decompress(surgery.close())
+
+
+def test_constant_bomb_is_bounded_and_respects_max_nbytes() -> None:
+    """A block of 32 bytes and 8 of index stand for at most 2 MiB."""
+    bomb = compress(Input("", "F64", (2**23,), bytes(2**26)), "compact")
+    assert 2**21 / 40 * len(bomb) >= 2**26
+    with pytest.raises(LimitExceededError):
+        decompress(bomb, max_nbytes=2**20)
+
+
+def test_a_huge_claim_allocates_nothing() -> None:
+    """In a process that may not have more than 2 GiB of memory, hostile sizes fail by name, not by MemoryError."""
+    script = """
+import resource, sys
+import tensorwire
+from tests.support.frame_surgery import Surgery
+from tests.codec.test_bad_data import blocks_frame
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+for numel in (2**35, 2**45, 2**60):
+    surgery = Surgery(blocks_frame())
+    surgery.set_shape(numel)
+    surgery.set("uncompressed_nbytes", 2 * numel)
+    surgery.set("num_blocks", numel >> surgery.get("block_log2"))
+    try:
+        tensorwire.decompress(surgery.close(), framework="buffer", threads=1)
+    except tensorwire.FormatError:
+        continue
+    sys.exit("decoded")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr
+
+
+def test_header_size_is_known_from_the_fixed_part() -> None:
+    frame = blocks_frame()
+    info = tensorwire.frame_info(frame)
+    assert FrameReader.header_size(frame[:128]) == info.header_nbytes
+    assert FrameReader.header_size(frame) == info.header_nbytes
+    with pytest.raises(TruncatedDataError):
+        FrameReader.header_size(frame[:127])
+    surgery = Surgery(frame)
+    surgery.set("num_blocks", 2**50)
+    with pytest.raises(LimitExceededError):
+        FrameReader.header_size(bytes(surgery.bytes[:128]))
+
+
+@pytest.mark.parametrize("call", ["header_size", "exponent_histogram"])
+def test_a_buffer_is_held_while_the_core_reads_it(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that resizes it in the meantime is refused; memory that was freed is never read."""
+    buffer = bytearray(blocks_frame())
+    core, calls = getattr(_core, call), []
+
+    def resize_and_call(*arguments: object) -> object:
+        calls.append(call)
+        with pytest.raises(BufferError):
+            buffer.clear()
+        return core(*arguments)
+
+    monkeypatch.setattr(_core, call, resize_and_call)
+    assert tensorwire.frame_info(buffer).num_blocks == 5
+    assert sum(codec.exponent_histogram("BF16", buffer)) == len(buffer) // 2
+    assert calls == [call]
+    buffer.clear()
+
+
+def test_data_that_ends_early_is_no_block_s_fault() -> None:
+    frame = blocks_frame()
+    reader = FrameReader(frame)
+    info = reader.info
+    data = frame[info.header_nbytes : info.header_nbytes + info.data_nbytes - 1]
+    with pytest.raises(TruncatedDataError) as caught:
+        reader.decode(data, bytearray(info.uncompressed_nbytes))
+    assert caught.value.block is None
+    assert caught.value.byte == info.header_nbytes + len(data)
+
+
+def test_rehashed_frame_is_the_frame() -> None:
+    """The surgery itself is right: closing an unchanged frame changes nothing."""
+    frame = blocks_frame()
+    surgery = Surgery(frame)
+    for block in range(surgery.num_blocks):
+        surgery.rehash_block(block)
+    assert surgery.close() == frame
+    assert struct.unpack_from("<8s", frame)[0] == MAGIC

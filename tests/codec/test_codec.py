@@ -1,0 +1,339 @@
+"""Round trips, sizes, determinism: what the codec promises for good data."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorwire
+from tensorwire import TruncatedDataError
+from tensorwire.codec import STREAM_NBYTES, ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
+from tests.support import registry
+from tests.support.frame_surgery import content_hash as specified_content_hash
+from tests.support.registry import DTYPES, FLOATS, PROFILES, Input
+
+
+def compress(item: Input, profile: str = "fast", threads: int | None = None) -> memoryview:
+    return tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile, threads=threads)
+
+
+def decompress(frame: bytes | memoryview, **options: object) -> bytes:
+    return bytes(tensorwire.decompress(frame, framework="buffer", **options))
+
+
+def size_bound(item: Input, info: tensorwire.FrameInfo) -> int:
+    """The bound of docs/format.md, "Size bound"."""
+    header = -(-(128 + 8 * len(item.shape) + 8 * info.num_blocks) // 64) * 64
+    return header + -(-len(item.data) // 32) * 32 + 32
+
+
+def check_round_trip(item: Input, profile: str) -> None:
+    frame = compress(item, profile)
+    info = tensorwire.frame_info(frame)
+    assert (info.dtype, info.shape, info.profile) == (item.dtype, item.shape, profile)
+    assert info.uncompressed_nbytes == len(item.data)
+    assert info.frame_nbytes == len(frame) <= size_bound(item, info)
+    assert info.content_hash == specified_content_hash(item.data)
+    assert decompress(frame) == item.data
+    assert decompress(frame, verify=False) == item.data
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("item", registry.small_inputs(), ids=str)
+def test_round_trip(item: Input, profile: str) -> None:
+    check_round_trip(item, profile)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("item", registry.pattern_inputs(), ids=str)
+def test_round_trip_of_every_pattern(item: Input, profile: str) -> None:
+    check_round_trip(item, profile)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_round_trip_around_run_and_block_boundaries(dtype: str, profile: str) -> None:
+    sample = registry.opaque_input(dtype, 8) if dtype in registry.OPAQUE else registry.tiny_input(dtype)
+    block_words = tensorwire.frame_info(compress(sample, profile)).block_words
+    if dtype in registry.OPAQUE:
+        items = [registry.opaque_input(dtype, count + 1) for count in registry.boundary_counts(block_words)]
+    else:
+        items = registry.boundary_inputs(dtype, block_words)
+    for item in items:
+        check_round_trip(item, profile)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_one_outlier_per_block_costs_little(dtype: str) -> None:
+    block_words = tensorwire.frame_info(compress(registry.tiny_input(dtype))).block_words
+    words = registry.weights(dtype, 8 * block_words)
+    calm = compress(Input("calm", dtype, words.shape, words.tobytes()))
+    words[::block_words] = np.iinfo(words.dtype).max
+    item = Input("outliers", dtype, words.shape, words.tobytes())
+    assert decompress(compress(item)) == item.data
+    assert len(compress(item)) < len(calm) * 1.02
+
+
+@pytest.mark.parametrize("profile", ["fast", "compact"])
+@pytest.mark.parametrize(("dtype", "most"), [("BF16", 0.72), ("F16", 0.92), ("F32", 0.88), ("F8_E5M2", 0.92)])
+def test_weights_shrink(dtype: str, most: float, profile: str) -> None:
+    words = registry.weights(dtype, 200_000)
+    assert len(compress(Input("w", dtype, words.shape, words.tobytes()), profile)) < most * words.nbytes
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_compact_is_never_much_larger_than_fast(dtype: str) -> None:
+    for item in registry.small_inputs():
+        if item.dtype == dtype:
+            assert len(compress(item, "compact")) <= 1.1 * len(compress(item, "fast")) + 128, str(item)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from((*FLOATS, *registry.PLAIN)))
+    word = np.dtype(registry.words_of(dtype))
+    piece = st.one_of(
+        st.binary(max_size=300),
+        st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 5000)),
+        st.builds(lambda unit, count: unit * count, st.binary(min_size=1, max_size=16), st.integers(0, 500)),
+    )
+    content = b"".join(data.draw(st.lists(piece, max_size=6)))
+    content = content[: len(content) // word.itemsize * word.itemsize]
+    check_round_trip(Input("", dtype, (len(content) // word.itemsize,), content), profile)
+
+
+# Determinism --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F8_E4M3", "I32", "U8"])
+def test_thread_count_does_not_change_a_bit(dtype: str, profile: str) -> None:
+    words = registry.weights(dtype, 700_001, "threads")
+    item = Input("", dtype, words.shape, words.tobytes())
+    frames = [bytes(compress(item, profile, threads)) for threads in (1, 2, 3, 16)]
+    assert frames[1:] == frames[:1] * 3
+    for threads in (1, 2, 3, 16):
+        assert decompress(frames[0], threads=threads) == item.data
+
+
+def test_every_cpu_target_gives_the_same_frames() -> None:
+    digests = {}
+    for target in registry.CPU_TARGETS:
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.support.encode_registry"],
+            env={**os.environ, "TENSORWIRE_CPU": target},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ran, digest = run.stdout.split()
+        digests[ran] = digest
+    assert "scalar" in digests
+    assert len(set(digests.values())) == 1, digests
+
+
+def test_concurrent_calls_do_not_disturb_each_other() -> None:
+    items = [item for item in registry.small_inputs() if item.dtype in ("BF16", "F32")]
+    expected = [bytes(compress(item, "compact")) for item in items]
+    failures = []
+
+    def work() -> None:
+        for item, frame in zip(items, expected, strict=True):
+            if bytes(compress(item, "compact", 2)) != frame or decompress(frame, threads=2) != item.data:
+                failures.append(item)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+
+
+def _round_trip_in_child(item: Input, results: multiprocessing.SimpleQueue) -> None:
+    results.put(decompress(compress(item, threads=2), threads=2) == item.data)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_works_after_fork() -> None:
+    words = registry.weights("BF16", 300_000)
+    item = Input("", "BF16", words.shape, words.tobytes())
+    compress(item, threads=2)  # whatever threads a call starts, the fork must not miss them
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    child = context.Process(target=_round_trip_in_child, args=(item, results))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert results.get()
+
+
+# Pieces -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F8_E5M2", "U8", "MXINT_12"])
+def test_pieces_give_the_bytes_of_one_call(dtype: str, profile: str) -> None:
+    nbytes = 3 * STREAM_NBYTES + 12 * 1000
+    if dtype == "MXINT_12":
+        bits, content = 12, registry.rng(dtype).bytes(nbytes)
+    else:
+        content = registry.weights(dtype, nbytes // np.dtype(registry.words_of(dtype)).itemsize).tobytes()
+        bits = 0
+    shape = (nbytes * 8 // (bits or 8 * np.dtype(registry.words_of(dtype)).itemsize),)
+    whole = compress(Input("", dtype, shape, content), profile)
+    encoder = FrameEncoder(dtype, shape, bits=bits, profile=profile)
+    assert encoder.uncompressed_nbytes == nbytes
+    assert len(whole) <= encoder.bound_nbytes
+    blocks, position = b"", 0
+    for size in (STREAM_NBYTES, 2 * STREAM_NBYTES, nbytes):
+        chunk = content[position : position + size]
+        out = bytearray(encoder.data_bound(len(chunk)))
+        blocks += out[: encoder.encode(chunk, out)]
+        position += len(chunk)
+        if position == nbytes:
+            break
+    assert encoder.consumed_nbytes == nbytes
+    frame = encoder.finish() + blocks + bytes(encoder.trailer_nbytes)
+    assert frame == whole
+    assert encoder.info == tensorwire.frame_info(whole)
+    assert encoder.data_nbytes == encoder.info.data_nbytes
+
+
+def test_encoder_refuses_pieces_that_cut_a_block() -> None:
+    encoder = FrameEncoder("BF16", (STREAM_NBYTES,))
+    out = bytearray(encoder.bound_nbytes)
+    for nbytes in (100, STREAM_NBYTES + 2, 3 * STREAM_NBYTES):
+        with pytest.raises(ValueError, match="expected a multiple of"):
+            encoder.encode(bytes(nbytes), out)
+    with pytest.raises(ValueError, match="bytes of content"):
+        encoder.finish()
+    with pytest.raises(ValueError, match=r"room|buffer|small|bytes"):
+        encoder.encode(bytes(STREAM_NBYTES), bytearray(10))
+    assert encoder.consumed_nbytes == 0
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
+def test_any_range_of_content(dtype: str, profile: str) -> None:
+    words = registry.weights(dtype, 150_000, "ranges")
+    content = words.tobytes()
+    frame = compress(Input("", dtype, words.shape, content), profile)
+    generator = registry.rng("ranges")
+    spans = [(0, 0), (0, 1), (len(content) - 1, len(content)), (len(content), len(content)), (0, len(content))]
+    spans += [tuple(sorted(generator.integers(0, len(content), 2).tolist())) for _ in range(60)]
+    spans += [(start, start + 3) for start in range(65_530, 65_545)]
+    for start, stop in spans:
+        assert bytes(tensorwire.decompress_range(frame, start, stop)) == content[start:stop], (start, stop)
+
+
+def test_a_range_needs_only_its_blocks() -> None:
+    words = registry.weights("BF16", 500_000)
+    content = words.tobytes()
+    frame = compress(Input("", "BF16", words.shape, content))
+    nbytes = FrameReader.header_size(frame[: FrameReader.MIN_HEADER_NBYTES])
+    reader = FrameReader(frame[:nbytes])
+    assert reader.info == tensorwire.frame_info(frame)
+    lo, hi = reader.data_range(400_000, 400_010)
+    assert hi - lo < 2 * reader.info.block_words * 2
+    out = bytearray(10)
+    reader.decode(frame[nbytes + lo : nbytes + hi], out, start=400_000, stop=400_010, data_offset=lo)
+    assert out == content[400_000:400_010]
+    with pytest.raises(TruncatedDataError, match="the blocks lie at bytes"):
+        reader.decode(frame[nbytes + lo : nbytes + hi - 32], out, start=400_000, stop=400_010, data_offset=lo)
+    with pytest.raises(ValueError, match="the blocks lie at bytes"):
+        reader.decode(frame[nbytes + lo : nbytes + hi], out, start=400_000, stop=400_010, data_offset=lo + 32)
+
+
+@pytest.mark.parametrize("span", [(-1, 3), (3, 2), (0, 601), (601, 601)])
+def test_range_outside_the_tensor(span: tuple[int, int]) -> None:
+    frame = compress(registry.tiny_input("BF16"))
+    with pytest.raises(ValueError, match=r"expected a range within \[0, 600\)"):
+        tensorwire.decompress_range(frame, *span)
+
+
+def test_block_infos_add_up() -> None:
+    block_words = tensorwire.frame_info(compress(registry.tiny_input("BF16"))).block_words
+    words = registry.weights("BF16", 3 * block_words + 100)
+    words[block_words : 2 * block_words] = 0
+    frame = compress(Input("", "BF16", words.shape, words.tobytes()))
+    reader = FrameReader(frame)
+    infos = reader.block_infos(frame[reader.info.header_nbytes :])
+    assert len(infos) == reader.info.num_blocks
+    assert sum(info.num_words for info in infos) == len(words)
+    assert sum(info.nbytes for info in infos) == reader.info.data_nbytes
+    assert [info.offset for info in infos[1:]] == [info.offset + info.nbytes for info in infos[:-1]]
+    assert [info.kind for info in infos[:3]] == ["cascade", "constant", "cascade"]
+    for info in infos:
+        assert info.rest_nbytes + info.exponent_nbytes <= info.nbytes
+
+
+# Hashes and counts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 257, 131_071, 131_072, 131_073, 2_000_000])
+def test_content_hash_is_the_specified_one(nbytes: int) -> None:
+    content = registry.rng("hash").bytes(nbytes)
+    assert content_hash(content) == specified_content_hash(content)
+    hasher = ContentHasher(threads=2)
+    for start in range(0, nbytes, 3 * 131_072):
+        hasher.update(content[start : start + 3 * 131_072])
+    assert hasher.hexdigest() == specified_content_hash(content)
+
+
+def test_hasher_refuses_more_after_an_odd_piece() -> None:
+    hasher = ContentHasher()
+    hasher.update(b"odd")
+    with pytest.raises(ValueError, match="expected pieces"):
+        hasher.update(b"more")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_exponent_histogram(dtype: str) -> None:
+    words = registry.random_words(dtype, 3001)
+    _, exponent_bits, mantissa_bits, _ = FLOATS[dtype]
+    exponents = (words >> words.dtype.type(mantissa_bits)) & words.dtype.type((1 << exponent_bits) - 1)
+    expected = np.bincount(exponents, minlength=256)
+    assert exponent_histogram(dtype, words.tobytes()) == expected.tolist()
+    assert exponent_histogram(dtype, words.tobytes(), expected.tolist()) == (2 * expected).tolist()
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("I32", 8), ("F64", 8), ("NO_SUCH", 8), ("BF16", 3)])
+def test_exponent_histogram_of_something_without(dtype: str, nbytes: int) -> None:
+    with pytest.raises(ValueError, match="exponent"):
+        exponent_histogram(dtype, bytes(nbytes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
+def test_tensor_beyond_4_gib(dtype: str) -> None:
+    nbytes = 2**32 + 3 * STREAM_NBYTES + 40_000
+    # Pages that nobody has written to take no memory.
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    words = registry.weights(dtype, 3_000_000).tobytes()[:3_000_000]
+    for start in (0, 2**31 - 1000, 2**32 - 1_000_000, nbytes - len(words)):
+        pages[start : start + len(words)] = words
+    shape = (nbytes // np.dtype(registry.words_of(dtype)).itemsize,)
+    frame = tensorwire.compress(pages, dtype=dtype, shape=shape)
+    assert tensorwire.frame_info(frame).uncompressed_nbytes == nbytes
+    assert len(frame) < 2**28
+    hasher, window = ContentHasher(), 256 * STREAM_NBYTES
+    for start in range(0, nbytes, window):
+        stop = min(start + window, nbytes)
+        piece = tensorwire.decompress_range(frame, start, stop)
+        assert piece == memoryview(pages)[start:stop]
+        hasher.update(piece)
+    assert hasher.hexdigest() == tensorwire.frame_info(frame).content_hash

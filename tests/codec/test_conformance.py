@@ -1,0 +1,118 @@
+"""The core against docs/format.md: it and the reference, which share no code, decode each other's frames."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorwire
+from reference.tensorwire_reference import decode
+from reference.tensorwire_reference.cascade import TIER_WIDTHS
+from reference.tensorwire_reference.planes import field_nbytes
+from tensorwire.codec import content_hash
+from tests.support import registry
+from tests.support.conformance import CASES, Case
+from tests.support.frame_surgery import Surgery
+from tests.support.malformed import MALFORMED, Malformed
+from tests.support.registry import PROFILES, Input
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups")
+
+
+def decompress(frame: bytes | memoryview, **options: object) -> bytes:
+    return bytes(tensorwire.decompress(frame, framework="buffer", **options))
+
+
+def check_reference_decodes(item: Input, profile: str) -> set[str]:
+    """The kinds of blocks that were met."""
+    ours = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile)
+    frame = decode(bytes(ours))
+    assert frame.data == item.data
+    assert (frame.dtype, frame.shape, frame.profile) == (item.dtype, item.shape, profile)
+    assert frame.bits == tensorwire.frame_info(ours).bits
+    return {kind for coding in frame.codings for kind in KINDS if coding.startswith(kind)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_core_decodes_reference_frames(case: Case) -> None:
+    frame = case.build()
+    info = tensorwire.frame_info(frame)
+    assert (info.dtype, info.shape, info.profile) == (case.dtype, case.shape, case.profile)
+    assert info.uncompressed_nbytes == len(case.data)
+    assert decompress(frame) == case.data
+    assert decompress(frame, verify=False) == case.data
+    assert content_hash(case.data) == info.content_hash
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
+def test_core_decodes_golden_frames(version: str) -> None:
+    entries = json.loads((GOLDEN / version / "manifest.json").read_text())["frames"]
+    assert {path.stem for path in (GOLDEN / version).glob("*.tw")} == {entry["name"] for entry in entries}
+    assert len(entries) > 300
+    for entry in entries:
+        frame = (GOLDEN / version / f"{entry['name']}.tw").read_bytes()
+        info = tensorwire.frame_info(frame)
+        assert hashlib.sha256(decompress(frame)).hexdigest() == entry["sha256"], entry["name"]
+        expected = (entry["dtype"], entry["bits"], tuple(entry["shape"]), entry["profile"])
+        assert (info.dtype, info.bits, info.shape, info.profile) == expected, entry["name"]
+        assert info.block_words == 1 << entry["block_log2"], entry["name"]
+
+
+@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+def test_core_refuses_malformed_frames(malformed: Malformed) -> None:
+    frame = malformed.build()
+    if malformed.name == "header-content-hash":
+        # Decoding checks blocks; the content hash is for those who ask whether the tensor is the one they mean.
+        assert content_hash(decompress(frame)) != tensorwire.frame_info(frame).content_hash
+        return
+    with pytest.raises(tensorwire.FormatError) as raised:
+        decompress(frame)
+    assert type(raised.value).__name__ == malformed.error
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", registry.DTYPES)
+def test_reference_decodes_core_frames(dtype: str, profile: str) -> None:
+    kinds = set()
+    for item in registry.small_inputs():
+        if item.dtype == dtype:
+            kinds |= check_reference_decodes(item, profile)
+    expected = {
+        "enec": {"constant", "enec", "stored"},
+        "fast": {"constant", "cascade", "zero_groups", "stored"},
+        "compact": {"constant", "entropy", "zero_groups", "stored"},
+    }
+    if dtype in registry.FLOATS:
+        assert kinds >= expected[profile]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", registry.FLOATS)
+def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) -> None:
+    patterns = registry.every_pattern(dtype)
+    weights = registry.weights(dtype, 150_001, "many blocks")
+    words = np.concatenate([weights, patterns, np.zeros(70_000, weights.dtype), weights[:70_000]])
+    check_reference_decodes(Input("", dtype, words.shape, words.tobytes()), profile)
+
+
+def test_overhead_of_full_blocks() -> None:
+    """Index, tables and padding of a full BF16 block, as docs/format.md bounds them; tag and counts stand apart."""
+    n = 32768
+    words = registry.weights("BF16", 8 * n, "overhead")
+    surgery = Surgery(tensorwire.compress(words.tobytes(), dtype="BF16", shape=words.shape))
+    assert surgery.num_blocks == 8
+    for index in range(surgery.num_blocks):
+        start, stop = surgery.block_span(index)
+        block = bytes(surgery.bytes[start:stop])
+        kind, rest, widths = block[-1] & 7, block[-1] >> 3 & 3, TIER_WIDTHS[block[-1] >> 5]
+        assert (kind, rest) == (3, 0), "cascade, verbatim"
+        counts = (n, *struct.unpack("<5H", block[-11:-1]))
+        tiers = sum(field_nbytes(count, width) for count, width in zip(counts, widths, strict=False))
+        streams = field_nbytes(n, 8) + tiers + counts[len(widths)]
+        assert 0 <= 8 + len(block) - streams - 11 <= 48

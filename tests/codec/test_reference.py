@@ -1,0 +1,289 @@
+"""The reference decoder and encoder: round trips, damage, and facts worked out by hand from docs/format.md."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+from reference.tensorwire_reference import (
+    Cascade,
+    Constant,
+    CorruptDataError,
+    Enec,
+    Entropy,
+    FormatError,
+    Plain,
+    Stored,
+    Trimmed,
+    TruncatedDataError,
+    Verbatim,
+    ZeroGroups,
+    cascade,
+    decode,
+    encode,
+    enec,
+    rans,
+)
+from reference.tensorwire_reference.hashes import content_hash, h128
+from reference.tensorwire_reference.planes import Reader, field_nbytes, pack_field, pack_plane, unpack_field
+from tests.support.conformance import CASES, Case
+from tests.support.malformed import MALFORMED, Malformed, bit_string
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "v0"
+
+
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_round_trips(case: Case) -> None:
+    frame = decode(case.build())
+    assert frame.data == case.data
+    assert (frame.dtype, frame.shape, frame.profile) == (case.dtype, case.shape, case.profile)
+    start, end = case.coding
+    assert not start or (frame.codings[0].startswith(start) and frame.codings[0].endswith(end))
+
+
+def test_cases_have_distinct_names() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+def test_malformed_raises_the_named_error(malformed: Malformed) -> None:
+    with pytest.raises(FormatError) as raised:
+        decode(malformed.build())
+    assert type(raised.value).__name__ == malformed.error
+    # A decoder that overlooked the rule would be caught here, if at all; only the frame made for it may end there.
+    assert ("content hash" in str(raised.value)) == (malformed.name == "header-content-hash")
+
+
+def test_golden_frames_decode() -> None:
+    entries = json.loads((GOLDEN / "manifest.json").read_text())["frames"]
+    assert len(entries) > 300
+    assert {path.name for path in GOLDEN.glob("*.tw")} == {f"{entry['name']}.tw" for entry in entries}
+    for entry in entries:
+        frame = decode((GOLDEN / f"{entry['name']}.tw").read_bytes())
+        assert sha256(frame.data).hexdigest() == entry["sha256"], entry["name"]
+        for key in ("dtype", "shape", "bits", "profile", "block_log2", "codings"):
+            actual = getattr(frame, key)
+            assert (list(actual) if isinstance(actual, tuple) else actual) == entry[key], (entry["name"], key)
+
+
+def small_frames() -> list[tuple[str, bytes]]:
+    """One frame of each kind, small enough to damage every bit of it."""
+    rng = np.random.default_rng(5)
+    words = (rng.geometric(0.7, 300) + 110 << 7 | rng.integers(0, 64, 300) << 1).astype("<u2")
+    sparse = np.where(np.arange(300) % 128 < 32, words, 0).astype("<u2")
+    bytes_300 = (rng.geometric(0.7, 300).astype("u1") + 3).tobytes()
+    frames = [
+        ("empty", b"", "F32", {}),
+        ("stored", rng.bytes(70), "U8", {"kind": Stored()}),
+        ("constant", bytes_300[:1] * 300, "U8", {"kind": Constant()}),
+        ("enec", words[:150].tobytes(), "BF16", {"kind": Enec(), "rest": Trimmed()}),
+        ("cascade", words[:150].tobytes(), "BF16", {"kind": Cascade(), "rest": Verbatim(), "profile": "fast"}),
+        ("entropy", words.tobytes(), "BF16", {"kind": Entropy(k=1)}),
+        ("plain", words.astype("<u4").tobytes()[:500], "I32", {"kind": Plain(), "rest": Trimmed(per_run=True)}),
+        ("zero_groups", sparse.tobytes(), "BF16", {"kind": ZeroGroups(Enec(), group=32), "rest": Verbatim()}),
+    ]
+    sizes = {"U8": 1, "BF16": 2, "F32": 4, "I32": 4}
+    return [
+        (name, encode(data, dtype, (len(data) // sizes[dtype],), block_log2=10, **options))
+        for name, data, dtype, options in frames
+    ]
+
+
+SMALL = small_frames()
+
+
+@pytest.mark.parametrize(("name", "frame"), SMALL, ids=[name for name, _ in SMALL])
+def test_small_frame_is_of_its_kind(name: str, frame: bytes) -> None:
+    codings = decode(frame).codings
+    assert codings[0].startswith(name) if codings else name == "empty"
+
+
+@pytest.mark.parametrize("frame", [frame for _, frame in SMALL], ids=[name for name, _ in SMALL])
+def test_truncation_at_every_byte(frame: bytes) -> None:
+    for length in range(len(frame)):
+        with pytest.raises(TruncatedDataError):
+            decode(frame[:length])
+
+
+@pytest.mark.parametrize("frame", [frame for _, frame in SMALL], ids=[name for name, _ in SMALL])
+def test_every_bit_flip(frame: bytes) -> None:
+    for i in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[i // 8] ^= 1 << i % 8
+        with pytest.raises(FormatError):
+            decode(bytes(damaged))
+
+
+def test_no_bytes_may_follow() -> None:
+    with pytest.raises(CorruptDataError, match="follow"):
+        decode(SMALL[1][1] + b"\0")
+
+
+def test_planes_by_hand() -> None:
+    # Three numbers of 4 bits in S = 2 bytes: number 0 and 2 share byte 0.
+    assert pack_plane(numbers(0x1, 0x2, 0x3), 4) == b"\x31\x02"
+    # A full run of single bits: byte l holds numbers l, l + 32, l + 64, ...
+    ones = np.zeros(256, np.uint64)
+    ones[[3, 3 + 32, 3 + 7 * 32]] = 1
+    assert pack_plane(ones, 1) == bytes(3) + b"\x83" + bytes(28)
+    # 257 numbers of 2 bits: 64 bytes of a full run, then a run of one number.
+    assert pack_plane(np.full(257, 2, np.uint64), 2) == b"\xaa" * 64 + b"\x02"
+    assert pack_plane(numbers(0x0201, 0x0403), 16) == b"\x01\x02\x03\x04"
+
+
+def test_fields_by_hand() -> None:
+    # w = 3: bits 0-1 in a 2-bit plane, bit 2 in a 1-bit plane; 5 numbers take 2 bytes and 1.
+    five = numbers(1, 2, 3, 4, 7)
+    # S = 2 for the plane of 2 bits: byte 0 holds numbers 0, 2, 4, byte 1 holds 1, 3.
+    low = bytes([1 | 3 << 2 | 3 << 4, 2 | 0 << 2])
+    assert pack_field(five, 3) == low + bytes([0b11000])
+    # w = 24: the low 16 bits, then the high 8; w = 11: 8, 2, 1.
+    assert pack_field(numbers(0x030201, 0x060504), 24) == b"\x01\x02\x04\x05" + b"\x03\x06"
+    assert pack_field(numbers(0b1_01_11111110), 11) == b"\xfe\x01\x01"
+    assert [field_nbytes(257, w) for w in (0, 1, 3, 11, 24, 64)] == [0, 33, 98, 355, 771, 2056]
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 255, 256, 257, 511, 513])
+def test_fields_round_trip(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for w in range(65):
+        values = rng.integers(0, 1 << 64, n, dtype=np.uint64) >> np.uint64(64 - w) if w else np.zeros(n, np.uint64)
+        packed = pack_field(values, w)
+        assert len(packed) == field_nbytes(n, w)
+        assert (unpack_field(packed, n, w) == values).all()
+
+
+def test_hashes_against_xxhash() -> None:
+    for length, padded in ((0, 256), (1, 256), (255, 256), (256, 256), (257, 512), (100_000, 100_096)):
+        message = bytes(i % 251 for i in range(length))
+        # The canonical digest is big-endian, the high half first: reversed, it is what the page asks for.
+        assert h128(message) == xxhash.xxh3_128_digest(message.ljust(padded, b"\0"))[::-1]
+    data = bytes(i % 253 for i in range(131072 + 5))
+    leaves = [data[:131072], data[131072:].ljust(256, b"\0")]
+    tree = b"\x05\x00\x02\x00\x00\x00\x00\x00" + b"".join(xxhash.xxh3_128_digest(leaf)[::-1] for leaf in leaves)
+    assert content_hash(data) == xxhash.xxh3_128_digest(tree.ljust(256, b"\0"))[::-1]
+    assert content_hash(b"") == xxhash.xxh3_128_digest(bytes(256))[::-1]
+
+
+def test_constant_frame_by_hand() -> None:
+    frame = encode(b"\x80\x3f" * 100, "BF16", (4, 25), profile="fast", block_log2=8)
+    block = bytes(29) + b"\x80\x3f" + b"\x01"
+    block_hash = xxhash.xxh3_128_digest(block.ljust(256, b"\0"))[::-1]
+    head = bytearray(192)
+    head[0:8] = b"\x93TWF\r\n\x1a\n"
+    head[9] = 1
+    head[11] = 2
+    head[16:20] = b"BF16"
+    head[32] = 16
+    head[34] = 8
+    head[40] = 200
+    head[48] = 32
+    head[56] = 1
+    head[64:80] = content_hash(b"\x80\x3f" * 100)
+    head[128] = 4
+    head[136] = 25
+    head[148:152] = block_hash[:4]
+    head[120:128] = xxhash.xxh3_128_digest(bytes(head).ljust(256, b"\0"))[::-1][:8]
+    assert frame == bytes(head) + block + bytes(32)
+
+
+def test_enec_by_hand() -> None:
+    # b = 100, m = 1, nb = 3: s = 0, 1, -1, -4, 3 of y = 0, 1, 7, 4, 3; L = 4, so the last word is a group of its own.
+    low = pack_plane(numbers(0, 1, 1, 0, 1), 1)
+    high = pack_field(numbers(0, 0, 3, 2, 1), 2)
+    reader = Reader(low + b"\x03" + high)
+    x, _ = enec.decode(bytes([100, 1 << 4 | 3, 5, 0]), 2, reader, 5, 8)
+    assert x.tolist() == [100, 99, 101, 104, 97]
+
+
+def test_cascade_by_hand() -> None:
+    # Widths 2, 2, 3, lo = 100, a2 = 1, a3 = 4. Tier 1 names 100-102, tier 2 names 99, 103, 104,
+    # tier 3 names 95-98, then 105-107. The last word is a byte.
+    expected = [100, 102, 99, 104, 95, 98, 105, 107, 200]
+    tiers = (
+        pack_field(numbers(0, 2, 3, 3, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 2, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 3, 4, 6, 7), 3)
+        + bytes([200])
+    )
+    params = bytes([100, 1 | 4 << 3, 0, 7, 0, 5, 0, 1, 0, 0, 0, 0, 0])
+    x, _ = cascade.decode(params, 0, Reader(tiers), 9, 8)
+    assert x.tolist() == expected
+
+
+def test_cascade_of_five_tiers_by_hand() -> None:
+    # Widths 2, 1, 1, 2, 3, lo = 100, a2 = 1, a3 = 0, a4 = 2, a5 = 5. Tier 1 names 100-102, tier 2 names 99, tier 3
+    # names 103, tier 4 names 97, 98, 104, tier 5 names 92-96, then 105, 106. The last word is a byte.
+    expected = [101, 99, 103, 97, 104, 92, 96, 105, 106, 7]
+    tiers = (
+        pack_field(numbers(1, 3, 3, 3, 3, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 1, 1, 1, 1, 1, 1, 1, 1), 1)
+        + pack_field(numbers(0, 1, 1, 1, 1, 1, 1, 1), 1)
+        + pack_field(numbers(0, 2, 3, 3, 3, 3, 3), 2)
+        + pack_field(numbers(0, 4, 5, 6, 7), 3)
+        + bytes([7])
+    )
+    # 1 | 0 << 3 | 2 << 6 | 5 << 9 = 0x0a81
+    params = bytes([100, 0x81, 0x0A, 9, 0, 8, 0, 7, 0, 5, 0, 1, 0])
+    x, _ = cascade.decode(params, 3, Reader(tiers), 10, 8)
+    assert x.tolist() == expected
+
+
+def test_entropy_stream_by_hand() -> None:
+    # Symbol 1 has frequency 1 (bit length 1: z = 2), symbol 0 the implied 4095. Symbols 0 and 32 share state 0.
+    # Symbol 32 is 1:  x = 2^16 * 4096 + 4095 = 0x10000fff. Symbol 0 is 1: word 0x0fff is split off, which leaves
+    # 0x1000, and x = 0x1000 * 4096 + 4095 = 0x1000fff. A symbol 0 takes 2^16 to 16 * 4096 + 16.
+    table = bytes([0, 1, 0]) + bit_string("001")
+    states = np.array([0x1000FFF] + [16 * 4096 + 16] * 31, "<u4").tobytes()
+    stream = b"\x01\x00\x00\x00" + table + states + b"\xff\x0f"
+    symbols = [1] + [0] * 31 + [1]
+    assert rans.read_symbols(Reader(stream), 33).tolist() == symbols
+
+
+def test_entropy_frequencies_by_hand() -> None:
+    # Symbol 5: 24 = 1.1000 -> q = 5, z = 10, the three bits below the leading one are 100, lowest first 001.
+    # Symbol 6: 0 -> q = 0, z = 9. Symbol 8: 1 -> q = 1, z = 2. Symbol 7 is implied: 4096 - 25.
+    bits = bit_string("0" * 10 + "1" + "001" + "0" * 9 + "1" + "001")
+    states = np.full(32, 1 << 16, "<u4").tobytes()
+    frequencies = rans._read_frequencies(Reader(bytes([5, 8, 7]) + bits + states))
+    assert {s: f for s, f in enumerate(frequencies) if f} == {5: 24, 7: 4071, 8: 1}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Cascade(variant=0, lo=100, below=(0, 0)), Enec(group=4, b=100, m=1, nb=8), Entropy(base=0)],
+    ids=lambda kind: type(kind).__name__.lower(),
+)
+def test_a_count_beyond_two_bytes_is_coded_in_another_way(kind: Cascade | Enec | Entropy) -> None:
+    # One more than the most that two bytes count, which tests/support/conformance.py has; the block would shrink.
+    words = np.full(1 << 18, 100 << 7, "<u2")
+    words[-65536:] = 255 << 7
+    frame = decode(encode(words.tobytes(), "BF16", (1 << 18,), block_log2=18, kind=kind, rest=Verbatim()))
+    assert frame.codings == ("stored",)
+    assert frame.data == words.tobytes()
+
+
+def test_inner_units_beyond_two_bytes() -> None:
+    # One word of 2^18 is zero: the others, stored, take 2 MiB, and 65536 units do not fit two bytes.
+    words = np.arange(1 << 18, dtype="<u8") * np.uint64(0x9E3779B97F4A7C15)
+    kind = ZeroGroups(Stored(), group=1)
+    assert decode(encode(words.tobytes(), "U64", (1 << 18,), block_log2=18, kind=kind)).codings == ("stored",)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match="bytes"):
+        encode(bytes(5), "BF16", (2,))
+    with pytest.raises(ValueError, match="bits"):
+        encode(bytes(4), "F4", (8,))
+    with pytest.raises(ValueError, match="floats"):
+        encode(bytes(400) + b"\1", "U8", (401,), kind=Entropy())
+    for lo, below in ((14, (0, 0)), (13, (2, 7)), (2, (3, 0))):
+        with pytest.raises(ValueError, match=r"name more than 0\.\.15"):
+            encode(bytes(399) + b"\1", "F8_E4M3", (400,), kind=Cascade(variant=0, lo=lo, below=below))

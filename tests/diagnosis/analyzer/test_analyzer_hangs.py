@@ -1,0 +1,488 @@
+"""The analyzer on hangs: class and rank, for the culprit in every place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorwire.diagnosis.analyzer import Analyzer, hang_inside, signatures
+from tensorwire.diagnosis.page import native
+from tests.support.observed_jobs import (
+    SECONDS,
+    WORLD,
+    all_in,
+    edge,
+    everything,
+    hung,
+    last,
+    member,
+    observed,
+    rank,
+    ring,
+    watch,
+)
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Communicator, Finding, Observation
+
+every_rank = pytest.mark.parametrize("culprit", range(WORLD))
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, [finding.summary for finding in findings]
+    return findings[0]
+
+
+def one_out(culprit: int, theirs: Any, its: Any) -> Any:
+    return lambda number, age: its(age) if number == culprit else theirs(age)
+
+
+def not_entering(culprit: int) -> Any:
+    return one_out(culprit, lambda age: [member(31, waits=age)], lambda age: [member(30)])
+
+
+@every_rank
+@pytest.mark.parametrize("state", ["S", "R", "T"], ids=["sleep", "busy", "stopped"])
+def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
+    finding = only(last(hung(not_entering(culprit), states={culprit: {"state": state, "tick_seconds": 9.0}})))
+    assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [culprit], "finding")
+    assert finding.summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
+    assert finding.victims == 3
+    assert finding.confidence > 0.8
+    assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
+
+
+def test_nothing_before_the_gate_and_then_at_once() -> None:
+    for time, findings, _ in watch(hung(not_entering(1)), 12):
+        assert bool(findings) == (time - 3 >= SECONDS.hang_seconds), time
+
+
+def test_a_finding_keeps_the_time_at_which_it_was_made() -> None:
+    findings = everything(hung(not_entering(1)), 30)
+    assert {(finding.time, finding.code) for finding in findings} == {(8.0, "TW-H1")}
+
+
+def test_the_finding_goes_when_the_job_goes_on() -> None:
+    at = hung(not_entering(1))
+    analyzer = Analyzer(SECONDS)
+    assert analyzer.update(at(9.0))
+    assert not analyzer.update(observed(10.0, [rank(n, member(32)) for n in range(WORLD)]))
+
+
+def test_names_of_operations_are_those_of_frames() -> None:
+    assert set(native.OPERATIONS) > hang_inside._TOGETHER | signatures._UNEVEN
+
+
+def test_counts_alone_suffice() -> None:
+    at = hung(one_out(3, lambda age: [member(31, waits=age, known=False)], lambda age: [member(30, known=False)]))
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H1", [3])
+    assert "operation #31" in finding.summary
+
+
+@every_rank
+def test_the_lowest_sequence_is_the_culprit_not_the_fast_minority(culprit: int) -> None:
+    fast = (culprit + 1) % WORLD
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        name = "broadcast"
+        if number == culprit:
+            return [member(29, name=name, root=fast)]
+        return [member(32 if number == fast else 30, waits=age, name=name, root=fast)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+def test_two_that_do_not_enter_are_both_named_the_lower_first() -> None:
+    behind = {1: 30, 3: 29}
+    at = hung(lambda number, age: [member(behind[number])] if number in behind else [member(31, waits=age)])
+    assert only(last(at)).suspects == [3, 1]
+
+
+@every_rank
+def test_who_is_stuck_in_another_group_leads_to_whom_that_group_lacks(culprit: int) -> None:
+    stuck = (culprit + 1) % WORLD
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        pair = {"group": "pair", "size": 2}
+        if number == culprit:
+            return [member(30), member(7, **pair)]
+        if number == stuck:
+            return [member(30), member(8, waits=age, **pair)]
+        return [member(31, waits=age)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+
+@every_rank
+def test_two_groups_in_opposite_order(culprit: int) -> None:
+    def groups(number: int, age: float) -> list[Communicator]:
+        first, second = ("b", "a") if number == culprit else ("a", "b")
+        return [member(11, waits=age, group=first), member(10, group=second)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+    assert "#11 of a" in finding.summary
+    assert "#11 of b" in finding.summary
+
+
+def test_opposite_order_half_and_half_names_both_sides() -> None:
+    def groups(number: int, age: float) -> list[Communicator]:
+        first, second = ("b", "a") if number in (1, 2) else ("a", "b")
+        return [member(11, waits=age, group=first), member(10, group=second)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [])
+    assert sorted(finding.sides) == [[0, 3], [1, 2]]
+    assert "unknown" in finding.summary
+
+
+@every_rank
+@pytest.mark.parametrize(
+    "call",
+    [{"name": "all_gather"}, {"numel": 1000}, {"dtype": "float64"}, {"name": "broadcast", "root": 3}],
+    ids=["operation", "size", "dtype", "root"],
+)
+def test_another_call(culprit: int, call: dict[str, Any]) -> None:
+    usual = {"name": "broadcast", "root": 0} if "root" in call else {}
+    at = hung(one_out(culprit, lambda a: [member(31, waits=a, **usual)], lambda a: [member(31, waits=a, **call)]))
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [culprit], [])
+    assert any(f"rank {culprit} called" in fact for fact in finding.evidence)
+
+
+def test_calls_that_differ_half_and_half_name_both_sides() -> None:
+    at = hung(lambda number, age: [member(31, waits=age, numel=8 if number in (0, 2) else 9)])
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H2", [])
+    assert finding.sides == [[0, 2], [1, 3]]
+    assert "unknown" in finding.summary
+
+
+@every_rank
+def test_an_abort_names_who_called_something_else_not_who_died(culprit: int) -> None:
+    victim = (culprit + 1) % WORLD
+    dead = {victim: {"life": "lost", "gone_seconds": 5.0}}
+    at = hung(one_out(culprit, lambda a: [member(31, waits=a)], lambda a: [member(31, waits=a, numel=7)]), states=dead)
+    finding = only(last(at, 4.0))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+@every_rank
+def test_stopped_inside(culprit: int) -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(receive_queue=lambda a, b: 4096 if a == culprit else 0)
+
+    at = hung(all_in(), edges=edges, states={culprit: {"state": "T", "life": "stopped", "tick_seconds": 9.0}})
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+    assert any("8.0 KiB lie unread" in fact for fact in finding.evidence)
+
+
+@every_rank
+def test_stopped_inside_though_its_counts_had_not_seen_it_enter(culprit: int) -> None:
+    """The probe's tick is older than the entry; peers got data of the operation, so the rank was in it."""
+
+    def edges(time: float) -> list[Any]:
+        sent = min(time, 4.5)
+        return ring(received_bytes=lambda a, b: int(1e6 * sent) if b == culprit else int(1e6 * min(time, 3.5)))
+
+    at = hung(not_entering(culprit), edges=edges, states={culprit: {"state": "T", "tick_seconds": 9.0}})
+    finding = only(last(at, step=0.5))
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+@every_rank
+def test_link_down(culprit: int) -> None:
+    def edges(time: float) -> list[Any]:
+        def at_culprit(a: int, b: int) -> bool:
+            return culprit in (a, b) and time > 3
+
+        return ring(
+            backoff=lambda a, b: 4 * at_culprit(a, b),
+            send_queue=lambda a, b: 65536 * at_culprit(a, b),
+            busy_seconds=lambda a, b: (time - 3) if at_culprit(a, b) else 0.0,
+        )
+
+    finding = only(last(hung(all_in(), edges=edges)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+    assert any("backed off 4 times" in fact for fact in finding.evidence)
+
+
+@every_rank
+def test_choked_egress(culprit: int) -> None:
+    """Bytes trickle at a rate no network has: that is a hang, at the rank whose data waits to be sent."""
+
+    def edges(time: float) -> list[Any]:
+        def out(a: int, b: int) -> bool:
+            return a == culprit and time > 3
+
+        return ring(
+            acked_bytes=lambda a, b: int(2e6 * min(time, 3) + 1000 * max(0.0, time - 3) * out(a, b)),
+            send_queue=lambda a, b: 65536 * out(a, b),
+            busy_seconds=lambda a, b: 0.2 * min(time, 3) + (time - 3) * out(a, b),
+        )
+
+    finding = only(last(hung(all_in(), edges=edges)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+@every_rank
+def test_unread_data_points_at_who_does_not_read(culprit: int) -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(receive_queue=lambda a, b: 9999 if a == culprit else 0)
+
+    finding = only(last(hung(all_in(), edges=edges)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+def test_nothing_tells_where_it_stopped() -> None:
+    finding = only(last(hung(all_in())))
+    assert (finding.code, finding.suspects) == ("TW-H3", [])
+    assert "unknown" in finding.summary
+    assert finding.confidence <= 0.5
+
+
+def test_all_have_entered_what_is_not_known() -> None:
+    finding = only(last(hung(all_in(known=False))))
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [])
+
+
+def test_a_rank_out_of_view_may_be_who_is_missing() -> None:
+    def at(time: float) -> Any:
+        return observed(time, [rank(n, member(31, waits=time)) for n in (0, 1, 3)])
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [2])
+    assert any("not in view" in fact for fact in finding.evidence)
+
+
+def test_confidence_is_lower_where_the_view_is_incomplete() -> None:
+    def at(missing: set[int], **more: Any) -> float:
+        ranks = [rank(n, member(31 - (n == 1), waits=None if n == 1 else 9.0), **more) for n in range(4)]
+        return only(last(lambda time: observed(time, [r for r in ranks if r.rank not in missing]), 1.0)).confidence
+
+    assert at({3}) < at(set())
+    assert at(set(), overflow=True) < at(set())
+
+
+def test_a_declared_phase_makes_it_a_notice() -> None:
+    finding = only(last(hung(not_entering(0), states={0: {"phase": "checkpoint"}})))
+    assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [0], "notice")
+    assert "checkpoint" in finding.summary
+
+
+def test_who_ends_a_declared_phase_gets_the_gates_time_to_enter() -> None:
+    at = hung(not_entering(0), states={0: {"phase": "checkpoint"}})
+
+    def ended(time: float) -> Observation:
+        observation = at(time)
+        observation.ranks[0].phase = "checkpoint" if time < 11.0 else ""
+        return observation
+
+    levels = [(time, finding.level) for time, findings, _ in watch(ended, 20.0) for finding in findings]
+    assert {level for time, level in levels if time < 11.0 + SECONDS.hang_seconds - 1} == {"notice"}
+    assert levels[-1][1] == "finding"
+
+
+def test_work_on_rank_0_alone_is_reported_as_waiting_on_it_with_its_stack() -> None:
+    at = hung(not_entering(0))
+    analyzer = Analyzer(SECONDS)
+    analyzer.update(at(9.0))
+    assert analyzer.wants_stacks() == [0]
+    analyzer.add_stack(0, "save_checkpoint")
+    finding = only(analyzer.update(at(10.0)))
+    assert (finding.suspects, finding.stacks) == ([0], {0: "save_checkpoint"})
+    assert analyzer.wants_stacks() == []
+
+
+def test_a_huge_transfer_is_no_hang() -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(acked_bytes=lambda a, b: int(1e8 * time))
+
+    assert not everything(hung(all_in(), edges=edges), 60)
+
+
+def test_bytes_of_other_operations_do_not_hide_a_hang() -> None:
+    """Ranks 2 and 3 go on with operations of their own while the world's all-reduce stands still."""
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        own = [] if number < 2 else [member(100 + int(10 * age), group="own", size=2)]
+        return [member(31, waits=age), *own]
+
+    def edges(time: float) -> list[Any]:
+        return [edge(2, 3, acked_bytes=int(1e8 * time)), edge(3, 2, acked_bytes=int(1e8 * time))]
+
+    assert only(last(hung(groups, edges=edges))).code == "TW-H3"
+
+
+def test_bytes_that_the_transport_counts_tell_too() -> None:
+    def moving(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=age, sent_bytes=int(1e8 * age), received_bytes=0)]
+
+    def standing(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=age, sent_bytes=0 if number == 2 else 4096, received_bytes=4096)]
+
+    assert not everything(hung(moving), 60)
+    finding = only(last(hung(standing)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [2])
+
+
+@every_rank
+def test_whom_all_waited_for_has_come_and_some_have_left(culprit: int) -> None:
+    """What the others show is of a moment ago: the operation is ending, not stuck."""
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        if age < 8.0:
+            return [member(30, idle=age) if number == culprit else member(31, waits=age)]
+        came = number in (culprit, (culprit + 1) % WORLD)
+        return [member(31, waits=None if came else age, idle=age - 7.9)]
+
+    found = everything(hung(groups), 11.5)
+    assert {(finding.code, *finding.suspects) for finding in found} == {("TW-H1", culprit)}
+    assert last(hung(groups), 11.5) == []
+    assert only(last(hung(groups), 15.0)).code == "TW-H3"
+
+
+@every_rank
+def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
+    all_to_all = {"name": "all_to_all_single"}
+    at = one_out(culprit, lambda age: [member(31, waits=age, **all_to_all)], lambda age: [member(30, **all_to_all)])
+    finding = only(last(hung(at)))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+
+@every_rank
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
+def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: str) -> None:
+    def groups(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=None if number == culprit else age, idle=age, name=name)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+@every_rank
+def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culprit: int) -> None:
+    """Of an operation that needs all, leaving it alone would be a mismatch."""
+
+    def groups(number: int, age: float) -> list[Communicator]:
+        return [member(31, waits=None if number == culprit else age, idle=age, name="all_to_all")]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects) == ("TW-H3", [])
+
+
+class TestSendAndReceive:
+    """Counts of sends differ between ranks by right: waits are pairwise."""
+
+    def chain(self, culprit: int) -> Any:
+        """A pipeline: each stage receives from the one before it; the culprit is in no operation."""
+
+        def groups(number: int, age: float) -> list[Communicator]:
+            entered = 10 * (number + 1)
+            if number == culprit:
+                return [member(entered, name="send", root=number + 1)]
+            source = (number - 1) % WORLD
+            return [member(entered, waits=age, name="recv", root=source)]
+
+        return groups
+
+    @every_rank
+    def test_a_chain_of_receives_leads_to_who_does_not_send(self, culprit: int) -> None:
+        finding = only(last(hung(self.chain(culprit))))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+    def test_all_receive_in_a_circle(self) -> None:
+        finding = only(last(hung(self.chain(culprit=-1))))
+        assert finding.code == "TW-H2"
+
+    def test_both_ends_are_there(self) -> None:
+        def groups(number: int, age: float) -> list[Communicator]:
+            if number > 1:
+                return [member(5)]
+            return [member(5, waits=age, name="send" if number == 0 else "recv", root=1 - number)]
+
+        def edges(time: float) -> list[Any]:
+            return [edge(0, 1, backoff=3, send_queue=100), edge(1, 0)]
+
+        finding = only(last(hung(groups, edges=edges)))
+        assert (finding.code, finding.suspects) == ("TW-H3", [0])
+
+    def beside_a_collective(self, culprit: int, *, waits: bool = True) -> Any:
+        """As a passive probe has it: the culprit has not sent, its peer waits in the slot of the pair, and the others
+        wait for the two in the world's next all-reduce."""
+
+        def groups(number: int, age: float) -> list[Communicator]:
+            if number == culprit:
+                return [member(30)]
+            if number == (culprit + 1) % WORLD:
+                pair = {"group": "pair", "size": 2, "name": "recv", "root": culprit}
+                return [member(30), member(1, waits=age - 1 if waits and age > 1 else None, **pair)]
+            return [member(31, waits=age)]
+
+        return groups
+
+    @every_rank
+    def test_who_does_not_send_is_to_blame_and_its_receiver_a_victim(self, culprit: int) -> None:
+        findings = everything(hung(self.beside_a_collective(culprit)), 30)
+        assert {(finding.code, *finding.suspects) for finding in findings} == {("TW-H1", culprit)}
+        assert findings[-1].summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
+        receiver = (culprit + 1) % WORLD
+        assert any(f"rank {receiver} has not entered it either" in fact for fact in findings[-1].evidence)
+
+    def test_whose_waits_for_messages_are_not_seen_is_suspected_too(self) -> None:
+        assert only(last(hung(self.beside_a_collective(2, waits=False)))).suspects == [2, 3]
+
+    @every_rank
+    @pytest.mark.parametrize("call", ["send", "recv"])
+    def test_only_one_end_of_a_message_is_anywhere(self, culprit: int, call: str) -> None:
+        """No collective is open, and the culprit has no slot of the pair."""
+        waiting = (culprit + 2) % WORLD
+
+        def groups(number: int, age: float) -> list[Communicator]:
+            pair = [member(1, waits=age, group="pair", size=2, name=call, root=culprit)] if number == waiting else []
+            return [member(30), *pair]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 1)
+        assert not any("not in view" in fact for fact in finding.evidence)
+        assert 0.7 < finding.confidence < 0.8, "it may wait for a message that it asked for with irecv"
+        way = "to" if call == "send" else "from"
+        assert finding.summary == (
+            f"rank {culprit} has not entered its end of {call} {way} rank {culprit} of pair; 1 rank waits for it"
+        )
+
+    def test_who_went_on_without_sending_is_in_a_circle_with_its_receiver(self) -> None:
+        def groups(number: int, age: float) -> list[Communicator]:
+            if number == 1:
+                return [member(30), member(1, waits=age, group="pair", size=2, name="recv", root=0)]
+            return [member(31, waits=age)]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects) == ("TW-H2", [])
+        assert "recv from rank 0 of pair" in finding.summary
+        assert [0] in finding.sides
+        assert [1] in finding.sides
+
+    def test_a_peer_out_of_view_is_not_accused(self) -> None:
+        def at(time: float) -> Any:
+            waiting = member(1, waits=time, group="pair", size=2, name="recv", root=3)
+            return observed(time, [rank(n, member(30), *([waiting] if n == 0 else [])) for n in range(3)])
+
+        finding = only(last(at))
+        assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [3])
+
+
+def test_news_of_a_silent_agent_blames_nobody() -> None:
+    """The node of rank 3 falls silent in good times: its counts stay behind, and that is no one's fault."""
+
+    def at(time: float) -> Any:
+        ranks = [rank(n, member(int(10 * min(time, 5 if n == 3 else time)) + 1)) for n in range(4)]
+        ranks[3].node = "far"
+        return observed(time, ranks, silent_nodes=["far"] if time > 8 else [])
+
+    assert not everything(at, 60)

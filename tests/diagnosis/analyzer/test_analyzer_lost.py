@@ -1,0 +1,125 @@
+"""The analyzer on lost processes: the first to die, and ends that are no trouble."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tests.support.observed_jobs import SECONDS, WORLD, everything, member, observed, rank, watch
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Finding, Observation
+
+every_rank = pytest.mark.parametrize("culprit", range(WORLD))
+ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+
+
+def dead(gone: float, farewell: str = "") -> dict[str, Any]:
+    return {"life": "exited" if farewell else "lost", "farewell": farewell, "gone_seconds": gone, "state": "?"}
+
+
+def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time: float = 50.0) -> list[Finding]:
+    """What is found where these ranks are gone and the others wait, or do not."""
+    ranks = []
+    for n in range(WORLD):
+        group = member(31, waits=waits) if n not in states else member(30)
+        ranks.append(rank(n, group, **states.get(n, {})))
+    return Analyzer(SECONDS).update(observed(time, ranks))
+
+
+@every_rank
+@pytest.mark.parametrize("farewell", ["", "exit 1", "ValueError: loss is NaN"])
+def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, farewell: str) -> None:
+    states = {n: dead(4.0, ECHO) for n in range(WORLD)}
+    states[culprit] = dead(4.3, farewell)
+    (finding,) = ended(states)
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
+    assert finding.summary.startswith(f"rank {culprit} {'left with' if farewell else 'was gone'} {farewell}".strip())
+
+
+@every_rank
+def test_a_connection_error_is_an_echo_though_its_tick_was_later(culprit: int) -> None:
+    """Last signs of life are known to a tick: who speaks of a lost connection did not lose it."""
+    states = {n: dead(4.02, ECHO) for n in range(WORLD)}
+    states[culprit] = dead(4.0)
+    (finding,) = ended(states)
+    assert finding.suspects == [culprit]
+
+
+def test_peers_that_wait_are_victims() -> None:
+    (finding,) = ended({2: dead(5.0)}, waits=4.9)
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [2], 3)
+    assert "3 ranks wait" in finding.summary
+
+
+def test_where_times_do_not_tell_all_that_died_at_once_are_named() -> None:
+    (finding,) = ended({1: dead(5.0), 3: dead(5.0)}, waits=4.0)
+    assert finding.suspects == [1, 3]
+    assert finding.confidence < 0.8
+
+
+def test_all_leave_well() -> None:
+    assert not ended({n: dead(10.0 + n, "exit 0") for n in range(WORLD)})
+
+
+def test_one_leaves_well_while_nobody_waits_for_it() -> None:
+    assert not ended({1: dead(30.0, "exit 0")})
+
+
+@every_rank
+def test_who_leaves_with_code_0_while_others_wait_is_lost(culprit: int) -> None:
+    (finding,) = ended({culprit: dead(30.0, "exit 0")}, waits=29.0)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+    assert "exit 0" in finding.summary
+
+
+def test_who_leaves_early_is_lost_though_only_the_others_fail() -> None:
+    states = {n: dead(4.0, ECHO) for n in range(WORLD)}
+    states[1] = dead(6.0, "exit 0")
+    ranks = [rank(n, member(30 if n == 1 else 31, waits=None if n == 1 else 5.0), **states[n]) for n in range(WORLD)]
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks))
+    assert finding.suspects == [1]
+
+
+def test_an_elastic_restart_is_no_loss() -> None:
+    """Rank 2 dies, the launcher ends the others, and within the time a new generation works."""
+
+    def at(time: float) -> Observation:
+        if time < 5:
+            return observed(time, [rank(n, member(int(10 * time) + 1)) for n in range(WORLD)])
+        if time < 6.5:
+            gone = {n: dead(time - (4.9 if n == 2 else 5.0)) for n in range(WORLD)}
+            return observed(time, [rank(n, member(50), **gone[n]) for n in range(WORLD)])
+        new = [rank(n, member(int(10 * (time - 6)) + 1, group="w1"), generation=1) for n in range(3)]
+        old = [rank(3, member(50), **dead(time - 5.0))]
+        return observed(time, [*new, *old] if time < 9 else [*new, rank(3, member(40, group="w1"), generation=1)])
+
+    assert not everything(at, 20, step=0.5)
+
+
+def test_generations_are_never_mixed() -> None:
+    """A hang of the first generation is no finding about the second."""
+    analyzer = Analyzer(SECONDS)
+    first = [rank(n, member(31 - (n == 2), waits=None if n == 2 else 9.0)) for n in range(WORLD)]
+    assert analyzer.update(observed(10.0, first))
+    second = [rank(n, member(1), generation=1) for n in range(2)]
+    assert not analyzer.update(observed(11.0, [*second, *first[2:]]))
+
+
+def test_a_silent_agent_is_no_loss() -> None:
+    ranks = [rank(n, member(31), **(dead(9.0) if n > 1 else {})) for n in range(WORLD)]
+    for number in (2, 3):
+        ranks[number].node = "far"
+    assert not Analyzer(SECONDS).update(observed(50.0, ranks, silent_nodes=["far"]))
+
+
+def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
+    def at(time: float) -> Observation:
+        return observed(
+            time, [rank(n, member(30), **(dead(time - 5) if n == 1 and time > 5 else {})) for n in range(4)]
+        )
+
+    for time, findings, _ in watch(at, 12):
+        assert bool(findings) == (time - 5 >= SECONDS.lost_seconds)

@@ -1,0 +1,332 @@
+"""The analyzer on hangs that are over: whom those that ran out of time, or were ended together, had waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tests.support.observed_jobs import SECONDS, WORLD, all_in, hung, member, observed, rank, ring, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorwire.diagnosis.model import Communicator, Finding, Observation, Rank
+
+every_rank = pytest.mark.parametrize("culprit", range(WORLD))
+TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
+CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+STOPPED = {"life": "stopped", "state": "T"}
+WAITED = 8.0
+
+
+def dead(gone: float, farewell: str = "") -> dict[str, Any]:
+    return {"life": "exited" if farewell else "lost", "farewell": farewell, "gone_seconds": gone, "state": "?"}
+
+
+def found(ranks: list[Rank]) -> Finding:
+    """By an analyzer that sees the job for the first time."""
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks))
+    return finding
+
+
+def failed(entered: int = 21, *, before: float = 4.0, **more: Any) -> Communicator:
+    """A rank whose last operation failed so long ago: torch counts it as completed."""
+    return replace(member(entered, **more), idle_seconds=before + 0.01)
+
+
+def ended(states: dict[int, dict[str, Any]], groups: dict[int, list[Communicator]] | None = None) -> Finding:
+    """What is found where ranks gave up 4 s ago, in what `groups` says, else all in one operation."""
+    ranks = []
+    for number in range(WORLD):
+        state = states.get(number, dead(4.0 - 0.03 * number, TIMED_OUT))
+        gave_up = bool(state.get("farewell"))
+        entered = (groups or {}).get(number) or [failed() if gave_up else member(21, waits=WAITED + 4.0)]
+        ranks.append(rank(number, *entered, **state))
+    return found(ranks)
+
+
+# Not entered.
+
+
+@every_rank
+def test_who_was_not_there_when_the_others_timed_out_is_named_though_it_died_last(culprit: int) -> None:
+    finding = ended({culprit: dead(3.0)}, {culprit: [member(20)]})
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert "in all_reduce #21" in finding.evidence[0]
+    assert TIMED_OUT in finding.evidence[0]
+
+
+@every_rank
+def test_it_is_told_for_how_long_they_waited_where_an_operation_that_failed_stays_open(culprit: int) -> None:
+    at = {number: [member(21, waits=WAITED + 4.0)] for number in range(WORLD)} | {culprit: [member(20)]}
+    finding = ended({number: dead(4.0, TIMED_OUT) for number in range(WORLD)} | {culprit: dead(3.0)}, at)
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert "ended after 8.0 s in all_reduce #21" in finding.evidence[0]
+
+
+@every_rank
+def test_who_was_not_there_is_named_where_the_hung_job_was_ended(culprit: int) -> None:
+    at = {number: member(21, waits=60.0) for number in range(WORLD)} | {culprit: member(20)}
+    finding = found([rank(number, at[number], **dead(4.0)) for number in range(WORLD)])
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_who_dies_before_an_operation_is_lost_however_long_the_others_wait(culprit: int) -> None:
+    finding = ended({culprit: dead(12.0, "ValueError: loss")}, {culprit: [member(20)]})
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+
+
+@every_rank
+def test_who_was_not_there_because_it_waited_elsewhere_is_a_victim(culprit: int) -> None:
+    """It waits with a peer that sleeps; the rest wait for both."""
+    victim = (culprit + 1) % WORLD
+    pair = {"group": "pair", "size": 2}
+    groups = {number: [failed()] for number in range(WORLD)}
+    groups[victim] = [member(20), failed(10, **pair)]
+    groups[culprit] = [member(20), member(9, **pair)]
+    finding = ended({culprit: dead(3.0)}, groups)
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+# All had entered.
+
+
+@every_rank
+@pytest.mark.parametrize(
+    "state",
+    [STOPPED, dead(12.0), dead(1.0), dead(4.0)],
+    ids=["stopped", "silent from then on", "killed later", "without a word"],
+)
+def test_who_did_not_give_up_as_the_others_did_stopped_inside(culprit: int, state: dict[str, Any]) -> None:
+    finding = ended({culprit: state})
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H3", [culprit], 3)
+    assert finding.communicator == "world"
+    assert "all_reduce #21 of world" in finding.summary
+    assert "a time-out ended it" in finding.summary
+    assert any(f"rank {culprit} " in fact for fact in finding.evidence[1:])
+    assert 0.4 < finding.confidence <= 0.9
+
+
+def test_it_is_the_surer_the_more_is_known_of_it() -> None:
+    confidences = [ended({2: state}).confidence for state in (STOPPED, dead(12.0), dead(1.0), dead(4.0))]
+    assert confidences == sorted(confidences, reverse=True)
+
+
+@every_rank
+@pytest.mark.parametrize("farewell", [TIMED_OUT, CLOSED])
+def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, farewell: str) -> None:
+    """Whoever went first is one of those who waited."""
+    finding = ended({number: dead(4.0, farewell) for number in range(WORLD) if number != culprit})
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-UNKNOWN", [], [])
+    assert finding.summary.startswith("all_reduce #21 of world")
+    assert "a time-out ended it" in finding.summary
+    assert finding.victims == WORLD
+    assert finding.confidence < 0.5
+
+
+def test_where_a_hung_job_was_ended_nobody_is_accused() -> None:
+    finding = ended({number: dead(4.0) for number in range(WORLD)})
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [])
+    assert "until the job was ended" in finding.summary
+
+
+def test_a_time_out_of_something_else_is_none_of_the_last_operation() -> None:
+    """It came a while after the operation: another thing had taken so long."""
+    groups = {n: [failed(before=12.0)] for n in range(WORLD)}
+    farewell = "RuntimeError: DataLoader timed out after 8 seconds"
+    finding = ended({n: dead(4.0, CLOSED) for n in range(WORLD)} | {2: dead(4.5, farewell)}, groups)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [2])
+
+
+@every_rank
+def test_who_is_still_stopped_where_the_others_were_ended_is_named(culprit: int) -> None:
+    finding = ended({number: dead(4.0) for number in range(WORLD)} | {culprit: STOPPED})
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+@every_rank
+def test_who_had_gone_before_the_others_were_ended_may_have_died(culprit: int) -> None:
+    finding = ended({number: dead(4.0) for number in range(WORLD)} | {culprit: dead(11.0)})
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+
+
+@every_rank
+def test_who_failed_inside_is_lost_though_the_others_timed_out(culprit: int) -> None:
+    finding = ended({culprit: dead(11.0, "ValueError: loss")})
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+
+
+def test_a_job_that_was_ended_while_it_worked_did_not_hang() -> None:
+    finding = found([rank(number, member(21, waits=4.5), **dead(4.0)) for number in range(WORLD)])
+    assert finding.code == "TW-LOST"
+
+
+def test_of_two_ranks_one_that_fell_silent_is_named_and_one_that_only_said_nothing_is_not() -> None:
+    def of_two(state: dict[str, Any]) -> Finding:
+        other = member(21, waits=WAITED + 4.0, size=2)
+        return found([rank(0, failed(size=2), **dead(4.0, TIMED_OUT)), rank(1, other, **state)])
+
+    assert of_two(dead(11.0)).suspects == [1]
+    assert of_two(dead(4.0)).code == "TW-UNKNOWN"
+
+
+def test_a_rank_that_is_not_in_view_makes_it_less_sure() -> None:
+    finding = found([rank(n, failed(), **dead(4.0, TIMED_OUT)) for n in range(3)])
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [])
+    assert "all 3 ranks in view had entered it" in finding.summary
+    assert any("not in view" in fact for fact in finding.evidence)
+
+
+@every_rank
+def test_the_rank_whose_transport_stood_still_is_named_where_it_counts_bytes(culprit: int) -> None:
+    groups = {n: [failed(sent_bytes=100 if n == culprit else 5000, received_bytes=0)] for n in range(WORLD)}
+    finding = ended({}, groups)
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+
+
+@every_rank
+def test_ranks_in_the_next_operation_wait_for_those_still_in_this_one(culprit: int) -> None:
+    ahead = (culprit + 1) % WORLD
+    finding = ended({culprit: STOPPED}, {ahead: [failed(22)]})
+    assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
+    assert "all_reduce #21" in finding.summary
+
+
+@every_rank
+def test_a_send_that_its_receiver_was_not_there_for(culprit: int) -> None:
+    sender = (culprit + 1) % WORLD
+    groups = {number: [member(20)] for number in range(WORLD)}
+    groups[sender] = [failed(3, name="send", root=culprit)]
+    states = {number: dead(4.0, CLOSED) for number in range(WORLD)} | {sender: dead(4.1, TIMED_OUT)}
+    finding = ended(states, groups)
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+# What was found while they lived.
+
+
+def over(
+    at: Callable[[float], Observation], ends: float, last_to_go: int | None = None, killed: float = 1e9
+) -> Callable[[float], Observation]:
+    """A hang that ends by time-outs; one rank stays until it is killed. The others fail, then say so, then go."""
+
+    def later(time: float) -> Observation:
+        seen = at(time)
+        if time < ends:
+            return seen
+        for number, one in seen.ranks.items():
+            if number != last_to_go:
+                said = time - ends - 0.5
+                state = {} if said < 0 else {"farewell": TIMED_OUT} if said < 1 else dead(said, TIMED_OUT)
+                one.communicators = [
+                    replace(failed(group.enqueued, before=said), size=group.size) for group in one.communicators
+                ]
+            elif time >= killed:
+                state = dead(time - killed)
+            else:
+                continue
+            for name, value in state.items():
+                setattr(one.process, name, value)
+        seen.edges = [one for one in seen.edges if seen.ranks[one.rank].process.gone_seconds is None]
+        return seen
+
+    return later
+
+
+@every_rank
+def test_a_rank_stopped_inside_stays_named_when_the_others_time_out_and_when_it_is_killed(culprit: int) -> None:
+    at = over(hung(all_in(), states={culprit: STOPPED}), ends=12.0, last_to_go=culprit, killed=20.0)
+    seen = [(time, findings) for time, findings, _ in watch(at, 40.0)]
+    first = next(findings[0] for _, findings in seen if findings)
+    assert (first.code, first.suspects) == ("TW-H3", [culprit])
+    for time, findings in seen:
+        if time >= first.time and time != 12.0:  # they are through with the operation, and have not said why
+            (finding,) = findings
+            assert (finding.code, finding.suspects, finding.time) == ("TW-H3", [culprit], first.time), time
+            assert finding.confidence == first.confidence
+
+
+@every_rank
+def test_a_link_that_was_down_stays_named_when_all_time_out(culprit: int) -> None:
+    def edges(time: float) -> list[Any]:
+        cut = time >= 3.0
+        return ring(
+            send_queue=lambda a, b: 5000 * (cut and culprit in (a, b)),
+            backoff=lambda a, b: 4 * (cut and culprit in (a, b)),
+        )
+
+    seen = [(time, findings) for time, findings, _ in watch(over(hung(all_in(), edges=edges), ends=12.0), 40.0)]
+    first = next(findings[0] for _, findings in seen if findings)
+    assert (first.code, first.suspects) == ("TW-H3", [culprit])
+    assert {(f.code, tuple(f.suspects), f.time) for time, fs in seen if time >= first.time for f in fs} == {
+        ("TW-H3", (culprit,), first.time)
+    }
+    assert [time for time, findings in seen if time >= first.time and not findings] == [12.0], (
+        "they have not said it yet"
+    )
+
+
+def test_what_was_found_without_a_suspect_gives_way_to_one_who_did_not_give_up() -> None:
+    seen = list(watch(over(hung(all_in()), ends=12.0, last_to_go=2, killed=18.0), 40.0))
+    before = next(findings[0] for time, findings, _ in seen if time >= 10)
+    assert (before.code, before.suspects) == ("TW-H3", [])
+    (after,) = seen[-1][1]
+    assert (after.code, after.suspects) == ("TW-H3", [2])
+
+
+@every_rank
+def test_a_rank_that_is_killed_while_another_is_waited_for_is_lost(culprit: int) -> None:
+    """The finding on the one that was waited for is no account of the death."""
+    awaited = (culprit + 1) % WORLD
+    base = hung(lambda n, age: [member(31 - (n == awaited), waits=None if n == awaited else age)])
+
+    def at(time: float) -> Observation:
+        seen = base(time)
+        if time >= 12.0:
+            for number, one in seen.ranks.items():
+                gone = dead(time - 12.0) if number == culprit else dead(time - 12.0 - 0.05, CLOSED)
+                for name, value in gone.items():
+                    setattr(one.process, name, value)
+        return seen
+
+    seen = list(watch(at, 30.0))
+    before = next(findings[0] for time, findings, _ in seen if time >= 10)
+    assert (before.code, before.suspects) == ("TW-H1", [awaited])
+    (after,) = seen[-1][1]
+    assert (after.code, after.suspects) == ("TW-LOST", [culprit])
+
+
+def test_a_hang_that_is_over_before_all_leave_well_is_no_finding() -> None:
+    base = hung(lambda n, age: [member(31 - (n == 2), waits=None if n == 2 else age)])
+
+    def at(time: float) -> Observation:
+        if time < 12.0:
+            return base(time)
+        return observed(time, [rank(n, member(31), **dead(time - 12.0, "exit 0")) for n in range(WORLD)])
+
+    seen = list(watch(at, 30.0))
+    assert any(findings for _, findings, _ in seen)
+    assert not any(findings for time, findings, _ in seen if time >= 12.0)
+
+
+def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out_takes_long_to_end() -> None:
+    """By then it is the only one that is gone."""
+    base = hung(all_in(), states={1: STOPPED})
+
+    def at(time: float) -> Observation:
+        seen = base(time)
+        if time >= 12.0:
+            for number in {0, 2, 3}:
+                seen.ranks[number].communicators = [failed(31, before=time - 12.0)]
+                state = dead(time - 12.0, CLOSED if number == 3 else TIMED_OUT)
+                if number != 3 and time < 20.0:
+                    state = {"farewell": TIMED_OUT}
+                for name, value in state.items():
+                    setattr(seen.ranks[number].process, name, value)
+        return seen
+
+    assert {(f.code, tuple(f.suspects)) for _, findings, _ in watch(at, 40.0) for f in findings} == {("TW-H3", (1,))}

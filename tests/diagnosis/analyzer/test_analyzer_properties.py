@@ -1,0 +1,222 @@
+"""Properties of all jobs: names of ranks do not matter, nor how often the same is seen, nor what is not new."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, member, observed, paced, rank, ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tensorwire.diagnosis.model import Communicator, Finding, Observation
+
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def essence(findings: Iterable[Finding], names: list[int] | None = None) -> list[Any]:
+    """What has to be the same: all but the wording, under other names of ranks."""
+    new = names or list(range(100))
+    return sorted(
+        (
+            finding.code,
+            finding.level,
+            finding.time,
+            sorted(new[number] for number in finding.suspects),
+            sorted(sorted(new[number] for number in side) for side in finding.sides),
+            finding.communicator,
+            round(finding.confidence, 9),
+            finding.victims,
+        )
+        for finding in findings
+    )
+
+
+def renamed(observation: Observation, names: list[int]) -> Observation:
+    other = copy.deepcopy(observation)
+    for one in other.ranks.values():
+        one.rank = names[one.rank]
+        for group in one.communicators:
+            if group.operation is not None and group.operation.name in ("send", "recv"):
+                group.operation.root = names[group.operation.root]
+    other.ranks = {one.rank: one for one in sorted(other.ranks.values(), key=lambda one: one.rank)}
+    for connection in other.edges:
+        connection.rank, connection.peer = names[connection.rank], names[connection.peer]
+    return other
+
+
+@st.composite
+def rank_states(draw: st.DrawFn) -> list[Any]:
+    """Anything that four ranks in two groups may be in, sense or no sense."""
+    ranks = []
+    for number in range(WORLD):
+        groups: list[Communicator] = []
+        for group in ("a", "b"):
+            if draw(st.integers(0, 9)) == 0:
+                continue
+            name = draw(st.sampled_from(["all_reduce", "all_reduce", "broadcast", "send", "recv"]))
+            groups.append(
+                member(
+                    draw(st.integers(29, 32)),
+                    waits=draw(st.sampled_from([None, 0.1, 3.0, 9.0, 20.0])),
+                    group=group,
+                    name=name,
+                    numel=draw(st.sampled_from([8, 8, 8, 9])),
+                    root=draw(st.integers(0, WORLD - 1)) if name in ("send", "recv") else -1,
+                    known=draw(st.integers(0, 5)) > 0,
+                )
+            )
+        process = draw(
+            st.sampled_from(
+                [{}, {}, {}, {"state": "T"}, {"phase": "evaluation"}, {"overflow": True}, {"tick_seconds": 9.0},
+                 {"life": "lost", "gone_seconds": 7.0}, {"life": "exited", "farewell": "exit 0", "gone_seconds": 5.0}]
+            )
+        )  # fmt: skip
+        ranks.append(rank(number, *groups, **process))
+    return [one for one in ranks if draw(st.integers(0, 12)) > 0]
+
+
+edges = st.lists(
+    st.builds(
+        edge,
+        st.integers(0, WORLD - 1),
+        st.integers(-1, WORLD - 1),
+        backoff=st.sampled_from([0, 0, 3]),
+        send_queue=st.sampled_from([0, 900]),
+        receive_queue=st.sampled_from([0, 0, 50]),
+        acked_bytes=st.integers(0, 10**9),
+        busy_seconds=st.floats(0, 50),
+    ),
+    max_size=8,
+)
+
+
+@quick
+@given(rank_states(), edges, st.permutations(range(WORLD)))
+def test_names_of_ranks_do_not_matter(ranks: list[Any], connections: list[Any], names: list[int]) -> None:
+    connections = [connection for connection in connections if connection.peer >= 0]
+    observation = observed(50.0, ranks, connections)
+    for one in observation.ranks.values():
+        one.node = "node0"
+    found = Analyzer(SECONDS).update(observation)
+    again = Analyzer(SECONDS).update(renamed(observation, names))
+    assert essence(found, names) == essence(again)
+
+
+@quick
+@given(st.lists(st.tuples(rank_states(), edges), min_size=2, max_size=6), st.lists(st.integers(0, 2), min_size=6))
+def test_seeing_the_same_again_changes_nothing(states: list[Any], copies: list[int]) -> None:
+    once, often = Analyzer(SECONDS), Analyzer(SECONDS)
+    for time, ((ranks, connections), more) in enumerate(zip(states, copies, strict=False)):
+        observation = observed(50.0 + 2 * time, ranks, connections)
+        found = once.update(copy.deepcopy(observation))
+        for _ in range(more + 1):
+            assert essence(often.update(copy.deepcopy(observation))) == essence(found)
+        assert once.wants_arming() == often.wants_arming()
+        assert once.wants_stacks() == often.wants_stacks()
+
+
+@quick
+@given(st.lists(rank_states(), min_size=2, max_size=6))
+def test_what_did_not_change_need_not_be_looked_at(states: list[Any]) -> None:
+    whole, partly = Analyzer(SECONDS), Analyzer(SECONDS)
+    before: dict[int, Any] = {}
+    for time, ranks in enumerate(states):
+        observation = observed(50.0 + 2 * time, ranks)
+        found = whole.update(copy.deepcopy(observation))
+        observation.changed = {
+            number
+            for number in before.keys() | observation.ranks.keys()
+            if before.get(number) != observation.ranks.get(number)
+        }
+        before = observation.ranks
+        assert essence(partly.update(observation)) == essence(found)
+
+
+@quick
+@given(rank_states(), edges)
+def test_whatever_is_seen_findings_are_well_formed(ranks: list[Any], connections: list[Any]) -> None:
+    for finding in Analyzer(SECONDS).update(observed(50.0, ranks, connections)):
+        assert 0 < finding.confidence <= 1
+        assert finding.summary
+        assert finding.evidence
+        assert len(finding.suspects) <= 5
+        assert finding.suspects or finding.code in ("TW-H2", "TW-H3", "TW-UNKNOWN", "TW-S2")
+        assert finding.victims >= 0
+
+
+def one_late(culprit: int) -> Callable[[float], Observation]:
+    return paced({culprit: 0.5}, armed_after=0.0)
+
+
+def slow_link(culprit: int) -> Callable[[float], Observation]:
+    def connections(time: float) -> list[Any]:
+        return ring(busy_seconds=lambda a, b: time * (0.9 if a == culprit and b == (a + 1) % WORLD else 0.3))
+
+    return paced(transfer=0.5, armed_after=0.0, edges=connections)
+
+
+def not_entered(culprit: int) -> Callable[[float], Observation]:
+    return hung(lambda number, age: [member(30) if number == culprit else member(31, waits=age)])
+
+
+def other_size(culprit: int) -> Callable[[float], Observation]:
+    return hung(lambda number, age: [member(31, waits=age, numel=7 if number == culprit else 8)])
+
+
+def stopped_inside(culprit: int) -> Callable[[float], Observation]:
+    return hung(lambda number, age: [member(31, waits=age)], states={culprit: {"state": "T"}})
+
+
+@pytest.mark.parametrize("fault", [one_late, slow_link, not_entered, other_size, stopped_inside])
+def test_every_place_of_the_culprit_gives_the_same(
+    fault: Callable[[int], Callable[[float], Observation]],
+) -> None:
+    results = []
+    for culprit in range(WORLD):
+        analyzer, at = Analyzer(SECONDS), fault(culprit)
+        found: list[Finding] = []
+        for time in range(60):
+            found = analyzer.update(at(float(time)))
+        back = [(number - culprit) % WORLD for number in range(WORLD)]
+        results.append(essence(found, back))
+    assert results[0]
+    assert all(result == results[0] for result in results)
+
+
+def test_findings_are_the_callers_own() -> None:
+    at = not_entered(1)
+    analyzer = Analyzer(SECONDS)
+    (mine,) = analyzer.update(at(20.0))
+    kept = dataclasses.asdict(mine)
+    mine.suspects.clear()
+    mine.evidence.clear()
+    (again,) = analyzer.update(at(20.0))
+    assert dataclasses.asdict(again) == kept
+
+
+def test_memory_does_not_grow_with_time() -> None:
+    """New communicators come and go, as they do in long jobs."""
+    import tracemalloc
+
+    analyzer = Analyzer(SECONDS)
+
+    def run(start: int, seconds: int) -> int:
+        for time in range(start, start + seconds):
+            ranks = [rank(n, member(10 * time), member(3, group=f"g{time // 5}")) for n in range(WORLD)]
+            analyzer.update(observed(float(time), ranks, ring(acked_bytes=lambda a, b, t=time: 1000 * t)))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = run(0, 300)
+        assert run(300, 600) < before + 50_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,356 @@
+"""The analyzer on slow jobs: the gate, P, and everything that is legal though it takes time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tensorwire.diagnosis.analyzer.job import Group
+from tensorwire.diagnosis.analyzer.rounds import Timer
+from tensorwire.diagnosis.model import Communicator, Finding, Observation, Timing
+from tests.support.observed_jobs import (
+    SECONDS,
+    WORLD,
+    edge,
+    everything,
+    healthy,
+    last,
+    member,
+    observed,
+    paced,
+    rank,
+    ring,
+    watch,
+)
+
+every_rank = pytest.mark.parametrize("culprit", range(WORLD))
+always = pytest.mark.parametrize("armed_after", [0.0, 35.0], ids=["always-armed", "armed-late"])
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, [finding.summary for finding in findings]
+    return findings[0]
+
+
+def busy(culprit: int, after: float = 20.0) -> Any:
+    """Edges of a ring of which one, out of the culprit, is busy most of the time once transfers are slow."""
+
+    def at(time: float) -> list[Any]:
+        def share(a: int, b: int) -> float:
+            return 0.89 if (a, b) == (culprit, (culprit + 1) % WORLD) else 0.3
+
+        slow = max(0.0, time - after)
+        return ring(
+            busy_seconds=lambda a, b: 0.05 * min(time, after) + share(a, b) * slow,
+            acked_bytes=lambda a, b: int(1e6 * time),
+        )
+
+    return at
+
+
+@every_rank
+@always
+def test_a_late_rank(culprit: int, armed_after: float) -> None:
+    finding = only(last(paced({culprit: 0.5}, armed_after=armed_after), 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any("P = 1.0" in fact for fact in finding.evidence)
+    assert finding.victims == 3
+
+
+@every_rank
+@always
+def test_a_slow_transfer(culprit: int, armed_after: float) -> None:
+    finding = only(last(paced(transfer=0.5, armed_after=armed_after, edges=busy(culprit)), 60))
+    assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
+    assert any("busy 89 % of the time" in fact for fact in finding.evidence)
+
+
+@every_rank
+@always
+def test_both_on_one_rank(culprit: int, armed_after: float) -> None:
+    at = paced({culprit: 0.5}, 0.5, armed_after=armed_after, edges=busy(culprit))
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S3", [culprit])
+
+
+@every_rank
+def test_both_on_two_ranks(culprit: int) -> None:
+    at = paced({culprit: 0.5}, 0.5, armed_after=0.0, edges=busy((culprit + 2) % WORLD))
+    finding = only(last(at, 60))
+    assert (finding.code, sorted(finding.suspects)) == ("TW-S3", sorted([culprit, (culprit + 2) % WORLD]))
+
+
+@every_rank
+def test_packet_loss_shows_in_retransmissions(culprit: int) -> None:
+    def edges(time: float) -> list[Any]:
+        return ring(
+            busy_seconds=lambda a, b: 0.4 * time,
+            retransmits=lambda a, b: int(30 * max(0.0, time - 20)) if a == culprit else 0,
+        )
+
+    finding = only(last(paced(transfer=0.5, armed_after=0.0, edges=edges), 60))
+    assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
+
+
+@every_rank
+def test_a_cpu_quota_is_decided_by_throttling_where_p_reads_mixed(culprit: int) -> None:
+    def states(number: int, time: float) -> dict[str, Any]:
+        return {"throttled_seconds": 0.8 * max(0.0, time - 20) if number == culprit else 0.0}
+
+    finding = only(last(paced({culprit: 0.3}, 0.3, armed_after=0.0, states=states), 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any("throttled by its CPU quota for 80 %" in fact for fact in finding.evidence)
+
+
+def test_a_quota_that_holds_all_alike_decides_nothing() -> None:
+    def states(number: int, time: float) -> dict[str, Any]:
+        return {"throttled_seconds": 0.8 * time}
+
+    assert only(last(paced({1: 0.5}, armed_after=0.0, states=states), 60)).code == "TW-S1"
+    assert only(last(paced({}, 0.5, armed_after=0.0, states=states), 60)).code == "TW-S2"
+
+
+@every_rank
+def test_pairwise_waits_where_p_means_nothing(culprit: int) -> None:
+    finding = only(last(paced({culprit: 0.5}, armed_after=0.0, rooted=True), 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any("P means nothing" in fact for fact in finding.evidence)
+    assert finding.confidence < 0.7
+
+
+@every_rank
+@pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
+def test_an_all_to_all_to_which_a_rank_comes_late(culprit: int, partial: bool) -> None:
+    """P holds where every rank exchanges something with every other, see test_diagnosis_all_to_all.py."""
+    at = paced({culprit: 0.5}, armed_after=0.0, rooted=partial, name="all_to_all_single")
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any(("P means nothing" if partial else "P = 1.0") in fact for fact in finding.evidence)
+    assert (finding.confidence < 0.7) == partial
+
+
+@every_rank
+@pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
+def test_an_all_to_all_that_transfers_slowly(culprit: int, partial: bool) -> None:
+    at = paced(transfer=0.5, armed_after=0.0, edges=busy(culprit), rooted=partial, name="all_to_all_single")
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
+    assert any("busy 89 % of the time" in fact for fact in finding.evidence)
+
+
+def test_the_pace_asks_for_times_once_and_long_enough_ahead() -> None:
+    asked: list[tuple[float, dict[str, int]]] = []
+    for time, _, analyzer in watch(paced({1: 0.5}), 40):
+        if analyzer.wants_arming():
+            asked.append((time, dict(analyzer.wants_arming() or {})))
+    assert asked
+    assert asked[0][0] > 20
+    assert len({tuple(sorted(arming.items())) for _, arming in asked}) == 1
+    time, arming = asked[0]
+    done = paced({1: 0.5})(time).ranks[0].communicators[0].enqueued
+    assert arming["world"] > done + 3
+
+
+def test_times_that_were_asked_for_are_asked_for_no_more() -> None:
+    for time, findings, analyzer in watch(paced({1: 0.5}, armed_after=35.0), 60):
+        if findings:
+            assert analyzer.wants_arming() is None, time
+
+
+def test_without_completion_times_it_is_unknown_and_says_what_is_missing() -> None:
+    findings = everything(paced({1: 0.5}), 60)
+    assert {finding.code for finding in findings} == {"TW-UNKNOWN"}
+    assert "no completion times" in findings[0].summary
+    assert findings[0].confidence < 0.5
+
+
+def test_the_ranks_own_baseline_serves_an_analyzer_that_comes_late() -> None:
+    def at(time: float) -> Observation:
+        observation = paced({2: 0.5}, after=0.0, armed_after=15.0)(time)
+        for one in observation.ranks.values():
+            one.communicators[0].baseline_rate = 10.0
+        return observation
+
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [2])
+
+
+def test_a_finding_stands_and_then_goes() -> None:
+    slow = paced({2: 0.5}, armed_after=0.0)
+
+    def at(time: float) -> Observation:
+        if time <= 60:
+            return slow(time)
+        done = slow(60).ranks[0].communicators[0].enqueued + int(10 * (time - 60))
+        return observed(time, [rank(n, member(done)) for n in range(WORLD)])
+
+    seen = [(time, findings) for time, findings, _ in watch(at, 90)]
+    first = next(time for time, findings in seen if findings)
+    end = max(time for time, findings in seen if findings)
+    assert 20 < first < 20 + 3 * SECONDS.slow_seconds
+    assert 60 < end < 60 + 2 * SECONDS.slow_seconds
+    assert all(len(findings) == (first <= time <= end) for time, findings in seen)
+    assert {(f.time, f.code, *f.suspects) for _, findings in seen for f in findings} == {(first, "TW-S1", 2)}
+
+
+def two_tensor_groups(culprit: int, *, link: bool = False) -> Any:
+    """Ranks 0 1 | 2 3 reduce in pairs, then all four together; a late rank makes its partner wait in their pair, and
+    the other pair in the large group."""
+
+    def at(time: float) -> Observation:
+        slow = time > 20
+        done = int(10 * min(time, 20) + max(0.0, time - 20) / 0.6) + 1
+        good = 200
+        bad = max(0, done - 201)
+
+        def timing(good_t: float, slow_t: float) -> Any:
+            total = good * good_t + bad * slow_t if slow else (done - 1) * good_t
+            return Timing(1, max(1, done - 1), total, 0.9 * good_t, 1.1 * (slow_t if slow else good_t), 1, 0)
+
+        ranks = []
+        for n in range(8):
+            pair, its_pair = n // 4, culprit // 4
+            in_pair = 0.52 if pair == its_pair and n != culprit else 0.02
+            in_world = 0.02 if pair == its_pair else 0.52
+            ranks.append(
+                rank(
+                    n,
+                    member(done, group=f"tp{pair}", size=4, timing=timing(0.02, in_pair)),
+                    member(done, group="dp", size=8, timing=timing(0.02, in_world)),
+                    world=8,
+                )
+            )
+        return observed(time, ranks, world=8)
+
+    return at
+
+
+@pytest.mark.parametrize("culprit", range(8))
+def test_who_is_late_because_it_waits_elsewhere_is_not_to_blame(culprit: int) -> None:
+    finding = only(last(two_tensor_groups(culprit), 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+
+
+@every_rank
+def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> None:
+    """Each stage receives from the one before it; nothing but sends and receives is slow, and counts differ."""
+
+    def at(time: float) -> Observation:
+        done = int(10 * min(time, 20) + max(0.0, time - 20) / 0.6)
+        bad = max(0, done - 200)
+        ranks = []
+        for n in range(WORLD):
+            slow_t = 0.02 if n == culprit else 0.52
+            timing = Timing(1, done, (done - bad) * 0.02 + bad * slow_t, 0.01, 0.6, 1, done) if done else None
+            group = member(done, name="recv", root=(n - 1) % WORLD, timing=timing)
+            ranks.append(rank(n, group))
+        return observed(time, ranks)
+
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+
+
+def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_is_not() -> None:
+    timer, late, num_windows = Timer(), 2, 6
+    for index in range(num_windows + 1):
+        group = Group("g", "group", WORLD)
+        for number in range(WORLD):
+            longest = 0.01 if number == late else 1.0
+            timing = Timing(1 + 21 * index, 21, 20 * 0.01 + longest, 0.01, longest, 0, 0)
+            completed = 21 * (index + 1)
+            group.members[number] = Communicator("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
+        timer.add(float(index), group)
+    rounds = timer.recent(float(num_windows), 100.0)
+    assert rounds is not None
+    assert rounds.mean[late] == pytest.approx(0.01)
+    assert rounds.mean[0] == pytest.approx((num_windows * 1.2 - 1.0) / (num_windows * 21 - 1))
+
+
+class TestLegal:
+    """None of these is a finding, armed or not."""
+
+    @pytest.mark.parametrize("armed_after", [None, 0.0])
+    def test_two_hundred_rounds_of_mixed_sizes(self, armed_after: float | None) -> None:
+        assert not everything(paced(after=1e9, armed_after=armed_after), 200)
+
+    @pytest.mark.parametrize("armed_after", [0.0, 35.0])
+    def test_all_ranks_slow_outside_of_operations(self, armed_after: float) -> None:
+        """Another phase of the script: no one waits for another, so no one is to blame."""
+        findings = everything(paced(armed_after=armed_after, scale=6.0), 90)
+        assert not [finding for finding in findings if finding.code != "TW-UNKNOWN"]
+        assert not findings
+
+    def test_uneven_compute_below_theta(self) -> None:
+        assert not everything(paced({1: 0.02}, armed_after=0.0), 90)
+
+    def test_uneven_compute_from_the_start(self) -> None:
+        assert not everything(paced({1: 0.5}, after=0.0, armed_after=0.0), 90)
+
+    @pytest.mark.parametrize("stall", [3.0, 4.9])
+    @pytest.mark.parametrize("armed", [False, True])
+    def test_one_slow_step(self, stall: float, armed: bool) -> None:
+        def at(time: float) -> Observation:
+            done = int(10 * (time if time < 20 else max(20, time - stall))) + 1
+            ranks = []
+            for n in range(WORLD):
+                inside = 20 < time < 20 + stall and n != 1
+                waited = stall if n != 1 and time >= 20 + stall else 0.0
+                timing = Timing(1, done, done * 0.02 + waited, 0.01, max(0.03, waited), 1, 0) if armed else None
+                ranks.append(rank(n, member(done + inside, waits=time - 20 if inside else None, timing=timing)))
+            return observed(time, ranks)
+
+        assert not everything(at, 60)
+
+    def test_a_long_checkpoint_on_all_ranks(self) -> None:
+        def at(time: float) -> Observation:
+            observation = healthy(min(time, 20.0) + max(0.0, time - 60.0))
+            observation.time = time
+            return observation
+
+        assert not everything(at, 100)
+
+    def test_warm_up(self) -> None:
+        """The first steps compile, and are slow; the one that compiles again later is one slow step."""
+
+        def at(time: float) -> Observation:
+            done = int(0.5 * min(time, 20) + 10 * max(0.0, time - 20)) + 1
+            return observed(time, [rank(n, member(done)) for n in range(WORLD)])
+
+        assert not everything(at, 60)
+
+    def test_packet_loss_under_the_gate(self) -> None:
+        def edges(time: float) -> list[Any]:
+            return [edge(1, 2, retransmits=int(5 * time)), edge(2, 1)]
+
+        assert not everything(paced(transfer=0.03, armed_after=0.0, edges=edges), 90)
+
+    def test_a_clock_step(self) -> None:
+        def at(time: float) -> Observation:
+            observation = healthy(time)
+            observation.time = time + (3600 if time >= 30 else 0)
+            return observation
+
+        assert not everything(at, 60)
+
+        def back(time: float) -> Observation:
+            observation = healthy(time)
+            observation.time = time - (15 if time >= 30 else 0)
+            return observation
+
+        assert not everything(back, 60)
+
+    def test_an_analyzer_that_was_away_or_starts_anew(self) -> None:
+        for _, findings, _ in watch(lambda time: healthy(7.0 * time, rate=3.0), 10):
+            assert not findings
+
+    def test_counts_that_make_no_sense(self) -> None:
+        def at(time: float) -> Observation:
+            ranks = [rank(n, member(int(10 * time) + 1)) for n in range(WORLD)]
+            if int(time) % 5 == 2:
+                del ranks[int(time) % 4]
+            if int(time) % 7 == 3:
+                ranks[0].communicators[0].completed = ranks[0].communicators[0].enqueued = 0
+            return observed(time, ranks)
+
+        assert not everything(at, 60)

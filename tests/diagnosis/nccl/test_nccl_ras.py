@@ -1,0 +1,393 @@
+"""The client of NCCL's RAS service against a server of our own that speaks the protocol. No NCCL is involved."""
+
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+from tensorwire.cli import diagnose
+from tensorwire.diagnosis.nccl import ras
+from tensorwire.diagnosis.nccl.ras import RasProcess, query_ras
+from tensorwire.diagnosis.nccl.ras_findings import findings_of
+from tensorwire.errors import CorruptDataError, LimitExceededError
+
+HASH = "0b5a64a1f36c1fd2"
+
+
+def rank(number, launched, **status):
+    state = {"init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    return {
+        "rank": number,
+        "host": f"10.0.0.{number // 2 + 1}",
+        "pid": 1000 + number,
+        "cuda_dev": number % 2,
+        "nvml_dev": number % 2,
+        "status": state | status,
+        "collective_counts": {"Broadcast": 2, "AllReduce": launched},
+    }
+
+
+def missing(number, *, unresponsive=False, dead=False):
+    entry = rank(number, 0)
+    del entry["collective_counts"]
+    return entry | {"status": {"unresponsive": unresponsive, "considered_dead": dead}}
+
+
+def document(ranks, missing_ranks=()):
+    communicator = {
+        "hash": "0xb5a64a1f36c1fd2",
+        "secondary_hash": "0x1:0x2",
+        "size": len(ranks) + len(missing_ranks),
+        "ranks_count": len(ranks),
+        "missing_ranks_count": len(missing_ranks),
+        "ranks": ranks,
+        "missing_ranks": list(missing_ranks),
+    }
+    return {
+        "nccl_version": "2.28.7",
+        "cuda_runtime_version": 13000,
+        "cuda_driver_version": 13000,
+        "timestamp": "2026-01-01 00:00:00",
+        "communicators_count": 1,
+        "communicators": [communicator],
+        "ras": {"collection_time_sec": 0.003, "timeouts_count": 0},
+    }
+
+
+# Of a job of eight ranks in which six run ahead of two, as NCCL 2.27 words and lays it out.
+TEXT = """NCCL version 2.27.5 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12090
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          2            1          8        8
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         4         2         8         8   RUNNING  MISMATCH
+
+Errors
+======
+
+DEAD
+  1 job process is considered dead (unreachable via the RAS network)
+  Process 1007 on node 10.0.0.4 managing GPU 1
+
+#0-0 (0b5a64a1f36c1fd2) ERROR
+  Asynchronous error on 1 rank
+  Rank 6 reported Remote process error -- GPU 0 managed by process 1006 on node 10.0.0.4
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+
+#0-0 (0b5a64a1f36c1fd2) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  6 ranks have launched up to operation 120
+  2 ranks have launched up to operation 119
+  Rank 2 -- GPU 0 managed by process 1002 on node 10.0.0.2
+  Rank 5 -- GPU 1 (NVML 3) managed by process 1005 on node 10.0.0.3
+
+"""
+
+
+class Server:
+    """Speaks the protocol on a free port of the loopback interface, one connection after another."""
+
+    def __init__(self, answer, *, json_known=True, greeting="SERVER PROTOCOL 2", piece=1 << 16, pause=0.0):
+        self.commands = []
+        self._answer, self._json_known, self._greeting = answer, json_known, greeting
+        self._piece, self._pause = piece, pause
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):  # the client has had enough
+                self._talk(connection)
+
+    def _talk(self, connection):
+        for line in connection.makefile("r", encoding="ascii", newline="\n"):
+            command = line.rstrip("\n")
+            self.commands.append(command)
+            if command.startswith("CLIENT PROTOCOL "):
+                connection.sendall(self._greeting.encode() + b"\n")
+            elif command.startswith("TIMEOUT ") or (command == "SET FORMAT json" and self._json_known):
+                connection.sendall(b"OK\n")
+            elif command.endswith("STATUS"):
+                for begin in range(0, len(self._answer), self._piece):
+                    connection.sendall(self._answer[begin : begin + self._piece])
+                    time.sleep(self._pause)
+                return
+            else:
+                connection.sendall(f"ERROR: Unknown command {command}\n".encode())
+
+
+def serve(answer, **options):
+    return Server(answer if isinstance(answer, bytes) else json.dumps(answer).encode(), **options)
+
+
+def test_json_names_the_ranks_behind_though_they_are_the_majority():
+    ranks = [rank(number, 120 if number == 3 else 119) for number in range(8)]
+    with serve(document(ranks)) as server:
+        status = query_ras(server.address)
+    (communicator,) = status.communicators
+    assert (status.nccl_version, communicator.hash, communicator.size) == ("2.28.7", HASH, 8)
+    assert communicator.behind() == {"AllReduce": [0, 1, 2, 4, 5, 6, 7]}
+    assert communicator.ranks[3].process == RasProcess("10.0.0.2", 1003)
+    assert communicator.ranks[3].device == 1
+    assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 9", "SET FORMAT json", "STATUS"]
+
+
+@pytest.mark.parametrize("culprit", range(4))
+def test_who_is_behind_while_nobody_goes_on_is_found(culprit, capsys):
+    stuck = document([rank(number, 119 if number == culprit else 120) for number in range(4)])
+    with serve(stuck) as server:
+        code = diagnose.command.main(["--ras", server.address, "--for", "0", "--json"], standalone_mode=False)
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (code, finding["code"], finding["suspects"]) == (3, "TW-H1", [culprit])
+    assert f"rank {culprit} is pid {1000 + culprit} on 10.0.0.{culprit // 2 + 1}" in finding["evidence"]
+
+
+def test_who_is_behind_in_a_job_that_goes_on_is_no_finding():
+    before = ras.parse_json(json.dumps(document([rank(0, 119), rank(1, 120)])).encode())
+    after = ras.parse_json(json.dumps(document([rank(0, 120), rank(1, 121)])).encode())
+    assert findings_of(before, after, 20.0) == []
+
+
+def test_a_process_that_was_given_up_is_lost():
+    answer = document([rank(0, 120), rank(1, 120)], [missing(2, dead=True)])
+    status = ras.parse_json(json.dumps(answer).encode())
+    (finding,) = findings_of(status, status, 20.0)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [2])
+    assert "pid 1002 on 10.0.0.2" in finding.summary
+
+
+def test_nobody_is_behind_in_a_job_in_step():
+    with serve(document([rank(number, 7) for number in range(4)])) as server:
+        assert query_ras(server.address).communicators[0].behind() == {}
+
+
+def test_json_states_and_errors():
+    ranks = [
+        rank(0, 1, abort_flag=True),
+        rank(1, 1, finalize_called=True),
+        rank(2, 1, init_state=7),
+        rank(3, 1, async_error=6),
+        rank(4, 1, async_error=7),
+    ]
+    with serve(document(ranks)) as server:
+        members = query_ras(server.address).communicators[0].ranks
+    assert [member.status for member in members] == ["ABORT", "FINALIZE", "INIT", "RUNNING", "RUNNING"]
+    assert [member.error for member in members] == ["", "", "", "Remote process error", ""]
+
+
+def test_json_missing_ranks():
+    absent = [missing(1, unresponsive=True), missing(2, unresponsive=True, dead=True), missing(3)]
+    with serve(document([rank(0, 1)], absent)) as server:
+        status = query_ras(server.address)
+    assert status.unresponsive == [RasProcess("10.0.0.1", 1001)]
+    assert status.dead == [RasProcess("10.0.0.2", 1002)]
+    assert [(member.rank, member.status) for member in status.communicators[0].missing] == [
+        (1, ""),
+        (2, ""),
+        (3, "NOCOMM"),
+    ]
+
+
+def test_a_server_that_knows_no_json_is_asked_for_text():
+    with serve(TEXT.encode(), json_known=False) as server:
+        status = query_ras(server.address)
+    assert server.commands[-1] == "VERBOSE STATUS"
+    assert status.nccl_version == "2.27.5"
+    assert status.dead == [RasProcess("10.0.0.4", 1007)]
+    assert status.num_timeouts == 2
+    (communicator,) = status.communicators
+    assert (communicator.hash, communicator.size) == (HASH, 8)
+    assert communicator.behind() == {"AllReduce": [2, 5]}
+    assert [(member.rank, member.error) for member in communicator.ranks] == [
+        (6, "Remote process error"),
+        (2, ""),
+        (5, ""),
+    ]
+    assert communicator.ranks[2].process == RasProcess("10.0.0.3", 1005)
+
+
+def test_text_that_names_only_those_ahead_still_tells_who_is_behind():
+    mismatch = TEXT[TEXT.index("  6 ranks have launched") :]
+    ahead = (
+        "  7 ranks have not launched any operations\n"
+        "  Rank 3 has launched up to operation 1 -- GPU 1 managed by process 1003 on node 10.0.0.2\n"
+    )
+    status = ras.parse_text(TEXT.replace(mismatch, ahead).encode())
+    assert status.communicators[0].behind() == {"AllReduce": [0, 1, 2, 4, 5, 6, 7]}
+
+
+def test_text_of_more_groups_than_can_be_told_apart_names_nobody():
+    mismatch = TEXT[TEXT.index("  6 ranks have launched") :]
+    unnamed = "  4 ranks have launched up to operation 2\n  4 ranks have launched up to operation 1\n"
+    status = ras.parse_text(TEXT.replace(mismatch, unnamed).encode())
+    assert status.communicators[0].behind() == {"AllReduce": []}
+
+
+def test_text_status_and_incomplete():
+    warnings = (
+        "#0-0 (0b5a64a1f36c1fd2) INCOMPLETE\n"
+        "  Missing communicator data from 1 rank\n"
+        "  Rank 4 -- GPU 0 managed by process 1004 on node 10.0.0.3\n\n"
+        "#0-0 (0b5a64a1f36c1fd2) MISMATCH\n"
+        "  Communicator ranks have different status\n"
+        "  6 ranks have status RUNNING\n"
+        "  Rank 1 has status ABORT -- GPU 1 managed by process 1001 on node 10.0.0.1\n"
+        "  Rank 2 has status NOCOMM -- [process information not found]\n"
+    )
+    (communicator,) = ras.parse_text((TEXT[: TEXT.index("#0-0")] + warnings).encode()).communicators
+    assert [(member.rank, member.status) for member in communicator.ranks] == [(1, "ABORT")]
+    assert [(member.rank, member.status) for member in communicator.missing] == [(4, ""), (2, "NOCOMM")]
+    assert communicator.missing[1].process is None
+
+
+def test_an_answer_in_small_pieces():
+    with serve(document([rank(number, 7) for number in range(2)]), piece=7) as server:
+        assert len(query_ras(server.address).communicators[0].ranks) == 2
+
+
+def test_the_address_comes_from_the_environment(monkeypatch):
+    with serve(document([])) as server:
+        monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
+        assert query_ras().communicators[0].ranks == []
+
+
+@pytest.mark.parametrize("address", ["", "localhost", "localhost:", ":28028", "localhost:0", "localhost:65536", "h:x"])
+def test_an_address_that_makes_no_sense(address):
+    with pytest.raises(ValueError, match="host:port"):
+        query_ras(address)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_makes_no_sense(timeout):
+    with pytest.raises(ValueError, match="timeout"):
+        query_ras("localhost:1", timeout=timeout)
+
+
+def test_nobody_listens():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError, match=r"no RAS service .* NCCL_RAS_ENABLE") as caught:
+        query_ras(f"127.0.0.1:{port}")
+    assert caught.value.filename == f"127.0.0.1:{port}"
+
+
+def test_a_server_that_accepts_and_says_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
+        query_ras(f"127.0.0.1:{listener.getsockname()[1]}", timeout=0.2)
+
+
+def test_a_server_that_never_ends_its_answer_meets_the_deadline_for_all_of_it():
+    with serve(b" " * 1000, piece=1, pause=0.02) as server, pytest.raises(TimeoutError):
+        query_ras(server.address, timeout=0.3)
+
+
+def test_an_answer_without_end_is_refused(monkeypatch):
+    monkeypatch.setattr(ras, "_MAX_ANSWER", 1000)
+    with serve(b" " * 100_000) as server, pytest.raises(LimitExceededError, match="1000"):
+        query_ras(server.address)
+
+
+@pytest.mark.parametrize("greeting", ["SSH-2.0-OpenSSH_9.2", "HTTP/1.1 400 Bad Request", "", "x" * 5000])
+def test_somebody_else_listens_there(greeting):
+    with serve(b"", greeting=greeting) as server, pytest.raises(CorruptDataError, match="NCCL_RAS_ADDR"):
+        query_ras(server.address)
+
+
+@pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"null", b'{"communicators": 3}', b"\xff\xfe", b"[" * 100_000])
+def test_garbage_instead_of_json(answer):
+    with serve(answer) as server, pytest.raises(CorruptDataError):
+        query_ras(server.address)
+
+
+def test_garbage_instead_of_text():
+    with serve(b"\xff\x00nothing of the kind\n", json_known=False) as server, pytest.raises(CorruptDataError):
+        query_ras(server.address)
+
+
+def replace_one(value, number, replacement):
+    """The document with its nth value, counted depth first, replaced; and how many values it has."""
+    if number == 0:
+        return replacement, 1
+    seen = 1
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    changed = value.copy() if items else value
+    for key, item in items:
+        changed[key], count = replace_one(item, number - seen, replacement)
+        seen += count
+    return changed, seen
+
+
+@pytest.mark.parametrize("replacement", [None, "x", -5, 10**30, [], {}, [[1]], True], ids=repr)
+def test_a_value_of_the_wrong_type_anywhere(replacement):
+    whole = document([rank(0, 1), rank(1, 2)], [missing(2)])
+    _, count = replace_one(whole, -1, None)
+    assert count > 40
+    for number in range(count):
+        changed, _ = replace_one(whole, number, replacement)
+        try:
+            status = ras.parse_json(json.dumps(changed).encode())
+        except CorruptDataError:
+            continue
+        for communicator in status.communicators:
+            communicator.behind()
+
+
+def test_text_cut_and_scrambled():
+    data = TEXT.encode()
+    for end in range(len(data)):
+        try:
+            status = ras.parse_text(data[:end])
+        except CorruptDataError:
+            assert end < len("NCCL version 2")
+            continue
+        for communicator in status.communicators:
+            communicator.behind()
+    chance = random.Random(1)
+    lines = TEXT.splitlines()
+    for _ in range(200):
+        chance.shuffle(lines)
+        mixed = [lines[0].replace("CUDA", "9" * 5000)] + [chance.choice([line, "9" * 5000, "#0-0"]) for line in lines]
+        ras.parse_text("\n".join(["NCCL version 2.27.5", *mixed]).encode())
+
+
+def test_a_large_job_that_died_is_told_of_at_once():
+    """Each process is missing in several communicators: looking for every one of them in a list would take minutes."""
+    one = document([], [missing(number, dead=True) for number in range(16384)])
+    answer = json.dumps(one | {"communicators": one["communicators"] * 5})
+    status = ras.parse_json(answer.encode())
+    assert len(status.dead) == 16384
+    (finding,) = findings_of(status, status, 1.0)
+    assert (finding.code, finding.suspects) == ("TW-LOST", [0, 1, 2, 3, 4])

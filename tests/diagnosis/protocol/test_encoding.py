@@ -1,0 +1,455 @@
+"""Reports of agents: what is sent, that it arrives as it was, and that nothing else is taken for a report."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import struct
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_args
+
+import pytest
+from tensorwire.diagnosis.service.service.merge import Nodes
+
+from tensorwire.diagnosis.model import (
+    Communicator,
+    Edge,
+    Life,
+    Observation,
+    Operation,
+    Process,
+    Rank,
+    Timing,
+)
+from tensorwire.diagnosis.protocol import encoding
+from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder, from_json, to_json
+from tensorwire.diagnosis.service.service import merge
+from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
+
+LIVES = get_args(Life)
+
+
+def near(left: Any, right: Any) -> bool:
+    """Equal but for what microseconds and hundredths of a second of CPU time cut off."""
+    if is_dataclass(left):
+        return type(left) is type(right) and all(
+            near(getattr(left, f.name), getattr(right, f.name)) for f in fields(left)
+        )
+    if isinstance(left, float):
+        return isinstance(right, float) and math.isclose(left, right, abs_tol=0.011, rel_tol=1e-9)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(near, left, right))
+    return bool(left == right)
+
+
+def operation(rng: random.Random) -> Operation:
+    return Operation(
+        rng.randrange(1, 1 << 40),
+        rng.choice(["all_reduce", "send", "", "ünï"]),
+        rng.choice(["BF16", ""]),
+        rng.choice([-1, 0, 1 << 40]),
+        rng.choice([-1, 0, 7]),
+        rng.choice([0, 1, (1 << 64) - 1]),
+    )
+
+
+def communicator(rng: random.Random, number: int) -> Communicator:
+    return Communicator(
+        id=f"{number:016x}",
+        name=rng.choice(["default_pg", "tp", ""]),
+        size=rng.randrange(1, 9),
+        enqueued=rng.randrange(1 << 40),
+        completed=rng.randrange(1 << 40),
+        open_seconds=rng.choice([None, rng.uniform(0, 500)]),
+        idle_seconds=rng.choice([None, rng.uniform(0, 500)]),
+        operation=rng.choice([None, operation(rng)]),
+        timing=rng.choice([None, Timing(5, 8, 1.5, 0.1, 0.4, 1 << 33, 2)]),
+        sent_bytes=rng.choice([-1, 0, 1 << 50]),
+        received_bytes=rng.choice([-1, 12345]),
+        baseline_rate=rng.choice([None, 0.0, 123.45]),
+    )
+
+
+def rank(rng: random.Random, number: int) -> Rank:
+    process = Process(
+        rng.choice(LIVES),
+        rng.choice("RSDT?"),
+        rng.uniform(0, 1e6),
+        rng.uniform(0, 1e3),
+        rng.randrange(100),
+        rng.uniform(0, 10),
+        rng.choice(["", "exit 1", "ValueError: ü"]),
+        rng.choice([None, rng.uniform(0, 100)]),
+    )
+    groups = [communicator(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
+    tick = rng.choice([0.0, rng.uniform(1.1, 50)])
+    flags = rng.random() < 0.5, rng.random() < 0.5
+    return Rank(
+        number, 8, "n", 1000 + number, 2, process, groups, tick, flags[0], rng.choice(["", "checkpoint"]), flags[1]
+    )
+
+
+def edge(rng: random.Random, owner: int) -> Edge:
+    counters = rng.randrange(1 << 50), rng.randrange(1 << 50), rng.uniform(0, 100)
+    queues = rng.randrange(1 << 20), rng.randrange(1 << 20), rng.randrange(8), rng.randrange(100)
+    port = rng.randrange(4)
+    return Edge(owner, rng.choice([-1, 3]), *counters, *queues, 0.001, f"10.0.0.{owner}:{port}", "10.0.0.9:1")
+
+
+def observation(rng: random.Random, time: float) -> Observation:
+    ranks = {number: rank(rng, number) for number in rng.sample(range(8), rng.randrange(8))}
+    edges = {(e.local, e.peer): e for e in (edge(rng, number) for number in ranks for _ in range(2))}
+    return Observation(time, "run", 8, ranks, list(edges.values()))
+
+
+def through_json(report: dict[str, Any]) -> dict[str, Any]:
+    return from_json(json.loads(json.dumps(to_json(report), allow_nan=False)))
+
+
+def decoded(decoder: Decoder, elapsed: float = 0.0) -> tuple[dict[int, Rank], list[Edge]]:
+    return {rank.rank: rank for rank in decoder.ranks("n", elapsed)}, list(decoder.edges())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_sent_arrives(seed: int) -> None:
+    rng = random.Random(seed)
+    encoder, decoder = Encoder(), Decoder()
+    seen = observation(rng, 1000.0)
+    for step in range(12):
+        decoder.apply(through_json(encoder.report(seen)))
+        ranks, edges = decoded(decoder)
+        assert ranks.keys() == seen.ranks.keys()
+        for number, expected in seen.ranks.items():
+            assert near(expected, ranks[number]), step
+        by_ends = {(e.local, e.remote, e.peer): e for e in edges}
+        assert len(by_ends) == len(edges) == len(seen.edges)
+        assert all(near(e, by_ends[e.local, e.remote, e.peer]) for e in seen.edges)
+        # Some things change, some stay, some go.
+        later = observation(rng, seen.time + 1)
+        kept = {number: aged(kept, 1.0) for number, kept in seen.ranks.items() if rng.random() < 0.5}
+        seen = replace(later, ranks={**later.ranks, **kept})
+        seen.edges = [e for e in seen.edges if e.rank in seen.ranks]
+
+
+def aged(rank: Rank, seconds: float) -> Rank:
+    """The same, if nothing but time has passed."""
+    rank = copy.deepcopy(rank)
+    for group in rank.communicators:
+        group.open_seconds = None if group.open_seconds is None else group.open_seconds + seconds
+        group.idle_seconds = None if group.idle_seconds is None else group.idle_seconds + seconds
+    if rank.process.gone_seconds is not None:
+        rank.process.gone_seconds += seconds
+    if rank.tick_seconds:
+        rank.tick_seconds += seconds
+    return rank
+
+
+def test_nothing_is_sent_while_only_time_passes() -> None:
+    rng = random.Random(1)
+    encoder = Encoder()
+    first = observation(rng, 50.0)
+    assert first.ranks
+    full = encoder.report(first)
+    assert full["full"]
+    assert full["ranks"]
+    second = replace(first, time=53.0, ranks={number: aged(rank, 3.0) for number, rank in first.ranks.items()})
+    report = encoder.report(second)
+    assert not report.pop("full")
+    assert report.pop("clock") == 53_000_000
+    assert not any(report.values())
+
+
+def test_ages_grow_with_the_time_since_the_report() -> None:
+    decoder = Decoder()
+    group = Communicator("a", "pg", 2, 5, 4, 10.0, 12.0, Operation(5))
+    rank = Rank(0, 2, "n", 1, 0, Process("lost", gone_seconds=7.0), [group], tick_seconds=20.0)
+    decoder.apply(Encoder().report(Observation(100.0, "run", 2, {0: rank})))
+    later = decoded(decoder, elapsed=2.5)[0][0]
+    assert (later.communicators[0].open_seconds, later.communicators[0].idle_seconds) == (12.5, 14.5)
+    assert later.process.gone_seconds == 9.5
+    assert later.tick_seconds == 22.5
+
+
+def test_fresh_ticks_are_no_news() -> None:
+    encoder = Encoder()
+    rank = Rank(0, 2, "n", 1, 0, Process("running", "S"), [], tick_seconds=0.01)
+    encoder.report(Observation(100.0, "run", 2, {0: rank}))
+    rank = replace(rank, tick_seconds=0.04)
+    assert encoder.report(Observation(101.0, "run", 2, {0: rank}))["ranks"] == b""
+
+
+def test_encoder_starts_again_before_its_tables_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_MAX_DESCRIPTIONS", 16)
+    encoder, decoder = Encoder(), Decoder()
+    fulls = 0
+    for step in range(100):
+        group = Communicator("a", "pg", 2, step, step, None, None, Operation(step, numel=step))
+        rank = Rank(0, 2, "n", 1, 0, Process("running", "S"), [group])
+        report = encoder.report(Observation(step, "run", 2, {0: rank}))
+        fulls += report["full"]
+        decoder.apply(report)
+        assert decoded(decoder)[0][0].communicators[0].operation == Operation(step, numel=step)
+    assert 5 < fulls < 25
+
+
+# What is no report.
+
+
+def report_of(seed: int = 5) -> dict[str, Any]:
+    seen = observation(random.Random(seed), 10.0)
+    assert len(seen.ranks) > 3
+    return through_json(Encoder().report(seen))
+
+
+def rows(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+GOOD_ROW = (9, 0, 83, 0, 0, 0, 0, -1, -1, 0)
+
+
+def test_row_made_by_hand_is_understood() -> None:
+    decoder = Decoder()
+    decoder.apply({**report_of(), "ranks": rows(*GOOD_ROW), "details": b"", "edges": b""})
+    assert len(decoded(decoder)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clock": "now"}, {"clock": 1.5}, {"clock": None}, {"clock": -1}, {"clock": 10**400},
+        {"full": True, "heads": 5}, {"heads": [[1]]}, {"heads": [[0, 1 << 40, 1, 0, 0, "", ""]]},
+        {"heads": [[1 << 40, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
+        {"heads": [[0, 8, 1, 0, 0, "", 5]]}, {"heads": [[True, 8, 1, 0, 0, "", ""]]}, {"works": [["", "", 1.5, 0, 0]]},
+        {"groups": [["x" * 257, "", 1]]}, {"groups": {"a": 1}}, {"links": [[0, 0, "a", None]]},
+        {"ranks": b"!"}, {"ranks": ""}, {"ranks": 5}, {"ranks": rows(0)}, {"ranks": rows(-1)}, {"ranks": rows(8)},
+        {"ranks": rows(1 << 62)}, {"ranks": rows(*GOOD_ROW[:-1])}, {"ranks": rows(10, *GOOD_ROW[1:], 0)},
+        {"ranks": rows(*GOOD_ROW[:-1], (1 << 63) - 1)},
+        {"ranks": rows(9, 1 << 40, *GOOD_ROW[2:])}, {"ranks": rows(9, -1, *GOOD_ROW[2:])},
+        {"ranks": rows(17, *GOOD_ROW[1:], 99, 0, 0, 0, 0, -1, 0, 0)},
+        {"ranks": rows(17, *GOOD_ROW[1:], 0, 0, 0, 0, 0, 99, 0, 0)},
+        {"ranks": rows(17, *GOOD_ROW[1:], -1, 0, 0, 0, 0, -1, 0, 0)},
+        {"details": rows(*range(10))}, {"details": rows(99, *[0] * 10)}, {"edges": rows(*range(8))},
+        {"edges": rows(99, *[0] * 8)}, {"edges": rows(-1, *[0] * 8)}, {"gone": [12345]}, {"gone": [[]]}, {"gone": 1},
+        {"closed": [12345]}, {"closed": None},
+    ],
+)  # fmt: skip
+def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(CorruptDataError):
+        Decoder().apply({**report_of(), **change})
+
+
+@pytest.mark.parametrize("missing", [*report_of()])
+def test_report_without_a_member_is_refused(missing: str) -> None:
+    report = report_of()
+    del report[missing]
+    with pytest.raises(CorruptDataError):
+        Decoder().apply(report)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_damaged_rows_are_refused_or_make_some_observation(seed: int) -> None:
+    rng = random.Random(seed)
+    report = report_of()
+    for kind in ("ranks", "details", "edges"):
+        data = bytearray(report[kind])
+        for _ in range(rng.randrange(1, 4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        report[kind] = bytes(data)
+    decoder = Decoder()
+    try:
+        decoder.apply(report)
+    except FormatError:
+        return
+    ranks, edges = decoded(decoder, 1.0)
+    Decoder().apply(Encoder().report(Observation(1.0, "run", 8, ranks, edges)))  # it can be handed on
+
+
+def test_greatest_numbers_can_be_handed_on() -> None:
+    """Whatever an agent says, what the analyzer keeps of it can be read."""
+    most = (1 << 62) - 1
+    report = report_of() | {
+        "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [["c", "", 8]], "works": [], "links": [[0, 1, "a", "b"]],
+        "ranks": rows(17, 0, *[most] * 8, 0, *[most] * 4, -1, most, most), "details": rows(0, 0, *[most] * 9),
+        "edges": rows(0, *[most] * 8),
+    }  # fmt: skip
+    decoder = Decoder()
+    decoder.apply(report)
+    for now in (0.0, 1e6):
+        ranks, edges = decoded(decoder)
+        Decoder().apply(through_json(Encoder().report(Observation(now, "run", 8, ranks, edges))))
+
+
+def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_MAX_INTEGERS", 20)
+    with pytest.raises(LimitExceededError):
+        Decoder().apply(report_of())
+    monkeypatch.setattr(encoding, "_MAX_DESCRIPTIONS", 2)
+    with pytest.raises(LimitExceededError):
+        Decoder().apply(report_of())
+
+
+def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank has some communicators, not all that the node describes."""
+    monkeypatch.setattr(encoding, "_MAX_INTEGERS", 500)
+    report = report_of() | {
+        "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [[f"{number:x}", "", 8] for number in range(100)], "works": [],
+        "links": [], "ranks": rows(*GOOD_ROW), "edges": b"",
+    }  # fmt: skip
+    decoder = Decoder()
+    for _ in range(100):  # the same ones again take no more room
+        decoder.apply(report | {"full": False, "heads": [], "groups": [], "details": b""} if decoder.num_integers else
+                      report | {"details": rows(0, 1, *range(9))})  # fmt: skip
+    with pytest.raises(LimitExceededError):
+        decoder.apply(report | {"details": rows(*(n for group in range(100) for n in (0, group, *range(9))))})
+
+
+# All nodes of a job.
+
+START = 5000.0
+
+
+def simple(number: int, node: str, *, generation: int = 0, size: int = 4, gone: float | None = None) -> Rank:
+    process = Process("running" if gone is None else "lost", "S", gone_seconds=gone)
+    return Rank(number, size, node, 100 + number, generation, process, [])
+
+
+class Reporter:
+    """A node that reports; times count from START."""
+
+    def __init__(self, nodes: Nodes, name: str) -> None:
+        self.nodes, self.name, self.encoder = nodes, name, Encoder()
+        nodes.join(name, START)
+
+    def report(self, now: float, *ranks: Rank, edges: list[Edge] | None = None) -> None:
+        seen = Observation(START + now, "run", 4, {rank.rank: rank for rank in ranks}, edges or [])
+        self.nodes.report(self.name, self.encoder.report(seen), START + now)
+
+
+def observe(nodes: Nodes, now: float) -> Observation:
+    return nodes.observe(START + now)
+
+
+def test_nodes_become_one_job() -> None:
+    nodes = Nodes("run")
+    for name, numbers in (("a", (0, 1)), ("b", (2, 3))):
+        Reporter(nodes, name).report(10.0, *(simple(number, name) for number in numbers))
+    job = observe(nodes, 10.5)
+    assert sorted(job.ranks) == [0, 1, 2, 3]
+    assert [job.ranks[number].node for number in range(4)] == ["a", "a", "b", "b"]
+    assert (job.world_size, job.run_id, job.silent_nodes) == (4, "run", [])
+    assert job.changed == {0, 1, 2, 3}
+
+
+def test_silent_node_keeps_its_last_entries() -> None:
+    nodes = Nodes("run")
+    a, b = Reporter(nodes, "a"), Reporter(nodes, "b")
+    group = Communicator("c", "pg", 2, 5, 4, 1.0, None, None)
+    b.report(0.0, replace(simple(1, "b"), communicators=[group]))
+    for second in range(8):
+        a.report(second, simple(0, "a"))
+        job = observe(nodes, float(second))
+        assert job.silent_nodes == (["b"] if second > 5 else [])
+        assert job.changed == ({0, 1} if second == 0 else {0})
+        assert job.ranks[1].communicators[0].open_seconds == 1.0
+    b.report(8.0, simple(1, "b"))
+    job = observe(nodes, 8.0)
+    assert job.silent_nodes == []
+    assert job.changed == {1}
+
+
+def test_entries_are_replaced_never_written_to() -> None:
+    nodes = Nodes("run")
+    node = Reporter(nodes, "a")
+    group = Communicator("c", "pg", 2, 5, 4, 1.0, None, Operation(5))
+    node.report(0.0, replace(simple(0, "a"), communicators=[group]))
+    first = observe(nodes, 0.0)
+    kept = copy.deepcopy(first)
+    node.report(1.0, replace(simple(0, "a"), communicators=[replace(group, enqueued=6, open_seconds=2.0)]))
+    second = observe(nodes, 1.0)
+    assert first == kept
+    assert second.ranks[0].communicators[0].open_seconds == 2.0
+
+
+def test_node_that_reconnects_starts_again() -> None:
+    nodes = Nodes("run")
+    Reporter(nodes, "a").report(0.0, simple(0, "a"), simple(1, "a"))
+    assert sorted(observe(nodes, 0.0).ranks) == [0, 1]
+    again = Reporter(nodes, "a")
+    assert sorted(observe(nodes, 1.0).ranks) == [0, 1], "known until the first report is here"
+    again.report(2.0, simple(1, "a"))
+    job = observe(nodes, 2.0)
+    assert sorted(job.ranks) == [1]
+    assert job.changed == {0, 1}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_rank_that_moved_is_where_it_lives(order: tuple[int, int]) -> None:
+    nodes = Nodes("run")
+    ranks = simple(0, "old", gone=5.0), simple(0, "new", generation=1)
+    for index in order:
+        Reporter(nodes, ranks[index].node).report(0.0, ranks[index])
+    assert observe(nodes, 0.0).ranks[0].node == "new"
+
+
+def connection(rank: int, local: str, remote: str, peer: int = -1) -> Edge:
+    return Edge(rank, peer, 1, 2, 0.5, 0, 0, 0, 0, 0.001, local, remote)
+
+
+def test_connections_between_nodes_are_paired() -> None:
+    nodes = Nodes("run")
+    a, b = Reporter(nodes, "a"), Reporter(nodes, "b")
+    for second in range(3):
+        a.report(
+            second,
+            simple(0, "a"),
+            edges=[connection(0, "10.0.0.1:5", "10.0.0.2:6"), connection(0, "10.0.0.1:7", "x:1")],
+        )
+        b.report(second, simple(1, "b"), edges=[connection(1, "10.0.0.2:6", "10.0.0.1:5")])
+        job = observe(nodes, second)
+        assert {(e.rank, e.local): e.peer for e in job.edges} == {
+            (0, "10.0.0.1:5"): 1, (0, "10.0.0.1:7"): -1, (1, "10.0.0.2:6"): 0,
+        }  # fmt: skip
+    b.report(3.0, simple(1, "b", gone=1.0))
+    a.report(3.0, simple(0, "a"), edges=[connection(0, "10.0.0.1:5", "10.0.0.2:6")])
+    assert [e.peer for e in observe(nodes, 3.0).edges] == [1], "who the other end was is not forgotten with it"
+
+
+def test_loopback_of_two_nodes_is_not_paired() -> None:
+    nodes = Nodes("run")
+    Reporter(nodes, "a").report(0.0, simple(0, "a"), edges=[connection(0, "1/127.0.0.1:5", "1/127.0.0.1:6")])
+    Reporter(nodes, "b").report(0.0, simple(1, "b"), edges=[connection(1, "1/127.0.0.1:6", "1/127.0.0.1:5")])
+    assert [e.peer for e in observe(nodes, 0.0).edges] == [-1, -1]
+
+
+def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_MAX_NODES", 2)
+    nodes = Nodes("run")
+    for name in ("a", "b", "a"):
+        nodes.join(name, START)
+    with pytest.raises(LimitExceededError):
+        nodes.join("c", START)
+
+
+def test_numbers_of_all_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_MAX_INTEGERS", 30)
+    nodes = Nodes("run")
+    for _ in range(20):
+        Reporter(nodes, "a").report(0.0, simple(0, "a"), simple(1, "a"))
+    b = Reporter(nodes, "b")
+    b.report(0.0, simple(2, "b"))
+    with pytest.raises(LimitExceededError):
+        b.report(1.0, simple(2, "b"), simple(3, "b"))
+
+
+def test_node_not_heard_of_for_long_is_forgotten() -> None:
+    nodes = Nodes("run")
+    Reporter(nodes, "a").report(0.0, simple(0, "a"))
+    observe(nodes, 0.0)
+    job = observe(nodes, 4000.0)
+    assert (job.ranks, job.silent_nodes, job.changed, len(nodes)) == ({}, [], {0}, 0)
+    with pytest.raises(CorruptDataError, match="forgotten"):
+        nodes.report("a", report_of(), START + 4001)

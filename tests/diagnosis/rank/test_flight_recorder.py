@@ -1,0 +1,147 @@
+"""The baseline that a rank keeps of itself: by it an analyzer that comes late sees that a job crawls."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.diagnosis.page import native
+from tensorwire.diagnosis.page.page import read_frame
+from tensorwire.diagnosis.rank import flight_recorder
+from tensorwire.diagnosis.rank.flight_recorder import FlightRecorder
+from tensorwire.diagnosis.rank.process_groups import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HALF_AN_HOUR = 1800
+
+
+class FakeRank:
+    """A rank whose only group completes so many operations a second, on a clock of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.handle = native.create(str(path), "a-run", 0, 4, 0, 0)
+        self.group = Group(7, native.slot(self.handle, 7, b"default_pg", 4), "default_pg", range(4), "0")
+        self.recorder = FlightRecorder(self.handle, self, self.dump)  # type: ignore[arg-type]
+        self.seconds = 1000
+        self.completed = 0
+        self.wall_seconds = 0  # by which the wall's clock is ahead
+        self.is_open = False  # one more operation
+        self.created_ns = 0
+
+    def find(self, torch_name: str, description: str, backend: str) -> Group:
+        return self.group
+
+    def monotonic(self) -> float:
+        return float(self.seconds)
+
+    def time_ns(self) -> int:
+        return (self.seconds + self.wall_seconds) * 10**9
+
+    def dump(self, with_entries: bool) -> bytes:
+        self.created_ns = self.created_ns if self.is_open else self.time_ns()
+        enqueued = self.completed + self.is_open
+        status = {"last_enqueued_collective": enqueued, "last_completed_collective": self.completed}
+        entry = {
+            "is_p2p": False,
+            "pg_id": 0,
+            "process_group": ["0", "default_pg"],
+            "profiling_name": "gloo:all_reduce",
+            "collective_seq_id": enqueued,
+            "retired": not self.is_open,
+            "state": "scheduled" if self.is_open else "completed",
+            "input_dtypes": ["Float"],
+            "input_sizes": [[256]],
+            "time_created_ns": self.created_ns,
+        }
+        return json.dumps({"pg_status": {"0": status}, "entries": [entry] if with_entries else []}).encode()
+
+    def work(self, seconds: int, *, rate: int) -> None:
+        for _ in range(seconds):
+            self.seconds += 1
+            self.completed += rate
+            self.recorder.look()
+
+    @property
+    def baseline(self) -> float | None:
+        frame = read_frame(self.path)
+        assert frame is not None
+        return frame.slots[0].baseline_rate
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRank]:
+    fake = FakeRank(tmp_path / "rank-0-0.frame")
+    monkeypatch.setattr(flight_recorder, "time", fake)
+    yield fake
+    native.close(fake.handle)
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_clock_that_is_set_ages_no_operation(rank: FakeRank, step: int) -> None:
+    """An operation that is open meanwhile would hang at once."""
+    rank.work(10, rate=1)
+    rank.is_open = True
+    rank.recorder.look()
+    rank.wall_seconds += step
+    rank.seconds += 2
+    rank.recorder.look()
+    frame = read_frame(rank.path)
+    assert frame is not None
+    assert (frame.slots[0].is_open, frame.slots[0].operation) == (True, "all_reduce")
+    assert frame.slots[0].enter_ns is not None
+    assert abs(native.now() - frame.slots[0].enter_ns) < 600e9
+
+
+def test_a_baseline_takes_some_seconds(rank: FakeRank) -> None:
+    rank.work(5, rate=10)
+    assert rank.baseline is None
+    rank.work(10, rate=10)
+    assert rank.baseline == 10
+
+
+def test_a_crawl_does_not_become_the_baseline(rank: FakeRank) -> None:
+    """Until it has lasted for half an hour: then it is what the group does."""
+    rank.work(400, rate=10)
+    rank.work(HALF_AN_HOUR - 10, rate=3)
+    assert rank.baseline == 10
+    rank.work(30, rate=3)
+    assert rank.baseline == 3
+
+
+def test_after_a_short_start_a_lower_pace_is_the_new_normal_sooner(rank: FakeRank) -> None:
+    """Seconds of setting up, in which parameters are broadcast, say little of training."""
+    rank.work(21, rate=100)
+    rank.work(100, rate=10)
+    assert rank.baseline == 100
+    rank.work(40, rate=10)
+    assert rank.baseline == 10
+
+
+def test_crawls_that_come_and_go_do_not_add_up(rank: FakeRank) -> None:
+    rank.work(400, rate=10)
+    for _ in range(20):
+        rank.work(200, rate=1)
+        rank.work(200, rate=10)
+    assert rank.baseline == 10
+
+
+def test_what_is_not_slow_counts_at_once(rank: FakeRank) -> None:
+    """Below theta a lower pace is legal, and so is any higher one."""
+    rank.work(400, rate=10)
+    rank.work(230, rate=5)
+    assert rank.baseline == 5
+    rank.work(100, rate=50)
+    assert rank.baseline == 50
+
+
+def test_times_without_operations_do_not_count(rank: FakeRank) -> None:
+    rank.work(60, rate=10)
+    rank.work(2 * HALF_AN_HOUR, rate=0)
+    rank.work(60, rate=10)
+    assert rank.baseline == 10

@@ -1,0 +1,155 @@
+"""The NCCL plugin and the Python side of diagnosis agree on the frame: its place, its name, its contents.
+
+What the plugin makes of events is tested by core/probe/tests.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from tensorwire.diagnosis.node.local_node.observer import Observer
+
+from tensorwire import diagnosis
+from tensorwire.diagnosis import nccl_plugin_path
+from tensorwire.diagnosis.page import native, page
+from tensorwire.diagnosis.page.process import read_stat
+from tensorwire.diagnosis.rank import probe
+
+# A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
+RANK = """
+import ctypes, os, sys
+if len(sys.argv) > 2:
+    from tensorwire.diagnosis import _native
+    probe = native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 1, 0)
+    native.slot(probe, 0xC0FFEE, b"default_pg", 4)
+table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")
+init = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+)(table[1])
+context, mask = ctypes.c_void_p(), ctypes.c_int()
+print(init(context, 0x0B5A64A1F36C1FD2, mask, b"data_parallel", 2, 4, 1, None), flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Starts a process that has made its first communicator, and ends it."""
+    started = []
+
+    def start(*arguments, **environment):
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith(("TENSORWIRE", "TORCHELASTIC"))
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", RANK, nccl_plugin_path(), *arguments],
+            env=inherited | {"TENSORWIRE_PROBE_DIR": str(tmp_path / "job" / "frames")} | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout.readline() == "0\n"
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.communicate("\n", timeout=30)
+
+
+def test_the_frame_reads_as_any_other(rank, tmp_path):
+    process = rank(RANK="9", WORLD_SIZE="16", LOCAL_RANK="1", TORCHELASTIC_RESTART_COUNT="2", TORCHELASTIC_RUN_ID="abc")
+    directory = tmp_path / "job" / "frames"
+    assert directory.stat().st_mode & 0o777 == 0o700
+    read = page.read_frame(directory / "rank-9-2.nccl.frame")
+    assert (read.rank, read.world_size, read.local_rank, read.restart_count) == (9, 16, 1, 2)
+    assert read.pid == process.pid
+    assert read.is_alive
+    (slot,) = read.slots
+    assert (slot.id, slot.name, slot.size) == (0x0B5A64A1F36C1FD2, "data_parallel", 4)
+    assert (slot.enqueued, slot.completed, slot.is_open) == (0, 0, False)
+    assert (slot.sent_nbytes, slot.baseline_rate, slot.first_sequence) == (-1, None, None)
+
+
+def test_an_observer_joins_the_frames_of_one_process(rank, tmp_path):
+    directory = tmp_path / "job" / "frames"
+    directory.mkdir(0o700, parents=True)
+    process = rank(str(directory / "rank-1-0.frame"), RANK="1", WORLD_SIZE="4", TORCHELASTIC_RUN_ID="abc")
+    (directory / "rank-2-0.nccl.frame").write_bytes((directory / "rank-1-0.nccl.frame").read_bytes()[:100])  # damaged
+    observer = Observer(directory, "here")
+    observation = observer.observe()
+    assert observation.ranks.keys() == {1}
+    assert observation.ranks[1].pid == process.pid
+    names = [communicator.name for communicator in observation.ranks[1].communicators]
+    assert names == ["default_pg", "data_parallel"]
+    assert observer.target(1).frame == directory / "rank-1-0.frame"
+
+    whole = (directory / "rank-1-0.frame").read_bytes()
+    (directory / "rank-1-0.frame").write_bytes(whole[:100])  # seen as it was before, and nothing twice
+    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    assert names == ["default_pg", "data_parallel"]
+
+    (directory / "rank-1-0.frame").unlink()  # the plugin alone
+    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    assert names == ["data_parallel"]
+    observer.close()
+
+
+def test_a_frame_left_behind_is_swept(rank, tmp_path):
+    path = tmp_path / "job" / "frames" / "rank-1-0.nccl.frame"
+    process = rank(RANK="1")
+    page.sweep(path.parent, before_ns=time.monotonic_ns())
+    assert path.exists()
+    process.communicate("\n", timeout=30)
+    page.sweep(path.parent, before_ns=time.monotonic_ns())
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    [f"test {os.getpid()}/x", f"..test.{os.getpid()}-_", f"tést{os.getpid()}" + "é" * 120],
+    ids=["slash", "dots", "long"],
+)
+def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
+    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
+    directory = page.job_directory(run_id)
+    assert str(os.getpid()) in directory.name
+    path = directory / "rank-1-0.nccl.frame"
+    try:
+        rank(TENSORWIRE_PROBE_DIR="", TORCHELASTIC_RUN_ID=run_id)
+        assert page.read_frame(path).rank == 1
+        page.make_directory(directory)
+    finally:
+        path.unlink(missing_ok=True)
+        if directory.exists():
+            directory.rmdir()
+
+
+def test_both_name_a_run_without_an_id(rank, tmp_path):
+    process = rank(RANK="1", TORCHELASTIC_RUN_ID="none")
+    read = page.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    start_ticks = read_stat(os.getpid()).start_ticks
+    assert process.pid == read.pid
+    assert read.run == native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
+
+
+@pytest.mark.parametrize("local", [{"LOCAL_WORLD_SIZE": "2"}, {}], ids=["torchrun", "another launcher"])
+def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypatch):
+    meeting = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    launcher = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "4", **meeting, **local}
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    rank(RANK="1", TORCHELASTIC_RUN_ID="none")
+    read = page.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    assert read.run == native.hash64(probe._run_id().encode()) == native.hash64(b"node0:29500")
+
+
+def test_an_installation_without_the_library_says_so(monkeypatch):
+    monkeypatch.setattr(diagnosis, "__path__", ["/nowhere"])
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        nccl_plugin_path()

@@ -1,0 +1,381 @@
+"""The launcher, and what a process without torch leaves in its frame."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tensorwire.diagnosis.page import native, page
+from tensorwire.diagnosis.page.page import Frame, frame_path, read_control, read_frame, write_control
+from tensorwire.diagnosis.page.process import read_stat
+from tests.support.probe_jobs import PROBE, environment, run
+
+SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "frames"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def run_rank(script: Path, text: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script.write_text(text)
+    return run([*PROBE, str(script), *arguments], environment(directory, RANK="3", WORLD_SIZE="8", LOCAL_RANK="1"))
+
+
+def left(directory: Path, rank: int = 3) -> Frame:
+    found = read_frame(frame_path(directory, rank, 0))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "farewell"),
+    [
+        ("", "exit 0"),
+        ("raise SystemExit", "exit 0"),
+        ("import sys; sys.exit(7)", "exit 7"),
+        ("import sys; sys.exit('no data')", "exit 1"),
+        ("def f():\n    raise ValueError('bad\\n shape')\nf()", "ValueError: bad shape"),
+        ("def f(\n", "SyntaxError: '(' was never closed (train.py, line 1)"),
+        ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e", "KeyError: 1"),
+        ("import sys; sys.excepthook = lambda *a: print('mine')\n1 / 0", "exit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os; os._exit(4)", ""),
+        ("import os; os.kill(os.getpid(), 9)", ""),
+        ("import atexit; atexit.register(print, 'bye')", "exit 0"),
+        (
+            "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print(__name__))).start()",
+            "exit 0",
+        ),
+        (SHOW, "exit 0"),
+    ],
+)
+def test_scripts_run_as_without_the_launcher(text: str, farewell: str, directory: Path, script: Path) -> None:
+    """Output, traceback and status are the same; the frame tells the end where the process could."""
+    done = run_rank(script, text, directory, "--lr", "1")
+    alone = run([str(script), "--lr", "1"], environment(directory))
+    assert (done.stdout, done.stderr, done.returncode) == (alone.stdout, alone.stderr, alone.returncode)
+    found = left(directory)
+    assert found.farewell == farewell
+    assert found.exiting == bool(farewell)
+    assert not found.is_alive
+    assert (found.rank, found.world_size, found.local_rank, found.restart_count) == (3, 8, 1, 0)
+
+
+@pytest.mark.parametrize("name", ["train", "package", "package.inner", "nothing", "package.nothing"])
+def test_modules_run_as_without_the_launcher(name: str, directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    for path in ("train.py", "package/__main__.py", "package/inner.py"):
+        (tmp_path / path).write_text(f"{SHOW}\n1 / 0\n")
+    (tmp_path / "package/__init__.py").touch()
+    env = environment(directory, RANK="3", PYTHONPATH=os.pathsep.join(sys.path))
+    done = run([*PROBE, "-m", name, "x"], env, cwd=tmp_path)
+    alone = run(["-m", name, "x"], env, cwd=tmp_path)
+    if "nothing" in name:
+        assert done.returncode == alone.returncode == 1
+        assert f"No module named {name}" in done.stderr
+        return
+    assert (done.stdout, done.returncode) == (alone.stdout, alone.returncode)
+    # Python's own shows how it came to run the module; ours begins in the module.
+    assert done.stderr.splitlines()[1:] == [line for line in alone.stderr.splitlines()[1:] if "runpy" not in line]
+
+
+def test_missing_script(directory: Path, tmp_path: Path) -> None:
+    done = run([*PROBE, str(tmp_path / "none.py")], environment(directory, RANK="3"))
+    alone = run([str(tmp_path / "none.py")], environment(directory))
+    assert (done.stderr, done.returncode) == (alone.stderr, alone.returncode)
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m"], ["--nproc-per-node"]])
+def test_usage(arguments: list[str], directory: Path) -> None:
+    done = run([*PROBE, *arguments], environment(directory))
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage:")
+
+
+def test_help_has_an_example(directory: Path) -> None:
+    done = run([*PROBE, "--help"], environment(directory))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "torchrun --nproc-per-node 4 -m tensorwire.probe train.py" in done.stdout.partition("Example:\n")[2]
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, tensorwire.diagnosis as d; d.attach; print({'torch', 'numpy'} & set(sys.modules))"
+    assert run(["-c", code], os.environ).stdout == "set()\n"
+
+
+def test_files_are_private(directory: Path, script: Path) -> None:
+    run_rank(script, "", directory)
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("mode", [0o710, 0o701, 0o755, 0o770])
+def test_a_directory_that_others_may_enter_is_refused(mode: int, directory: Path, script: Path) -> None:
+    directory.mkdir()
+    directory.chmod(mode)
+    done = run_rank(script, "print('trained')", directory)
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    assert f"(mode {mode:04o}): chmod 700 it" in done.stderr
+    assert str(directory) in done.stderr
+    assert not list(directory.iterdir())
+    directory.chmod(0o700)
+    run_rank(script, "", directory)
+    assert left(directory).farewell == "exit 0"
+
+
+def test_forked_children_do_not_write(directory: Path, script: Path) -> None:
+    text = """
+import os, sys
+from tensorwire.diagnosis import phase
+with phase("training"):
+    if os.fork() == 0:
+        with phase("child"):
+            sys.exit(9)
+    os.wait()
+    os._exit(0)
+"""
+    run_rank(script, text, directory)
+    found = left(directory)
+    assert found.phase == "training"
+    assert found.farewell == ""
+
+
+def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, script: Path) -> None:
+    """A thread that is gone in the child may have held it."""
+    text = """
+import os
+from tensorwire.diagnosis import probe
+class Looks:
+    def look(self): pass
+    def look_closely(self): print("looked", os.getpid() == parent, flush=True)
+parent = os.getpid()
+probe._probe._looks = Looks()
+if os.fork() != 0:
+    os.wait()
+raise ValueError
+"""
+    assert run_rank(script, text, directory).stdout == "looked True\n"
+
+
+def test_phases_nest_without_a_probe() -> None:
+    from tensorwire.diagnosis import phase
+
+    with phase("a"), phase("b"), phase("a"):
+        pass
+
+
+@pytest.mark.parametrize("trouble", ["unwritable", "full", "file", "shared", "frame of a living process"])
+def test_jobs_go_on_without_a_frame(trouble: str, directory: Path, script: Path) -> None:
+    """One line on stderr, and the script runs."""
+    script.write_text(
+        "from tensorwire.diagnosis import attach, phase\nwith phase('x'):\n    attach(); print('trained')"
+    )
+    limit = resource.RLIM_INFINITY
+    given = directory
+    if trouble == "unwritable":
+        given = Path("/proc/frames")
+    elif trouble == "full":
+        limit = 1024
+    elif trouble == "file":
+        directory.touch()
+    elif trouble == "shared":
+        directory.mkdir()
+        directory.chmod(0o777)
+    else:
+        directory.mkdir(0o700)
+        holder = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
+        other = subprocess.Popen(
+            [sys.executable, "-c", holder], env=environment(directory, RANK="3"), stdout=subprocess.PIPE
+        )
+        assert other.stdout is not None
+        other.stdout.readline()
+    done = subprocess.run(
+        [sys.executable, *PROBE, str(script)],
+        env=environment(given, RANK="3"),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert (done.stdout, done.returncode) == ("trained\n", 0)
+    for line in done.stderr.splitlines():
+        assert re.fullmatch(r"tensorwire: the probe is off \(\w+: .+\)", line), done.stderr
+    assert done.stderr
+    if trouble == "frame of a living process":
+        assert left(directory).pid == other.pid
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    elif trouble == "full":
+        assert not list(directory.iterdir())
+
+
+def test_generations_do_not_mix(directory: Path, script: Path) -> None:
+    """A frame of a process that died is not written again but replaced; another generation has its own."""
+    run_rank(script, "import sys; sys.exit(1)", directory)
+    first = left(directory)
+    script.write_text("")
+    run([*PROBE, str(script)], environment(directory, RANK="3", TORCHELASTIC_RESTART_COUNT="1"))
+    assert left(directory) == first
+    second = read_frame(frame_path(directory, 3, 1))
+    assert second is not None
+    assert second.restart_count == 1
+    run_rank(script, "", directory)
+    assert left(directory).farewell == "exit 0"
+    assert left(directory).pid != first.pid
+
+
+def test_a_frame_that_was_damaged_makes_room(directory: Path, script: Path) -> None:
+    """A run may have the name of an earlier one."""
+    directory.mkdir(0o700)
+    frame_path(directory, 3, 0).write_bytes(bytes(4096))
+    assert run_rank(script, "", directory).stderr == ""
+    assert left(directory).farewell == "exit 0"
+
+
+def test_frames_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
+    """By a job whose launcher was started later; here that is a shell."""
+    run_rank(script, "", directory)
+    time.sleep(0.1)
+    env = environment(directory, RANK="0")
+    command = f"{sys.executable} -m tensorwire.probe {script}; true"
+    subprocess.run(["sh", "-c", command], env=env, check=True)
+    assert [path.name for path in directory.glob("*.frame")] == ["rank-0-0.frame"]
+
+
+def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "root_directory", lambda: tmp_path)
+    monkeypatch.setattr(page, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
+    for name in ("old", "young", "lives", "ended"):
+        (tmp_path / name).mkdir(0o700)
+    for name in ("old", "ended"):  # the latter now, after a day and more
+        run_rank(script, "", tmp_path / name)
+    with frame_path(tmp_path / "old", 3, 0).open("r+b") as file:
+        file.seek(native.Header.tick_ns.offset)
+        file.write((1).to_bytes(8, "little"))
+    code = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
+    alive = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment(tmp_path / "lives", RANK="3"), stdout=subprocess.PIPE
+    )
+    assert alive.stdout is not None
+    alive.stdout.readline()
+    for name in ("old", "lives", "ended"):
+        for path in (*(tmp_path / name).iterdir(), tmp_path / name):
+            os.utime(path, (0, time.time() - 25 * 3600))
+    tmp_path.chmod(0o755)
+    page.sweep(tmp_path / "mine")
+    assert (tmp_path / "old").exists(), "who knows whose it is"
+    tmp_path.chmod(0o700)
+    page.sweep(tmp_path / "mine")
+    alive.kill()
+    alive.wait()
+    alive.stdout.close()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"young", "lives", "ended"}
+
+
+MEETING = {"MASTER_ADDR": "node0.example", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "run_id"),
+    [
+        ({"TORCHELASTIC_RUN_ID": "mine", **MEETING}, "mine"),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4", **MEETING}, "node0.example:29500"),
+        ({"LOCAL_WORLD_SIZE": "", **MEETING}, "node0.example:29500"),  # srun and mpirun do not tell
+        (MEETING, "node0.example:29500"),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "8", **MEETING}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "4"}, None),
+    ],
+    ids=["its id", "torchrun on two nodes", "empty", "another launcher", "torchrun on one node", "nowhere to meet"],
+)
+def test_ranks_of_one_job_name_the_same_run(
+    launcher: dict[str, str], run_id: str | None, directory: Path, script: Path
+) -> None:
+    """On all of its nodes, where the launcher has no id; on one node, apart from other jobs."""
+    if run_id is None:
+        parent = read_stat(os.getpid())
+        assert parent is not None
+        run_id = f"run-{os.getpid()}-{parent.start_ticks}"
+    script.touch()
+    done = run([*PROBE, str(script)], environment(directory, RANK="3", WORLD_SIZE="8", **launcher))
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert left(directory).run == native.hash64(run_id.encode())
+
+
+def test_run_directories_are_named_safely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
+    for run_id in ("../../etc", "a/b", "..", "x" * 300):
+        path = page.job_directory(run_id)
+        assert path.parent == page.root_directory()
+        assert path.name not in ("", ".", "..")
+        assert len(path.name) <= 100
+
+
+def test_a_stopped_process_keeps_its_frame(directory: Path, script: Path) -> None:
+    script.write_text("import time; print(flush=True); time.sleep(60)")
+    with subprocess.Popen(
+        [sys.executable, *PROBE, str(script)], env=environment(directory, RANK="3"), stdout=subprocess.PIPE
+    ) as rank:
+        assert rank.stdout is not None
+        rank.stdout.readline()
+        before = left(directory)
+        assert before.is_alive
+        deadline = time.monotonic() + 20
+        while left(directory).ticks == before.ticks:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        rank.send_signal(signal.SIGSTOP)
+        rank.kill()
+    assert left(directory).farewell == ""
+    assert not left(directory).is_alive
+
+
+def test_frames_that_cannot_be_believed(directory: Path, script: Path) -> None:
+    run_rank(script, "", directory)
+    path = frame_path(directory, 3, 0)
+    good = path.read_bytes()
+    layout, lock = 8, 12
+    for bad in (
+        b"",
+        good[:-1],
+        good + b"\0",
+        bytes(4096),
+        os.urandom(4096),
+        good[:layout] + b"\2" + good[layout + 1 :],
+    ):
+        path.write_bytes(bad)
+        assert read_frame(path) is None
+    path.write_bytes(good[:lock] + b"\1" + good[lock + 1 :])  # died while it wrote a text
+    torn = read_frame(path)
+    assert torn is not None
+    assert torn.farewell == ""
+    assert read_frame(directory) is None
+    assert read_frame(directory / "none") is None
+
+
+def test_control(directory: Path) -> None:
+    directory.mkdir()
+    assert read_control(directory) is None
+    assert write_control(directory, {5: 100, 2**64 - 1: 2**63}, 20) == 1
+    assert read_control(directory) == page.Control(1, {5: 100, 2**64 - 1: 2**63}, 20, False)
+    assert write_control(directory, {}, 7, forever=True) == 2
+    assert read_control(directory) == page.Control(2, {}, 7, True)
+    with pytest.raises(OSError, match="Invalid"):
+        write_control(directory, dict.fromkeys(range(254), 1), 20)
+    with pytest.raises(OSError, match="No such"):
+        write_control(directory / "none", {}, 1)

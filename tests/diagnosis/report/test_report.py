@@ -1,0 +1,295 @@
+"""The page of a job: what it holds, that nothing in it comes alive, and that a browser shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.diagnosis import model, report
+from tensorwire.diagnosis.report import rank_status
+from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
+from tensorwire.diagnosis.report.rank_status import STATES
+from tensorwire.diagnosis.report.stack import for_reader
+from tests.support.fake_job import communicator, hang, not_entered, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+EVIL = "</title></style></pre>\"'><script>document.title='owned'</script><img src=x onerror=alert(1)>{{ 7 * 191 }}"
+
+
+class Page(HTMLParser):
+    """Elements, their texts, and whether they are nested as they should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"{self.open} are not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data.strip()))
+
+    def text_of(self, tag: str) -> list[str]:
+        return [text for where, text in self.texts if where == tag and text]
+
+    def boxes(self, style: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == "rect" and attributes.get("class") == style]
+
+
+def told(observations: Sequence[model.Observation], finding: model.Finding | None = None) -> report.History:
+    history = report.History()
+    for observation in observations:
+        history.add(observation, [finding] if finding and observation.time >= finding.time else [])
+    return history
+
+
+def render(history: report.History) -> str:
+    return report.render(history, model.Thresholds(), source=EVIL)
+
+
+def evil_job() -> report.History:
+    """Every string of every field is EVIL."""
+    group = communicator(10, waits=9.0)
+    others = dataclasses.replace(group, enqueued=12)
+    observations = []
+    for time in (1.0, 2.0, 3.0):
+        ranks = {0: rank(0, group, farewell=EVIL), 1: rank(1, others, life="exited", farewell=EVIL, gone_seconds=2.0),
+                 2: rank(2, communicator(3)), 3: rank(3, communicator(3), state=EVIL)}  # fmt: skip
+        observations.append(model.Observation(time, EVIL, 4, ranks, [], [EVIL]))
+    for observation in observations:
+        for one in observation.ranks.values():
+            one.node = one.phase = EVIL
+            for of_rank in one.communicators:
+                of_rank.id = of_rank.name = EVIL
+                assert of_rank.operation is not None
+                of_rank.operation.name = of_rank.operation.dtype = EVIL
+    found = [
+        dataclasses.replace(not_entered(time=2.0), level=level, summary=EVIL, evidence=[EVIL], stacks={2: EVIL},
+                            communicator=EVIL, sides=[[0], [1, 2, 3]])
+        for level in ("finding", "notice")
+    ]  # fmt: skip
+    history = report.History()
+    for observation in observations:
+        history.add(observation, found)
+    return history
+
+
+def test_the_page_tells_who_what_why_and_where() -> None:
+    page = Page(render(told(hang(4, culprit=2), not_entered(4, 2))))
+    assert page.text_of("h1") == ["Not-entered hang: rank 2"]
+    assert "TW-H1" in page.text_of("span")
+    finding = not_entered(4, 2)
+    assert [finding.summary] == [text for text in page.text_of("p") if text == finding.summary]
+    assert set(finding.evidence) <= set(page.text_of("li"))
+    assert page.text_of("pre") == [finding.stacks[2]]
+    states = [text for text in page.text_of("td") if text.endswith("all_reduce #121 of default_pg")]
+    assert states[:2] == ["not in all_reduce #121 of default_pg", "waits in all_reduce #121 of default_pg"]
+    assert "0-1, 3" in page.text_of("td")
+
+
+def test_lanes_are_proportional_to_time() -> None:
+    """The job moves for 12 s of 39, and then one rank is absent while three wait, all for the other 27."""
+    page = Page(render(told(hang(4, culprit=2), not_entered(4, 2))))
+    moves, waits, absent = (page.boxes(style) for style in ("moves", "waits", "absent"))
+    assert [len(moves), len(waits), len(absent)] == [4, 3, 1]
+    assert absent[0]["y"] == moves[2]["y"]
+    for row in (*waits, *absent):
+        assert float(row["width"]) / float(moves[0]["width"]) == pytest.approx(27 / 12, rel=0.01)
+
+
+def test_4096_ranks_fit_on_a_page() -> None:
+    text = render(told(hang(4096, 2817, seconds=16), not_entered(4096, 2817, time=1014.0)))
+    assert len(text) < 200_000
+    page = Page(text)
+    labels = [label for label in page.text_of("text") if label.startswith("rank")]
+    assert labels[0] == "rank 2817"
+    assert len(labels) <= 40
+    assert "0-2816, 2818-4095" in page.text_of("td")
+    suspects = page.boxes("suspect")
+    assert len(suspects) == 2, "one ring in each of two heat maps"
+    cell = float(suspects[0]["width"])
+    assert (float(suspects[0]["x"]) / cell, float(suspects[0]["y"]) / cell) == (2817 % 64, 2817 // 64)
+
+
+def test_heat_maps_show_what_was_measured() -> None:
+    """T of a rank that is 150 ms late in every round is 50 ms, of the others 200 ms."""
+    late = {number: 0.15 if number == 3 else 1e-9 for number in range(4)}
+    observations = [
+        model.Observation(time, "", 4, {i: rank(i, communicator(int(10 * time), late=late[i])) for i in range(4)})
+        for time in (1.0, 2.0)
+    ]
+    for number, one in observations[1].ranks.items():
+        one.process.wait_seconds = 0.5 if number == 1 else 0.0
+    text = render(told(observations))
+    assert "rank 3: 50 ms" in text
+    assert "rank 0: 200 ms" in text
+    assert "rank 1: 50%" in text, "of the time it waited for a CPU"
+    assert Page(text).text_of("b") == ["T", "CPU"], "nobody waits, nobody is behind"
+
+
+def test_a_single_look_has_no_timeline() -> None:
+    page = Page(render(told(hang(4, culprit=1)[-1:])))
+    assert page.text_of("h2") == ["Where the ranks stand", "Ranks side by side", "Ranks"]
+    assert page.text_of("h1") == ["No finding"]
+
+
+def test_nothing_observed_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing to report"):
+        render(report.History())
+
+
+def test_no_text_of_a_job_comes_alive() -> None:
+    text = render(evil_job())
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "1337" not in text, "no text of a job is a template"
+    page = Page(text)
+    assert text.count("{{ 7 * 191 }}") >= 15, "every field is there"
+    for tag, attributes in page.tags:
+        assert tag not in ("script", "img", "iframe", "object", "embed", "link", "base", "form"), tag
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (tag, name)
+            assert name not in ("src", "href", "xlink:href", "action", "data"), (tag, name, value)
+    policy = next(a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_templates_never_switch_escaping_off(repository: Path) -> None:
+    folder = repository / "src/tensorwire/diagnosis/report"
+    for path in (*folder.glob("*.html"), *folder.glob("*.py")):
+        assert not re.search(r"\|\s*safe|Markup|autoescape (false|off)|autoescape=False", path.read_text()), path.name
+
+
+def test_a_browser_shows_the_page(tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("the Debian package chromium is not installed")
+    page, picture = tmp_path / "page.html", tmp_path / "page.png"
+    page.write_text(render(evil_job()), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=1"]
+    options += ["--window-size=1000,1600", f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}"]
+    command = [browser, *options, "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    title = Page(shown).text_of("title")[0]
+    assert title.startswith("TW-H1: run "), "no script has changed it"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 50_000, "a blank page of this size takes less than a fifth"
+
+
+def test_history_is_bounded_and_forgets_no_trouble() -> None:
+    history = report.History()
+    for time in range(5000):
+        waits = 3.0 if time == 2500 else 0.0
+        ranks = {i: rank(i, communicator(time, waits=waits if i else 0.0, size=2)) for i in range(2)}
+        history.add(model.Observation(float(time), "", 2, ranks))
+    samples = history.samples
+    assert MAX_SAMPLES / 3 < len(samples) <= MAX_SAMPLES
+    assert (samples[0].start, samples[-1].end) == (0.0, 4999.0)
+    assert all(a.end == b.start for a, b in pairwise(samples))
+    hit = [sample for sample in samples if sample.start <= 2500 <= sample.end]
+    assert [(STATES[sample.states[0]], STATES[sample.states[1]]) for sample in hit[:1]] == [("absent", "waits")]
+    rates = [rate.middle for sample in samples for rate in sample.rates.values()]
+    assert sum(rates) / len(rates) == pytest.approx(1.0, abs=0.01)
+
+
+def test_ranks_that_come_and_go() -> None:
+    """An elastic restart with fewer ranks, and one that no agent has seen."""
+    history = told([*hang(8, culprit=9, seconds=3), *hang(4, culprit=9, seconds=3)])
+    assert [len(sample.states) for sample in history.samples][-1] == 4
+    lonely = hang(4, culprit=9, seconds=3)
+    for observation in lonely:
+        del observation.ranks[3]
+    assert told(lonely).samples[-1].states[3] == UNSEEN
+    assert "1" in Page(render(told(lonely))).text_of("dd")
+    Page(render(history))
+
+
+def test_findings_are_told_once() -> None:
+    history = report.History()
+    observations = hang(4, culprit=2)
+    finding = not_entered(4, 2)
+    assert history.add(observations[0]) == []
+    assert history.add(observations[1], [finding]) == [finding]
+    stronger = dataclasses.replace(finding, confidence=0.99, time=1030.0)
+    assert history.add(observations[2], [stronger]) == []
+    (episode,) = history.episodes.values()
+    assert (episode.finding, episode.first, episode.last) == (stronger, 1025.0, observations[2].time)
+
+
+def test_places() -> None:
+    first, second = hang(4, culprit=2)[5:7]
+    assert {place.state for place in rank_status.places(second, first)} == {"moves"}
+    assert {place.state for place in rank_status.places(second)} == {"idle"}
+    stuck = hang(4, culprit=2)[-1]
+    stuck.ranks[0].process.life = "lost"
+    stuck.ranks[0].process.gone_seconds = 4.0
+    stuck.ranks[1].process.life = "stopped"
+    found = rank_status.standings(rank_status.places(stuck))
+    assert [(group.state, group.ranks, group.seconds) for group in found] == [
+        ("lost", "0", 4.0), ("stopped", "1", 27.0), ("absent", "2", 27.0), ("waits", "3", 27.0),
+    ]  # fmt: skip
+    assert [place.rank for place in rank_status.slowest(rank_status.places(stuck))] == [2]
+    assert rank_status.lives(stuck) == {"running": 2, "stopped": 1, "exited": 0, "lost": 1, "unseen": 0}
+
+
+def test_nobody_is_behind_in_messages() -> None:
+    """The ends of a pair count apart: a receiver that has entered less is not missing."""
+    observation = hang(2, culprit=1)[-1]
+    for one in observation.ranks.values():
+        group = one.communicators[0]
+        group.operation = model.Operation(group.enqueued, "send" if one.rank == 0 else "recv", root=1 - one.rank)
+    places = rank_status.places(observation)
+    assert [(place.state, place.behind) for place in places] == [("waits", 0), ("idle", 0)]
+    assert rank_status.slowest(places) == []
+
+
+def test_the_thread_of_the_script_comes_first() -> None:
+    probe = 'Thread 0x1 (most recent call first):\n  File "x/tensorwire/diagnosis/rank/probe.py", line 1 in _run'
+    worker = 'Thread 0x2 (most recent call first):\n  File "loader.py", line 1 in work'
+    script = 'Thread 0x3 (most recent call first):\n  File "train.py", line 9 in <module>'
+    native = "Thread 0x4 (most recent call first):\n  <no Python frame>"
+    assert for_reader(f"{probe}\n\n{worker}\n\n{native}\n\n{script}\n") == f"{script}\n\n{worker}"
+    assert for_reader("all_reduce #3\nstack unavailable: gone") == "all_reduce #3\nstack unavailable: gone"
+    assert for_reader(probe) == probe, "better than nothing"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 4, 6, 7], "0-2, 4, 6-7")]
+)
+def test_ranges_of_ranks(ranks: list[int], text: str) -> None:
+    assert rank_status.rank_ranges(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.44, "0.4 s"), (9.96, "10.0 s"), (59.6, "1 min 0 s"), (303, "5 min 3 s"), (7500, "2 h 5 min")],
+)
+def test_times_for_a_reader(seconds: float, text: str) -> None:
+    assert rank_status.seconds_text(seconds) == text

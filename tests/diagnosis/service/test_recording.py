@@ -1,0 +1,219 @@
+"""Recordings: a replay finds what was found, bounded, whole up to the last line, and refuses what is none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tensorwire.diagnosis.service.service.recording import Recorder, replay
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.errors import CorruptDataError
+from tests.support.observed_jobs import SECONDS, hung, member, observed, paced, rank, ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tensorwire.diagnosis.model import Finding, Observation
+
+
+def record(path: Path, at: Callable[[float], Observation], seconds: int = 30, **options: Any) -> list[list[Finding]]:
+    """What an analyzer finds, second by second, in the job that is recorded."""
+    analyzer, found = Analyzer(SECONDS), []
+    with Recorder(path, **options) as recorder:
+        for time in range(seconds):
+            observation = at(float(time))
+            recorder.write(observation)
+            found.append(analyzer.update(observation))
+            for number in analyzer.wants_stacks():
+                analyzer.add_stack(number, f"stack of {number}")
+                recorder.add_stack(number, f"stack of {number}")
+    return found
+
+
+def verdicts(findings: list[Finding]) -> list[Any]:
+    return [(one.code, one.level, one.time, one.suspects, one.summary, one.victims, one.stacks) for one in findings]
+
+
+def not_entered(culprit: int) -> Callable[[float], Observation]:
+    return hung(
+        lambda number, age: [member(30) if number == culprit else member(31, waits=age)],
+        edges=lambda time: ring(acked_bytes=lambda a, b: int(1e5 * time)),
+        states={culprit: {"state": "T", "phase": "evaluation", "cpu_seconds": 1.23}},
+    )
+
+
+@pytest.mark.parametrize(
+    "at",
+    [not_entered(2), paced({1: 0.5}, after=8.0, armed_after=0.0), paced()],
+    ids=["hang", "slow", "healthy"],
+)
+def test_a_replay_finds_what_was_found(tmp_path: Path, at: Callable[[float], Observation]) -> None:
+    path = tmp_path / "job.jsonl.gz"
+    found = record(path, at)
+    again = list(replay(path, SECONDS))
+    assert [verdicts(findings) for _, findings in again] == [verdicts(findings) for findings in found]
+    for time, (observation, _) in enumerate(again):
+        original = at(float(time))
+        assert observation.ranks.keys() == original.ranks.keys()
+        assert observation.time == original.time
+        assert observation.ranks[2].process == original.ranks[2].process
+        assert observation.ranks[2].communicators[0].enqueued == original.ranks[2].communicators[0].enqueued
+
+
+def test_a_replay_is_the_same_every_time_and_so_is_the_file(tmp_path: Path) -> None:
+    record(tmp_path / "a", not_entered(1))
+    record(tmp_path / "b", not_entered(1))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert list(replay(tmp_path / "a", SECONDS)) == list(replay(tmp_path / "a", SECONDS))
+
+
+def test_other_thresholds_find_something_else(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    record(path, not_entered(1))
+    assert any(findings for _, findings in replay(path, SECONDS))
+    assert not any(findings for _, findings in replay(path))
+
+
+def test_nodes_and_ranks_that_come_and_go(tmp_path: Path) -> None:
+    def at(time: float) -> Observation:
+        ranks = [rank(n, member(int(10 * time) + 1), generation=int(time) // 10) for n in range(8)]
+        there = [one for one in ranks if one.rank < 4 or int(time) % 3]
+        return observed(time, there, world=8, silent_nodes=["node1"] if int(time) % 7 == 5 else [])
+
+    path = tmp_path / "job"
+    record(path, at)
+    for time, (observation, _) in enumerate(replay(path, SECONDS)):
+        assert observation.ranks.keys() == at(float(time)).ranks.keys()
+        assert observation.silent_nodes == at(float(time)).silent_nodes
+        assert {one.generation for one in observation.ranks.values()} == {time // 10}
+
+
+def test_the_file_is_bounded_and_both_parts_can_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    record(path, not_entered(1), 400, max_nbytes=8000)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["job", "job.1"]
+    assert all(file.stat().st_size < 10_000 for file in tmp_path.iterdir())
+    times = [observation.time for name in ("job.1", "job") for observation, _ in replay(tmp_path / name, SECONDS)]
+    assert times == [float(time) for time in range(400 - len(times), 400)]
+    assert len(times) > 20
+
+
+def test_an_earlier_recording_is_kept(tmp_path: Path) -> None:
+    record(tmp_path / "job", not_entered(1), 12)
+    record(tmp_path / "job", not_entered(1), 3)
+    assert len(list(replay(tmp_path / "job.1"))) == 12
+    assert len(list(replay(tmp_path / "job"))) == 3
+
+
+def test_a_recording_that_breaks_off_ends_with_its_last_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    recorder = Recorder(path)
+    for time in range(10):
+        recorder.write(not_entered(1)(float(time)))
+    data = path.read_bytes()  # its writer still writes
+    complete = list(replay(path, SECONDS))
+    assert len(complete) == 10
+    recorder.close()
+    lengths = []
+    for cut in range(200, len(data), 37):
+        path.write_bytes(data[:cut])
+        part = list(replay(path, SECONDS))
+        assert part == complete[: len(part)]
+        lengths.append(len(part))
+    assert lengths == sorted(lengths)
+    assert lengths[0] < lengths[-1]
+
+
+def test_a_disk_that_was_full_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with Recorder(path) as recorder:
+            for time in range(20):
+                room = path.stat().st_size + 10 if 5 <= time < 10 else soft
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+                with pytest.raises(OSError, match="large") if 5 <= time < 10 else nullcontext():
+                    recorder.write(not_entered(1)(float(time)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    times = [int(observation.time) for observation, _ in replay(path, SECONDS)]
+    assert times == [*range(5), *range(10, 20)]
+
+
+def whole(*entries: Any) -> bytes:
+    return gzip.compress(b"".join(json.dumps(entry).encode() + b"\n" for entry in entries))
+
+
+HEAD = {"format": "tensorwire recording", "version": 1}
+SOME = {"time": 1.0, "run": "r", "world_size": 4, "silent_nodes": [], "nodes": {}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"not gzip at all",
+        whole({"format": "tensorwire recording", "version": 2}),
+        whole([]),
+        whole(HEAD, 7),
+        whole(HEAD, {**SOME, "nodes": {"n": {}}}),
+        whole(HEAD, {**SOME, "time": "soon"}),
+        whole(HEAD, {**SOME, "time": float("nan")}),
+        whole(HEAD, {**SOME, "time": 1e300}),
+        whole(HEAD, {**SOME, "world_size": 1 << 40}),
+        whole(HEAD, {**SOME, "world_size": float("inf")}),
+        whole(HEAD, {**SOME, "silent_nodes": 3}),
+        whole(HEAD, {"time": 1.0}),
+        gzip.compress(b'{"format"\n'),
+        gzip.compress(b"[" * 100_000 + b"\n"),
+    ],
+    ids=[
+        "empty",
+        "not gzip",
+        "another version",
+        "no head",
+        "a number",
+        "an empty node",
+        "time",
+        "no time",
+        "another age",
+        "more ranks than there are",
+        "ranks without end",
+        "silent nodes",
+        "no nodes",
+        "half JSON",
+        "deep JSON",
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "job"
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"recording|report of an agent"):
+        list(replay(path))
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    record(path, not_entered(1))
+    data = bytearray(path.read_bytes())
+    num_refused = 0
+    for place in range(60, len(data) - 8, 101):
+        damaged = bytearray(data)
+        damaged[place] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            list(replay(path, SECONDS))
+        except CorruptDataError:
+            num_refused += 1
+    assert num_refused > 0
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(replay(tmp_path / "none"))

@@ -1,0 +1,58 @@
+"""What a person gets who types `tensorwire diagnose` when a job has crawled for a while."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.diagnosis.faults.launch import WORLD_SIZE, Nursery, TrainingJob
+from tensorwire.cli import job as options
+from tensorwire.diagnosis.page.page import frame_path, read_frame
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
+
+CULPRIT = 2
+SLEEP = 0.6  # seconds in steps of 0.02: ten times what the gate asks for
+
+
+def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
+    with closing(Nursery()) as nursery, closing(TrainingJob(nursery, {})) as job:
+        await_baselines(job.nodes[0])
+        job.command([CULPRIT], "set", late=SLEEP)
+        job.wait_for_round(job.next_round())
+        time.sleep(options.ASKED["slow_seconds"])
+        asked = subprocess.run(
+            [sys.executable, "-m", "tensorwire", "diagnose"],
+            env={**os.environ, "TENSORWIRE_PROBE_DIR": str(job.nodes[0])},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert (asked.returncode, asked.stderr) == (3, ""), asked.stdout
+    assert asked.stdout.startswith(f"TW-S1 slow computation: rank {CULPRIT} comes late"), asked.stdout
+    assert f"stack of rank {CULPRIT}:" in asked.stdout
+
+
+def await_baselines(frames: Path) -> None:
+    """All ranks know what their good times are."""
+    deadline = time.monotonic() + 60
+    while not all(knows_baseline(frame_path(frames, rank, 0)) for rank in range(WORLD_SIZE)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def knows_baseline(path: Path) -> bool:
+    frame = read_frame(path) if path.exists() else None
+    return frame is not None and any(slot.baseline_rate for slot in frame.slots)

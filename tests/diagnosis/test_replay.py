@@ -1,0 +1,62 @@
+"""Recordings of real jobs with a fault, through the analyzer: class and rank, every time the same.
+
+`python -m benchmarks.diagnosis.faults --record tests/diagnosis/recordings` makes them; the number in a
+name is the faulty rank's.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from tensorwire.diagnosis.service.service.recording import replay
+
+from benchmarks.diagnosis.faults.cases import BY_NAME, CASES
+from benchmarks.diagnosis.faults.judge import is_expected, is_notice
+from benchmarks.diagnosis.faults.watch import THRESHOLDS, is_finding
+
+FOLDER = Path(__file__).parent / "recordings"
+RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
+
+
+def parts(path: Path) -> tuple[str, int]:
+    match = re.fullmatch(r"(.+)-(\d)\.jsonl\.gz", path.name)
+    assert match is not None, path
+    return match[1], int(match[2])
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
+def test_the_fault_is_named(path):
+    name, rank = parts(path)
+    case = BY_NAME[name]
+    looks = list(replay(path, case.thresholds))
+    found = [finding for _, findings in looks for finding in findings if is_finding(finding)]
+    wrong = [finding for finding in found if not case.code or not is_expected(case, rank, finding)]
+    assert not wrong, f"{wrong[0].code} {wrong[0].suspects}: {wrong[0].summary}; {wrong[0].evidence}"
+    assert bool(found) == bool(case.code)
+    if case.evidence:
+        assert any(case.evidence in fact for finding in found for fact in finding.evidence)
+    if case.notice:
+        assert any(is_notice(finding, rank) for _, findings in looks for finding in findings)
+
+
+@pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])
+def test_a_replay_is_the_same_every_time(path):
+    assert list(replay(path, THRESHOLDS)) == list(replay(path, THRESHOLDS))
+
+
+@pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])
+def test_a_recording_that_breaks_off_is_read_up_to_there(path, tmp_path):
+    text = gzip.decompress(path.read_bytes())
+    cut = tmp_path / path.name
+    cut.write_bytes(gzip.compress(text[: len(text) // 2]))
+    whole = list(replay(path, THRESHOLDS))
+    half = list(replay(cut, THRESHOLDS))
+    assert 0 < len(half) < len(whole)
+    assert whole[: len(half)] == half
+
+
+def test_every_case_has_a_recording():
+    assert {parts(path)[0] for path in RECORDINGS} == {case.name for case in CASES}

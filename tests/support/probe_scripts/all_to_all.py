@@ -1,0 +1,88 @@
+"""One of four ranks: times all-to-alls to which one rank comes late; prints, for each way to share, what all ranks saw.
+
+A line of JSON each: the way, T of each rank summed over the rounds, and how many rounds P means nothing for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tensorwire.diagnosis.page.page import Frame, Slot, frame_path, read_frame, write_control
+
+LATE, DELAY, ROUNDS = 2, 0.1, 6
+directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+WAYS = {
+    "even": [[64] * size for _ in range(size)],
+    "uneven": [[1 + (7 * source + 13 * target) % 50 for target in range(size)] for source in range(size)],
+    "halves": [[64 * (source // 2 == target // 2) for target in range(size)] for source in range(size)],
+    "ring": [[64 * (target == (source + 1) % size) for target in range(size)] for source in range(size)],
+}
+
+
+def frame() -> Frame:
+    found = read_frame(frame_path(directory, rank, 0))
+    assert found is not None
+    return found
+
+
+def slot() -> Slot:
+    (found,) = frame().slots
+    return found
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, frame()
+        time.sleep(0.02)
+
+
+def exchange(shares: list[list[int]], listed: bool) -> None:
+    given, taken = shares[rank], [row[rank] for row in shares]
+    if listed:
+        dist.all_to_all([torch.empty(n) for n in taken], [torch.ones(n) for n in given])
+    else:
+        dist.all_to_all_single(torch.empty(sum(taken)), torch.ones(sum(given)), taken, given)
+
+
+def arm(number: int) -> int:
+    """All ranks time the same rounds; gives the first."""
+    dist.barrier()
+    first = dist.group.WORLD._get_sequence_number_for_group() + 2  # there is one more barrier
+    wait_until(lambda: frame().slots)
+    if rank == 0:
+        write_control(directory, {slot().id: first}, ROUNDS)
+    wait_until(lambda: frame().control == number)
+    dist.barrier()
+    return first
+
+
+def main() -> None:
+    number = 0
+    for name, shares in WAYS.items():
+        for listed in (False, True) if name == "even" else (False,):  # gloo wants lists to be of one size
+            number += 1
+            first = arm(number)
+            for _ in range(ROUNDS):
+                if rank == LATE:
+                    time.sleep(DELAY)
+                exchange(shares, listed)
+            wait_until(lambda first=first: not frame().armed and slot().first_sequence == first)
+            seen: list[Any] = [None] * size
+            dist.all_gather_object(seen, (slot().sum_seconds, slot().rooted_or_pairwise))
+            if rank == 0:
+                seconds, pairwise = zip(*seen, strict=True)
+                print(json.dumps({"name": name, "listed": listed, "seconds": seconds, "pairwise": pairwise}))
+
+
+dist.init_process_group("gloo")
+main()
+dist.destroy_process_group()

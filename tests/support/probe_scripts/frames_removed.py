@@ -1,0 +1,58 @@
+"""One of two ranks: trains without the probe, then with it, while the frames are removed; prints the losses as bits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tensorwire.diagnosis import attach
+from tensorwire.diagnosis.page.page import frame_path, read_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS, REMOVED_BEFORE = 30, 5
+directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
+path = frame_path(directory, int(os.environ["RANK"]), 0)
+
+
+def train(before: Callable[[int], None]) -> list[str]:
+    torch.manual_seed(1)
+    model = DistributedDataParallel(torch.nn.Linear(16, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    losses = []
+    for step in range(STEPS):
+        before(step)
+        loss = model(torch.randn(4, 16, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses
+
+
+def remove(step: int) -> None:
+    if step == REMOVED_BEFORE and dist.get_rank() == 0:
+        shutil.rmtree(directory)
+    time.sleep(0.05)  # the probe looks about once in each step
+
+
+dist.init_process_group("gloo")
+without = train(lambda step: None)
+attach()
+while not (frame := read_frame(path)) or not frame.slots:
+    time.sleep(0.02)
+dist.barrier()  # both have their frame
+frameless = train(remove)
+assert not directory.exists()
+assert without == frameless, (without, frameless)
+print(len(set(without)))
+dist.destroy_process_group()

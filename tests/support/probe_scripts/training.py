@@ -1,0 +1,71 @@
+"""One of two ranks: trains without the probe, with it, and with every operation timed; prints the losses as bits."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from tensorwire.diagnosis import attach
+from tensorwire.diagnosis.page.page import frame_path, read_frame, write_control
+
+directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
+path = frame_path(directory, int(os.environ["RANK"]), 0)
+
+
+def model() -> torch.nn.Sequential:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 8))
+
+
+def sharded() -> Any:
+    whole = model()
+    for layer in (whole[0], whole[2]):
+        fully_shard(layer)
+    return fully_shard(whole)
+
+
+def train(wrapped: Any, steps: int = 6) -> list[str]:
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        loss = wrapped(torch.randn(4, 16, generator=generator)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses
+
+
+def both() -> list[list[str]]:
+    return [train(DistributedDataParallel(model())), train(sharded())]
+
+
+dist.init_process_group("gloo")
+without = both()
+assert not path.exists()
+
+attach()
+attach()
+while not (frame := read_frame(path)) or not frame.slots:
+    time.sleep(0.02)
+passive = both()
+
+if dist.get_rank() == 0:
+    write_control(directory, {}, 5, forever=True)
+while not read_frame(path).armed:
+    time.sleep(0.02)
+armed = both()
+slots = {slot.operation: slot for slot in read_frame(path).slots}
+assert any(slot.active and slot.enqueued > 20 for slot in slots.values()), slots
+
+assert without == passive == armed, (without, passive, armed)
+print(len(set(without[0])), len(set(without[1])))
+dist.destroy_process_group()
