@@ -16,9 +16,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tensorwire.diagnosis.service.service.recording import replay
-
 from benchmarks.environment import ROOT, child, describe
+from tensorwire.diagnosis.service.recording import replay
 
 from .faults.cases import BY_NAME, Case, Scene
 from .faults.launch import WORLD_SIZE, Nursery, TrainingJob

@@ -16,9 +16,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tensorwire.diagnosis.service.service.merge import Nodes
-from tensorwire.diagnosis.service.service.service import MAX_SHARE, Desk
-from tensorwire.diagnosis.service.service.time_share import TimeShare
 
 from benchmarks import environment
 from benchmarks.diagnosis import scenarios
@@ -28,6 +25,9 @@ from tensorwire.diagnosis.analyzer import words
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.protocol.connection import Connection
 from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
+from tensorwire.diagnosis.service.merge import Nodes
+from tensorwire.diagnosis.service.service import MAX_SHARE, Desk
+from tensorwire.diagnosis.service.time_share import TimeShare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 from rich.console import Console
-from tensorwire.diagnosis.service.service.recording import Recorder
 
 from tensorwire.cli import job, main, sources
 from tensorwire.cli.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
+from tensorwire.diagnosis.service.recording import Recorder
 from tests.support.fake_job import hang, not_entered, write_state
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from tests.support.probe_jobs import SCRIPTS, environment
 
 pytest.importorskip("torch")
 
-from tensorwire.diagnosis.service.service.service import LocalJob
-
 from tensorwire.diagnosis.model import Thresholds
+from tensorwire.diagnosis.service.service import LocalJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tensorwire.diagnosis.service.service.service import LocalJob
-
 from benchmarks.diagnosis.faults.cases import BY_NAME, Scene
 from benchmarks.diagnosis.faults.judge import complaint, is_expected
 from benchmarks.diagnosis.faults.launch import Nursery, TrainingJob
 from benchmarks.diagnosis.faults.run import Stage
 from benchmarks.diagnosis.faults.watch import THRESHOLDS, LocalWatch
+from tensorwire.diagnosis.service.service import LocalJob
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 

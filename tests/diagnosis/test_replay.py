@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tensorwire.diagnosis.service.service.recording import replay
 
 from benchmarks.diagnosis.faults.cases import BY_NAME, CASES
 from benchmarks.diagnosis.faults.judge import is_expected, is_notice
 from benchmarks.diagnosis.faults.watch import THRESHOLDS, is_finding
+from tensorwire.diagnosis.service.recording import replay
 
 FOLDER = Path(__file__).parent / "recordings"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.service.service.journal import Journal
-
 from tensorwire.diagnosis.model import (
     Communicator,
     Finding,
@@ -15,6 +13,7 @@ from tensorwire.diagnosis.model import (
     Rank,
     Timing,
 )
+from tensorwire.diagnosis.service.journal import Journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from tensorwire.diagnosis.service.service.recording import Recorder
-
 from benchmarks.environment import describe, load
+from tensorwire.diagnosis.service.recording import Recorder
 
 from .cases import BY_NAME, CASES, Case
 from .launch import WORLD_SIZE

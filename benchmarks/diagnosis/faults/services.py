@@ -6,7 +6,7 @@ import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.service.service.journal import STATE, read_state
+from tensorwire.diagnosis.service.journal import STATE, read_state
 
 from .launch import free_port
 from .watch import THRESHOLDS, Watch

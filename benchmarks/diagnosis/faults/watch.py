@@ -7,9 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorwire.diagnosis.service.service.service import LocalJob
-
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
+from tensorwire.diagnosis.service.service import LocalJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

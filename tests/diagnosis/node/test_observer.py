@@ -14,11 +14,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire.diagnosis.node.local_node.local_node import LocalNode
-from tensorwire.diagnosis.node.local_node.observer import Observer
 
 from tensorwire.diagnosis.model import Operation
-from tensorwire.diagnosis.node.local_node import frozen_rank, timing
+from tensorwire.diagnosis.node import frozen_rank, timing
+from tensorwire.diagnosis.node.local_node import LocalNode
+from tensorwire.diagnosis.node.observer import Observer
 from tensorwire.diagnosis.page import native, page
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tests.support.processes import bare_python
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RANK = """
 import json, socket, sys, threading, time
-from tensorwire.diagnosis import _native
+from tensorwire.diagnosis.page import native
 given = json.loads(sys.argv[1])
 handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["rank"], given["generation"])
 slot = native.slot(handle, 0xC0FFEE, b"default_pg", given["world"])

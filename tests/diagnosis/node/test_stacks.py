@@ -14,10 +14,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire.diagnosis.node.local_node.stacks import Target
 
-from tensorwire.diagnosis.node.local_node import stacks
-from tensorwire.diagnosis.page import process, worker_server
+from tensorwire.diagnosis.node import stacks
+from tensorwire.diagnosis.node.stacks import Target
+from tensorwire.diagnosis.page import process, stack_file, worker_server
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 RANK = """
 import ctypes, sys, time
 from pathlib import Path
-from tensorwire.diagnosis import stacks
+from tensorwire.diagnosis.page import stack_file
 def stuck_in_sleep():
     time.sleep(60)
 def stuck_with_the_lock():
     while True:
         ctypes.PyDLL(None).sleep(60)  # a call that keeps the interpreter lock
 if sys.argv[2] == "listens":
-    stacks.listen(Path(sys.argv[1]))
+    stack_file.listen(Path(sys.argv[1]))
 print("ready", flush=True)
 globals()[sys.argv[3]]()
 """
@@ -92,7 +92,7 @@ def test_py_spy_is_asked_before_a_rank_is_disturbed(
     put_py_spy(tmp_path, monkeypatch, "echo stack of $4")
     target = start("listens", "stuck_in_sleep")
     assert stacks.fetch(target) == f"stack of {target.pid}\n"
-    assert stacks.stack_path(target.frame).stat().st_size == 0
+    assert stack_file.stack_path(target.frame).stat().st_size == 0
 
 
 def put_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -109,7 +109,7 @@ def stop(target: Target) -> None:
 
 def test_stack_file_is_private(start: Start) -> None:
     target = start("listens", "stuck_in_sleep")
-    assert stacks.stack_path(target.frame).stat().st_mode & 0o777 == 0o600
+    assert stack_file.stack_path(target.frame).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("no_py_spy")
@@ -169,7 +169,7 @@ def test_dead_rank_and_process_of_another_start(start: Start) -> None:
     target = start("listens", "stuck_in_sleep")
     other = Target(target.pid, target.start_ticks + 1, target.frame, target.doing)
     assert stacks.fetch(other) == "in operation 5 of default_pg\nstack unavailable: the process is gone"
-    assert stacks.stack_path(target.frame).stat().st_size == 0
+    assert stack_file.stack_path(target.frame).stat().st_size == 0
     os.kill(target.pid, signal.SIGKILL)
     while (stat := process.read_stat(target.pid)) is not None and stat.is_alive:
         time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_stack_file_that_is_a_link_is_left_alone(start: Start, tmp_path: Path) -
     target = start("listens", "stuck_in_sleep")
     victim = tmp_path / "precious"
     victim.write_text("data")
-    path = stacks.stack_path(target.frame)
+    path = stack_file.stack_path(target.frame)
     path.unlink()
     path.symlink_to(victim)
     assert "stack unavailable" in stacks.fetch(target)
@@ -195,7 +195,7 @@ def test_stack_file_that_becomes_a_link_is_left_alone(
     target = start("listens", "stuck_in_sleep")
     victim = tmp_path / "precious"
     victim.write_text("data")
-    path, owner = stacks.stack_path(target.frame), stacks._owner
+    path, owner = stack_file.stack_path(target.frame), stacks._owner
 
     def swap(pid: int) -> int:
         path.unlink()

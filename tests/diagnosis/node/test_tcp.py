@@ -13,7 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire.diagnosis.node.local_node.tcp import TcpReader
+
+from tensorwire.diagnosis.node.tcp import TcpReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
 import pytest
-from tensorwire.diagnosis.service.service.merge import Nodes
 
 from tensorwire.diagnosis.model import (
     Communicator,
@@ -25,7 +24,8 @@ from tensorwire.diagnosis.model import (
 )
 from tensorwire.diagnosis.protocol import encoding
 from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder, from_json, to_json
-from tensorwire.diagnosis.service.service import merge
+from tensorwire.diagnosis.service import merge
+from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
 
 LIVES = get_args(Life)

@@ -9,10 +9,10 @@ import sys
 import time
 
 import pytest
-from tensorwire.diagnosis.node.local_node.observer import Observer
 
-from tensorwire import diagnosis
+import tensorwire
 from tensorwire.diagnosis import nccl_plugin_path
+from tensorwire.diagnosis.node.observer import Observer
 from tensorwire.diagnosis.page import native, page
 from tensorwire.diagnosis.page.process import read_stat
 from tensorwire.diagnosis.rank import probe
@@ -21,7 +21,7 @@ from tensorwire.diagnosis.rank import probe
 RANK = """
 import ctypes, os, sys
 if len(sys.argv) > 2:
-    from tensorwire.diagnosis import _native
+    from tensorwire.diagnosis.page import native
     probe = native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 1, 0)
     native.slot(probe, 0xC0FFEE, b"default_pg", 4)
 table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")
@@ -150,6 +150,6 @@ def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypat
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch):
-    monkeypatch.setattr(diagnosis, "__path__", ["/nowhere"])
-    with pytest.raises(FileNotFoundError, match="/nowhere"):
+    monkeypatch.setattr(tensorwire, "__path__", ["/nowhere"])
+    with pytest.raises(ImportError, match="/nowhere"):
         nccl_plugin_path()

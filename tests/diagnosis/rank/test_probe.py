@@ -159,7 +159,7 @@ def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, 
     """A thread that is gone in the child may have held it."""
     text = """
 import os
-from tensorwire.diagnosis import probe
+from tensorwire.diagnosis.rank import probe
 class Looks:
     def look(self): pass
     def look_closely(self): print("looked", os.getpid() == parent, flush=True)

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from tensorwire.diagnosis.service.service.metrics import MetricsServer
-from tensorwire.diagnosis.service.service.service import Counters, View
 
 from tensorwire.diagnosis.model import Communicator, Finding, Observation, Process, Rank
-from tensorwire.diagnosis.service.service import metrics
+from tensorwire.diagnosis.service import metrics
+from tensorwire.diagnosis.service.metrics import MetricsServer
+from tensorwire.diagnosis.service.service import Counters, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

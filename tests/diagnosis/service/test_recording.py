@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tensorwire.diagnosis.service.service.recording import Recorder, replay
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.service.recording import Recorder, replay
 from tensorwire.errors import CorruptDataError
 from tests.support.observed_jobs import SECONDS, hung, member, observed, paced, rank, ring
 

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from tensorwire.diagnosis.node.local_node.agent import Agent
-from tensorwire.diagnosis.service.service.journal import Journal, read_state
-from tensorwire.diagnosis.service.service.recording import replay
-from tensorwire.diagnosis.service.service.service import JobService, LocalJob, View
 
 from tensorwire.diagnosis.model import Communicator, Finding, Observation, Operation, Process, Rank, Thresholds
-from tensorwire.diagnosis.node.local_node import agent as agents
+from tensorwire.diagnosis.node import agent as agents
+from tensorwire.diagnosis.node.agent import Agent
 from tensorwire.diagnosis.protocol.listener import Listener
-from tensorwire.diagnosis.service.service import journal as journals
-from tensorwire.diagnosis.service.service import service as services
+from tensorwire.diagnosis.service import journal as journals
+from tensorwire.diagnosis.service import service as services
+from tensorwire.diagnosis.service.journal import Journal, read_state
+from tensorwire.diagnosis.service.recording import replay
+from tensorwire.diagnosis.service.service import JobService, LocalJob, View
 from tensorwire.errors import CorruptDataError
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tensorwire.diagnosis.service.service.time_share import TimeShare
+
+from tensorwire.diagnosis.service.time_share import TimeShare
 
 
 def test_work_takes_its_share_of_the_time() -> None:

@@ -8,7 +8,6 @@ code is in, so it comes last.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
 import shutil
@@ -17,14 +16,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ..page import process, worker_server
+from ..page.stack_file import SIGNAL, stack_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SIGNAL: Final = signal.SIGRTMIN + 5
 _ANSWER_SECONDS = 2.0
 _PY_SPY_SECONDS = 15.0
 _MAX_NBYTES = 1 << 16
@@ -42,23 +41,6 @@ class Target:
 
 class _UnavailableError(Exception):
     pass
-
-
-def stack_path(frame: Path) -> Path:
-    """Where the rank of a frame writes its stack."""
-    return frame.with_suffix(".stack")
-
-
-def listen(frame: Path) -> None:
-    """In a rank: write the stacks of all threads to `stack_path` whenever the agent asks for it.
-
-    Raises:
-        OSError: the file cannot be made.
-        RuntimeError: it is not possible in this process.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(stack_path(frame), flags, 0o600)  # stays open as long as the process lives
-    faulthandler.register(SIGNAL, descriptor, all_threads=True, chain=False)
 
 
 def fetch(target: Target) -> str:

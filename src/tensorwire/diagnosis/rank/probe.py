@@ -125,8 +125,7 @@ class _Probe:
             self.say_farewell("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
 
     def _create(self, rank: int, world_size: int) -> None:
-        from ..node import stacks
-        from ..page import page
+        from ..page import page, stack_file
 
         run_id = _run_id()
         directory = page.job_directory(run_id)
@@ -141,7 +140,7 @@ class _Probe:
         handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
         self._handle, self._path = handle, path
         with suppress(Exception):
-            stacks.listen(path)
+            stack_file.listen(path)
         self.show_phase(_phases[-1] if _phases else "")
 
     def _run(self) -> None:
