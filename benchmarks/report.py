@@ -1,27 +1,32 @@
-"""Results as a page and a plot."""
+"""A summary of results as a page and a chart: python -m benchmarks.report FOLDER makes both from its codecs.json."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import targets
+from benchmarks import environment, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 Row = dict[str, Any]
+INK, OURS, PEERS = "#6e7781", "#e5534b", "#4184e4"
 
 
-def write_page(results: dict[str, Any], path: Path, plot: str) -> None:
-    """Everything in `results` as Markdown; `plot` is the name of the picture beside it."""
+def render_page(results: dict[str, Any], folder: Path) -> str:
+    """Everything in `results` as Markdown, for a page in `folder`, where plot.svg is."""
+    docs = Path(os.path.relpath(environment.ROOT / "docs", folder)).as_posix()
     parts = [
         "# Results",
-        "How to read them: [docs/benchmarks.md](../../docs/benchmarks.md); why targets are missed: "
-        "[docs/performance.md](../../docs/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
+        f"How to read them: [docs/benchmarks.md]({docs}/benchmarks.md); why targets are missed: "
+        f"[docs/performance.md]({docs}/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
         "per second: the median, ± half the distance of the quartiles.",
         _environment(results["environment"]),
-        f"![ratio against decompression speed]({plot})",
+        f"![{results['datasets'][0]['name']}: ratio against decompression speed](plot.svg)",
         "## Targets",
         targets.render(targets.evaluate(results)),
         "## Where we lose",
@@ -32,33 +37,47 @@ def write_page(results: dict[str, Any], path: Path, plot: str) -> None:
         parts += ["## Ours on other CPU targets", _table(forced, (*_COLUMNS[:1], _CPU, _DATASET, *_COLUMNS[1:]))]
     if results.get("files"):
         parts.append(_files(results["files"]))
-    path.write_text("\n\n".join(parts) + "\n")
+    return "\n\n".join(parts) + "\n"
 
 
 def write_plot(results: dict[str, Any], path: Path) -> None:
-    """Ratio against decompression speed on one thread, one panel for each data set."""
+    """Ratio against decompression speed on one thread, on the first data set: our profiles and each peer's best."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "tensorwire"
     import matplotlib.pyplot as plt
 
-    facts = results["datasets"]
-    columns = min(len(facts), 3)
-    lines = -(-len(facts) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(5 * columns, 4 * lines), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(facts) :]:
-        axis.remove()
-    for dataset, axis in zip(facts, axes.flat, strict=False):
-        for row in _shown(dataset["name"], results["rows"], threads=1):
-            ours = row["codec"].startswith("tensorwire")
-            position = row["decompress"]["median"], row["ratio"]
-            axis.plot(*position, "o" if ours else "x", color="tab:red" if ours else "tab:blue")
-            axis.annotate(row["codec"], position, fontsize=6, xytext=(4, 2), textcoords="offset points")
-        axis.axhline(dataset["bound_by_tensor"], linestyle=":", color="gray", linewidth=1)
-        axis.set(title=dataset["name"], xscale="log", xlabel="decompress, GB/s, 1 thread", ylabel="ratio")
-    figure.suptitle("Dotted: the order-0 bound of the exponents, tensor by tensor")
-    figure.savefig(path, metadata={"Date": None})
+    # Text stays text, and is legible on a light page and on a dark one.
+    mpl.rcParams.update({"svg.hashsalt": "tensorwire", "svg.fonttype": "none", "font.size": 9})
+    mpl.rcParams.update(dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK))
+    mpl.rcParams.update(dict.fromkeys(("xtick.color", "ytick.color"), INK))
+    dataset = results["datasets"][0]
+    shown = _shown(dataset["name"], results["rows"])
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    for row in shown:
+        ours = row["codec"].startswith("tensorwire")
+        position = row["decompress"]["median"], row["ratio"]
+        axis.plot(*position, "o" if ours else "X", color=OURS if ours else PEERS, markersize=7)
+        side = -1 if any(_crowds(other, row) for other in shown) else 1
+        axis.annotate(
+            row["codec"], position, (0, 11 * side), textcoords="offset points", ha="center", va="center",
+            weight="bold" if ours else "normal", color=OURS if ours else PEERS,
+        )  # fmt: skip
+    copy = next(row for row in results["rows"] if row["codec"] == "memcpy" and row["dataset"] == dataset["name"])
+    limits = dataset["bound_by_tensor"], copy["decompress"]["median"]
+    axis.axhline(limits[0], linestyle=":", color=INK, linewidth=1)
+    axis.axvline(limits[1], linestyle=":", color=INK, linewidth=1)
+    axis.text(limits[1] * 1.02, 0.03, "memcpy", transform=axis.get_xaxis_transform())
+    axis.text(1, limits[0], "order-0\nbound", transform=axis.get_yaxis_transform(), ha="right", va="top")
+    axis.set(xscale="log", xlabel="decompress, GB/s of uncompressed data, one thread", ylabel="ratio")
+    slowest = min(row["decompress"]["median"] for row in shown)
+    axis.set_xlim(slowest * 0.6, limits[1] * 1.5)
+    ticks = [tick for tick in (2.0**power for power in range(-8, 8)) if slowest * 0.6 <= tick <= limits[1] * 1.5]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
+    axis.margins(y=0.12)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None}, transparent=True)
     plt.close(figure)
 
 
@@ -77,18 +96,12 @@ def _environment(facts: dict[str, Any]) -> str:
 
 def _dataset(facts: dict[str, Any], rows: Iterable[Row]) -> str:
     mine = [row for row in rows if row["dataset"] == facts["name"] and not row.get("forced_cpu")]
-    by_tensor = {(row["codec"], row["threads"], row["verify"]): row for row in mine if row["unit"] == "tensor"}
-    whole = [
-        {**row, "by_tensor": by_tensor.get((row["codec"], row["threads"], row["verify"]))}
-        for row in mine
-        if row["unit"] == "whole"
-    ]
     head = (
         f"## {facts['name']}\n\n{facts['dtype']}, {facts['nbytes']} bytes in {facts['tensors']} tensors, SHA-256 "
         f"{facts['sha256'][:16]}... Order-0 bounds of the ratio: {facts['bound_whole']:.4f} over all tensors, "
         f"{facts['bound_by_tensor']:.4f} tensor by tensor. All tensors as one buffer; in brackets tensor by tensor."
     )
-    return f"{head}\n\n{_table(whole, _COLUMNS)}"
+    return f"{head}\n\n{_table(mine, _COLUMNS)}"
 
 
 def _table(rows: Iterable[Row], columns: Iterable[tuple[str, Any]]) -> str:
@@ -108,16 +121,16 @@ def _speed(direction: str) -> Any:
         figure, other = row[direction], row.get("by_tensor")
         text = f"{figure['median']:.2f}"
         if figure["runs"] > 1:
-            text += f" ±{(figure['high'] - figure['low']) / 2:.2f}"
-        return text + (f" ({other[direction]['median']:.2f})" if other else "")
+            text += f" ±{figure['spread']:.2f}"
+        return text + (f" ({other[direction]:.2f})" if other else "")
 
     return cell
 
 
 def _relative(direction: str, yardstick: str) -> Any:
     def cell(row: Row) -> str:
-        figure = row[direction][yardstick]
-        return f"{figure['median']:.2f}" if figure else "-"
+        figure = row[direction].get(yardstick)
+        return "-" if figure is None else f"{figure:.2f}"
 
     return cell
 
@@ -166,8 +179,7 @@ def _losses(results: dict[str, Any]) -> list[str]:
             if row["dataset"] == facts["name"] and row["threads"] == 1 and not row.get("forced_cpu"):
                 figures = best.setdefault(row["codec"], {})
                 for aim, _ in aims:
-                    figure = row["ratio"] if aim == "ratio" else row[aim]["median"]
-                    figures[aim] = max(figures.get(aim, 0.0), figure)
+                    figures[aim] = max(figures.get(aim, 0.0), *targets.figures(row, aim))
         for aim, profile in aims:
             ours = best[f"tensorwire {profile}"][aim]
             for codec, figures in best.items():
@@ -180,11 +192,38 @@ def _losses(results: dict[str, Any]) -> list[str]:
     return lines or ["To no peer in this run, in none of: ratio (compact), compress and decompress (fast), one thread."]
 
 
-def _shown(name: str, rows: Iterable[Row], threads: int) -> list[Row]:
-    """One row for each codec: with checksums where it has them."""
-    return [
-        row
-        for row in rows
-        if row["dataset"] == name and row["unit"] == "whole" and row["threads"] == threads
-        and row["verify"] is not False and row["codec"] != "memcpy" and not row.get("forced_cpu")
-    ]  # fmt: skip
+def _shown(name: str, rows: Iterable[Row]) -> list[Row]:
+    """On one thread and with checksums where they can be had: each of our profiles, and of each peer the setting of the
+    best ratio."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        if row["dataset"] != name or row["threads"] != 1 or row["verify"] is False or row.get("forced_cpu"):
+            continue
+        codec = row["codec"]
+        peer = codec if codec.startswith("tensorwire") else codec.split()[0]
+        if codec != "memcpy" and (peer not in best or row["ratio"] > best[peer]["ratio"]):
+            best[peer] = row
+    return list(best.values())
+
+
+def _crowds(other: Row, row: Row) -> bool:
+    """Whether `other` stands close above `row`, so that their labels would meet."""
+    near = 0.5 < other["decompress"]["median"] / row["decompress"]["median"] < 2
+    return near and 0 < other["ratio"] - row["ratio"] < 0.06
+
+
+def write(folder: Path) -> None:
+    """The page and the chart of the summary that lies in `folder`."""
+    results = json.loads((folder / "codecs.json").read_text())
+    write_plot(results, folder / "plot.svg")
+    (folder / "README.md").write_text(render_page(results, folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    write(parser.parse_args().folder)
+
+
+if __name__ == "__main__":
+    main()

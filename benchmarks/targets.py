@@ -1,4 +1,4 @@
-"""The figures that the codec is to reach, judged from measured rows: python -m benchmarks.targets RESULTS.json."""
+"""The figures that the codec is to reach, judged from a summary: python -m benchmarks.targets CODECS.json."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def evaluate(results: dict[str, Any]) -> list[Verdict]:
-    """Every target on everything that it speaks of."""
+    """Every target on everything that it speaks of; `results` as `summary.summarize` gives them."""
     verdicts: list[Verdict] = []
     for facts in results["datasets"]:
         verdicts += _Dataset(facts, results["rows"]).verdicts()
@@ -113,7 +113,7 @@ class _Dataset:
         yield self._verdict("fast decompress, 2 threads, of memcpy on 2", row, "decompress", "vs_memcpy", 0.7)
 
     def _ours(self, profile: str, *, threads: int = 1, verify: bool = True) -> Row | None:
-        wanted = {"codec": f"tensorwire {profile}", "unit": "whole", "threads": threads, "verify": verify}
+        wanted = {"codec": f"tensorwire {profile}", "threads": threads, "verify": verify}
         return next((row for row in self.rows if wanted.items() <= row.items()), None)
 
     def _peers(self, threads: int = 1) -> Iterator[Row]:
@@ -123,34 +123,42 @@ class _Dataset:
 
     def _ratio(self, codec: str) -> float | None:
         """The better one of both units."""
-        return max((row["ratio"] for row in self.rows if row["codec"] == codec), default=None)
+        return max(
+            (figure for row in self.rows if row["codec"] == codec for figure in figures(row, "ratio")), default=None
+        )
 
     def _verdict(self, target: str, row: Row | None, direction: str, yardstick: str, bound: float) -> Verdict:
-        relative = row and row[direction][yardstick]
-        return Verdict(target, self.name, relative and relative["median"], bound)
+        return Verdict(target, self.name, row and row[direction].get(yardstick), bound)
 
     def _times_zipnn(self, target: str, row: Row | None, direction: str, bound: float) -> Verdict:
         """Round by round on the whole buffer; where ZipNN is faster tensor by tensor, that much less."""
         verdict = self._verdict(target, row, direction, "vs_zipnn", bound)
-        speeds = {peer["unit"]: peer[direction]["median"] for peer in self._peers() if peer["codec"] == "zipnn"}
-        if verdict.measured is None or "whole" not in speeds:
+        speeds = [figures(peer, direction) for peer in self._peers() if peer["codec"] == "zipnn"]
+        if verdict.measured is None or not speeds:
             return verdict
-        return Verdict(target, self.name, verdict.measured * speeds["whole"] / max(speeds.values()), bound)
+        return Verdict(target, self.name, verdict.measured * speeds[0][0] / max(speeds[0]), bound)
 
     def _against_peers(self, target: str, measured: float | None, direction: str | None) -> Verdict:
         """Against the best peer, both units, with or without checksums: in ratio (direction None), or in speed, of
         those that compress at all."""
-        figures = [
-            (row["ratio"] if direction is None else row[direction]["median"], row["codec"])
+        race = [
+            (figure, row["codec"])
             for row in self._peers()
-            if direction is None or row["ratio"] >= COMPRESSES_AT_ALL
+            for figure, ratio in zip(figures(row, direction or "ratio"), figures(row, "ratio"), strict=True)
+            if direction is None or ratio >= COMPRESSES_AT_ALL
         ]
-        if not figures:
+        if not race:
             return Verdict(target, self.name, None, 1)
-        bound, codec = max(figures)
+        bound, codec = max(race)
         if direction is None:
             return Verdict(target, self.name, measured and measured / bound, 1, note=f"{codec}: {bound:.4f}")
         return Verdict(target, self.name, measured, bound, note=codec)
+
+
+def figures(row: Row, what: str) -> list[float]:
+    """The ratio or the median speeds of a row: on the whole buffer, and tensor by tensor where that was measured."""
+    found = [row["ratio"] if what == "ratio" else row[what]["median"]]
+    return found + ([row["by_tensor"][what]] if "by_tensor" in row else [])
 
 
 def _enec(facts: dict[str, Any] | None) -> Iterator[Verdict]:

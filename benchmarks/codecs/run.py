@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commands, data, enec, environment, report, targets
+from benchmarks import commands, data, enec, environment, report, summary, targets
 
 BUSY = 0.5
 
@@ -113,12 +113,15 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where large files go")
     options = parser.parse_args()
     command = "python -m benchmarks --quick" if options.quick else "make bench"
-    results = run(QUICK if options.quick else FULL, options.directory, command)
-    output = options.output or environment.ROOT / ("build/bench" if options.quick else "benchmarks/results")
+    measured = run(QUICK if options.quick else FULL, options.directory, command)
+    every_figure = environment.ROOT / "build" / "bench" / "measured.json"
+    every_figure.parent.mkdir(parents=True, exist_ok=True)
+    every_figure.write_text(json.dumps(measured) + "\n")
+    output = options.output or (every_figure.parent if options.quick else environment.ROOT / "benchmarks" / "results")
+    results = summary.summarize(measured)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    report.write_plot(results, output / "plot.svg")
-    report.write_page(results, output / "README.md", "plot.svg")
+    (output / "codecs.json").write_text(summary.dumps(results))
+    report.write(output)
     print(targets.render(targets.evaluate(results)))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import cycles, data, enec, environment, report, targets
+from benchmarks import cycles, data, enec, environment, report, summary, targets
 from benchmarks.codecs import contest
 from benchmarks.timing import interleave, relative, speed
 from tensorwire.codec import new_buffer
@@ -211,7 +213,7 @@ def results() -> dict[str, Any]:
     seconds = {"low": 1.0, "median": 2.0, "high": 3.0, "runs": 3}
     names = ("tensorwire compress", "tensorwire decompress")
     ratios = {"low": 5.0, "median": 5.0, "high": 5.0, "runs": 3}
-    return {
+    measured = {
         "environment": environment.describe("make bench") | {"load": 0.0},
         "datasets": [facts | {"bound_whole": 1.5, "bound_by_tensor": 1.51}],
         "rows": [
@@ -231,6 +233,7 @@ def results() -> dict[str, Any]:
             "commands": [{"name": name, "seconds": seconds, "vs_baseline": ratios} for name in names],
         },
     }  # fmt: skip
+    return summary.summarize(measured)
 
 
 EXPECTED = {
@@ -269,9 +272,12 @@ def test_targets(results: dict[str, Any]) -> None:
 def test_other_dtypes_race_every_peer_that_compresses(results: dict[str, Any]) -> None:
     results["datasets"][0]["dtype"] = "F16"
     results["rows"] += [
-        row("copy", 1.001, 9.0, 9.0),
-        row("quick", 1.1, 6.0, 6.0),
-        row("quick", 1.1, 6.0, 8.0, verify=False),
+        summary.summarize({"rows": [slow_or_fast]})["rows"][0]
+        for slow_or_fast in (
+            row("copy", 1.001, 9.0, 9.0),
+            row("quick", 1.1, 6.0, 6.0),
+            row("quick", 1.1, 6.0, 8.0, verify=False),
+        )
     ]
     verdicts = {verdict.target: verdict for verdict in targets.evaluate(results)}
     race = verdicts["fast decompress, GB/s"]
@@ -279,17 +285,45 @@ def test_other_dtypes_race_every_peer_that_compresses(results: dict[str, Any]) -
 
 
 def test_page_and_plot(results: dict[str, Any], tmp_path: Any) -> None:
-    page = tmp_path / "page.md"
-    report.write_page(results, page, "plot.svg")
-    text = page.read_text()
-    assert "(../../docs/performance.md)" in text
+    text = report.render_page(results, tmp_path)
+    (link,) = re.findall(r"docs/performance.md\]\((.*?)\)", text)
+    assert (tmp_path / link).resolve() == environment.ROOT / "docs" / "performance.md"
     assert "| zipnn 1 | 1 | - | 1.5000 (1.5100) | 1.00 ±0.00 (1.00) |" in text
     assert "- minilm-bf16, ratio: zipnn 1.51, compact 1.509 (its ratio is 1.5100)" in text
     assert "| tensorwire compress | 2.000 ±1.000 | 5.00 |" in text
     assert text.count("**missed**") == sum(met is False for _, met in EXPECTED.values())
     pytest.importorskip("matplotlib")
     report.write_plot(results, tmp_path / "plot.svg")
-    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+    chart = (tmp_path / "plot.svg").read_text()
+    assert chart.startswith("<?xml")
+    assert len(chart) < 20_000
+    for codec in ("tensorwire fast", "tensorwire compact", "tensorwire enec", "zipnn", "memcpy"):
+        assert codec in chart
+
+
+def test_a_summary_keeps_what_was_measured(results: dict[str, Any]) -> None:
+    """Both units in one row; a spread is half of the distance of the quartiles; a forced target stays apart."""
+    spread = row("zipnn", 1.5, 1.0, 1.0)
+    spread["decompress"] |= {"low": 0.5, "high": 1.25, "runs": 7}
+    measured = {"rows": [spread, row("zipnn", 1.51, 1.25, 2.0, unit="tensor")], "enec": {"pi": math.pi}}
+    made = summary.summarize(measured)
+    (both,) = made["rows"]
+    assert both["ratio"] == 1.5
+    assert both["by_tensor"] == {"ratio": 1.51, "compress": 1.25, "decompress": 2.0}
+    assert (both["decompress"]["spread"], both["decompress"]["runs"]) == (0.375, 7)
+    assert both["decompress"]["vs_memcpy"] == 0.1
+    assert made["enec"] == {"pi": 3.1415927}
+    assert json.loads(summary.dumps(made)) == made
+    assert [row["codec"] for row in results["rows"] if row.get("forced_cpu") == "avx2"] == ["tensorwire fast"]
+    assert len(results["rows"]) == 8
+
+
+@pytest.mark.parametrize("folder", ["benchmarks/results", "benchmarks/results/xeon-avx512"])
+def test_the_committed_pages_are_those_of_their_summaries(folder: str) -> None:
+    committed = environment.ROOT / folder
+    results = json.loads((committed / "codecs.json").read_text())
+    assert report.render_page(results, committed) == (committed / "README.md").read_text()
+    assert (committed / "plot.svg").stat().st_size < 20_000
 
 
 def test_enec_least_size_is_the_least() -> None:
