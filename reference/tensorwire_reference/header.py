@@ -160,6 +160,7 @@ def parse_header(frame: bytes) -> tuple[Header, list[tuple[int, int]]]:
     if num_blocks > MAX_NUM_BLOCKS:
         raise LimitExceededError(f"{num_blocks} blocks; at most 2^32")
     require(data_nbytes % UNIT == 0, f"data_nbytes {data_nbytes} is not a multiple of {UNIT}")
+    require(num_blocks <= data_nbytes // UNIT, f"{num_blocks} blocks in {data_nbytes} bytes")
 
     if len(frame) < FIXED_NBYTES + 8 * ndim:
         raise TruncatedDataError(f"the frame ends inside its shape: {len(frame)} bytes")
@@ -179,7 +180,7 @@ def parse_header(frame: bytes) -> tuple[Header, list[tuple[int, int]]]:
     require(seal_header(head) == head, "the header checksum does not match")
     index_end = header.index_start + 8 * num_blocks
     require(not any(head[index_end:]), "padding behind the index is set")
-    return header, _parse_index(head[header.index_start : index_end], data_nbytes)
+    return header, _parse_index(head[header.index_start : index_end], header)
 
 
 def _parse_dtype(name: bytes, bits: int) -> Dtype:
@@ -192,13 +193,15 @@ def _parse_dtype(name: bytes, bits: int) -> Dtype:
         raise CorruptDataError(str(error)) from None
 
 
-def _parse_index(index: bytes, data_nbytes: int) -> list[tuple[int, int]]:
+def _parse_index(index: bytes, header: Header) -> list[tuple[int, int]]:
     entries = list(struct.iter_unpack("<II", index))
     if not entries:
-        require(data_nbytes == 0, f"no blocks, but data_nbytes is {data_nbytes}")
+        require(header.data_nbytes == 0, f"no blocks, but data_nbytes is {header.data_nbytes}")
         return entries
-    ends = [offset for offset, _ in entries[1:]] + [data_nbytes // UNIT]
+    ends = [offset for offset, _ in entries[1:]] + [header.data_nbytes // UNIT]
     require(entries[0][0] == 0, f"the first block's offset is {entries[0][0]}")
     for block, ((offset, _), end) in enumerate(zip(entries, ends, strict=True)):
         require(offset < end, f"block {block} starts at unit {offset} and ends at {end}")
+        raw = ceil_to(header.block_words(block) * header.dtype.word_nbytes, UNIT)
+        require((end - offset) * UNIT <= raw, f"block {block} has at most {raw} bytes, not {(end - offset) * UNIT}")
     return entries
