@@ -4,7 +4,7 @@ docs/checkpoints.md describes what is written.
 """
 
 from .operations.comparison import diff
-from .operations.convert import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.inspection import inspect
 from .operations.tensor_file import TensorFile, TensorSlice, load_file, open_file, save_file
 from .operations.verification import verify
