@@ -56,6 +56,7 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
 // What is in a block, for those who look without decoding.
 struct BlockFacts {
   uint8_t kind, rest, variant;
+  // Sign and mantissa; exponents. Mantissa bits that are coded together with the exponent count as rest, a bit each.
   size_t rest_nbytes, kind_nbytes;
 };
 
@@ -64,8 +65,8 @@ struct BlockFacts {
 const char* decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
                          const BlockOutput& output, DecodeScratch* scratch);
 
-// The facts of the same block; the same checks of its descriptor.
+// The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of zero groups.
 const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                          DecodeScratch* scratch);
+                          DecodeScratch* scratch, bool inner = false);
 
 }  // namespace tw

@@ -2,14 +2,39 @@
 #include "frame/open_block.h"
 
 namespace tw {
+namespace {
+
+// A stream holds exponents together with `bits` bits of sign and mantissa of each of n words. Those count with the rest,
+// a bit each, as they would take alone; what is left of the stream counts for the exponents.
+void count_together(size_t stream_nbytes, size_t n, unsigned bits, BlockFacts* facts) {
+  const size_t alone = ceil_div(n * bits, 8);
+  const size_t moved = alone < stream_nbytes ? alone : stream_nbytes;
+  facts->rest_nbytes += moved;
+  facts->kind_nbytes = stream_nbytes - moved;
+}
+
+const char* inspect_zero_groups(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
+  ZeroGroups zeros;
+  const char* wrong = open_zero_groups(coded, &zeros);
+  if (wrong != nullptr) return wrong;
+  BlockFacts inner;
+  wrong = inspect_block(coded.spec, coded.block, zeros.inner_nbytes, zeros.num_words, &inner, scratch, true);
+  facts->rest_nbytes = inner.rest_nbytes;
+  facts->kind_nbytes = inner.kind_nbytes + zeros.mask_nbytes;
+  return wrong;
+}
+
+}  // namespace
 
 const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                          DecodeScratch* scratch) {
+                          DecodeScratch* scratch, bool inner) {
   *facts = BlockFacts{};
-  const size_t stored = stored_nbytes(*spec.dtype, n);
+  const Dtype& dtype = *spec.dtype;
+  const unsigned word_bits = 8u * dtype.word_nbytes;
+  const size_t stored = stored_nbytes(dtype, n);
   if (length > stored) return "a block longer than its content";
   if (length == stored) {
-    facts->rest_nbytes = n * spec.dtype->word_nbytes;
+    count_together(n * dtype.word_nbytes, n, word_bits - dtype.exponent_bits, facts);
     return nullptr;
   }
   Coded coded{spec, block, n, {}, nullptr, 0, 0, {}};
@@ -31,14 +56,19 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
     }
     case kEntropy: {
       EntropyParams params;
-      return open_entropy(coded, &scratch->entropy, &params, &facts->kind_nbytes);
-    }
-    case kZeroGroups: {
-      ZeroGroups zeros;
-      wrong = open_zero_groups(coded, &zeros);
-      facts->kind_nbytes = zeros.inner_nbytes + zeros.mask_nbytes;
+      size_t nbytes = 0;
+      wrong = open_entropy(coded, &scratch->entropy, &params, &nbytes);
+      count_together(nbytes, n, params.k, facts);
       return wrong;
     }
+    case kPlain: {
+      const size_t nbytes = facts->rest_nbytes;
+      facts->rest_nbytes = 0;
+      count_together(nbytes, n, word_bits - dtype.exponent_bits, facts);
+      return nullptr;
+    }
+    case kZeroGroups:
+      return inner ? "zero groups within zero groups" : inspect_zero_groups(coded, facts, scratch);
     default:
       return nullptr;
   }

@@ -30,6 +30,8 @@ from tests.support.checkpoint_models import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tensorwire.codec import Profile
+
 
 def test_verify(model: Path, packed: Path) -> None:
     report = verify(packed)
@@ -87,9 +89,9 @@ def test_inspect(model: Path, packed: Path) -> None:
     assert tensor.exponent_counts == tuple(counts.tolist())
     shares = counts[counts > 0] / counts.sum()
     assert tensor.exponent_entropy == pytest.approx(-(shares * np.log2(shares)).sum())
-    assert tensor.rest_bits == pytest.approx(8, abs=0.1)
+    assert tensor.sign_mantissa_bits == pytest.approx(8, abs=0.1)
     assert tensor.exponent_bits is not None
-    assert tensor.exponent_bits + tensor.rest_bits == pytest.approx(16 / tensor.ratio)
+    assert tensor.exponent_bits + tensor.sign_mantissa_bits == pytest.approx(16 / tensor.ratio)
     assert sum((tensor.num_blocks or {}).values()) >= 1
     plain = tensors["model.layers.0.mlp.scales"]
     assert (plain.profile, plain.num_blocks, plain.ratio, plain.exponent_counts) == (None, None, 1.0, None)
@@ -98,6 +100,40 @@ def test_inspect(model: Path, packed: Path) -> None:
     assert {t.name: t.exponent_counts for t in report.tensors} == {
         t.name: t.exponent_counts for t in inspect(packed / SHARD).tensors
     }
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_bits_are_near_their_bound_in_every_profile(dtype: str, tmp_path: Path) -> None:
+    """The smaller file must not seem to be the one that spends more on exponents."""
+    numel = 1 << 20
+    (tmp_path / "a.safetensors").write_bytes(container([("w", dtype, (numel,), weights(numel, 5, dtype))]))
+    bits = {}
+    for profile in ("enec", "fast", "compact"):
+        target = tmp_path / f"{profile}.safetensors"
+        compress_checkpoint(tmp_path / "a.safetensors", target, profile=profile)
+        (tensor,) = inspect(target).tensors
+        assert tensor.exponent_bits is not None
+        assert tensor.sign_mantissa_bits is not None
+        assert tensor.exponent_entropy is not None
+        assert tensor.exponent_bits + tensor.sign_mantissa_bits == pytest.approx(8 * tensor.stored_nbytes / numel)
+        if profile != "enec":  # whose codes have few lengths
+            assert tensor.exponent_bits == pytest.approx(tensor.exponent_entropy, rel=0.06)
+        bits[profile] = tensor.exponent_bits
+    assert bits["compact"] < bits["fast"] < bits["enec"]
+
+
+@pytest.mark.parametrize("profile", ["fast", "compact"])
+def test_bits_of_a_tensor_with_many_zeros(profile: Profile, tmp_path: Path) -> None:
+    """Zeros take neither sign nor mantissa; where they are counts as exponents."""
+    numel = 1 << 18
+    words = np.frombuffer(weights(numel, 5), np.uint16).reshape(-1, 64).copy()
+    words[np.random.default_rng(0).random(len(words)) < 0.75] = 0
+    (tmp_path / "a.safetensors").write_bytes(container([("w", "BF16", (numel,), words.tobytes())]))
+    compress_checkpoint(tmp_path / "a.safetensors", tmp_path / "small.safetensors", profile=profile)
+    (tensor,) = inspect(tmp_path / "small.safetensors").tensors
+    assert tensor.num_blocks is not None
+    assert set(tensor.num_blocks) == {"zero_groups"}
+    assert tensor.sign_mantissa_bits == pytest.approx(8 * np.count_nonzero(words) / numel, rel=0.05)
 
 
 def test_diff_counts(tmp_path: Path) -> None:

@@ -163,7 +163,8 @@ class TensorInfo:
             "zero_groups"); empty if it is stored plain.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
-        rest_bits: bits per element spent on sign and mantissa. None as above.
+        sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the
+            exponent count here, one bit each, as they would take alone. None as above.
         exponent_entropy: order-0 entropy of the exponents in bits per element, the bound of a coder that knows
             the tensor's histogram and nothing else. None for dtypes without an exponent and for empty tensors.
         exponent_counts: 256 counts, index = exponent; None as above.
@@ -179,7 +180,7 @@ class TensorInfo:
     profile: str | None = None
     num_blocks: dict[str, int] | None = None
     exponent_bits: float | None = None
-    rest_bits: float | None = None
+    sign_mantissa_bits: float | None = None
     exponent_entropy: float | None = None
     exponent_counts: tuple[int, ...] | None = None
 

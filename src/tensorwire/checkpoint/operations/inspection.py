@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..file.reader import StoredTensor
     from ..progress import Progress
 
-_REST_BITS = {"BF16": 8, "F16": 11, "F32": 24, "F8_E4M3": 4, "F8_E5M2": 3}
-"""Bits of sign and mantissa of the dtypes that have exponents."""
+_FLOATS = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
+"""The dtypes whose exponents are coded apart."""
 
 
 def inspect(
@@ -86,7 +86,7 @@ def safetensors_files(root: Path) -> dict[str, Path]:
 def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int | None) -> TensorInfo:
     dtype, shape, nbytes = stored.layout(tensor.name)
     numel = prod(shape)
-    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if dtype in _REST_BITS and numel else None
+    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if dtype in _FLOATS and numel else None
     info = TensorInfo(
         name=tensor.name,
         file=file,
@@ -102,19 +102,16 @@ def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int 
         return info
     frame = stored.frame(tensor)
     num_blocks: dict[str, int] = {}
-    rest_nbytes = 0.0
+    sign_mantissa_nbytes = 0
     for block in _blocks(stored, tensor, frame):
         num_blocks[block.kind] = num_blocks.get(block.kind, 0) + 1
-        if block.kind == "stored" and dtype in _REST_BITS:
-            rest_nbytes += block.num_words * _REST_BITS[dtype] / 8
-        else:
-            rest_nbytes += block.rest_nbytes
+        sign_mantissa_nbytes += block.rest_nbytes
     return replace(
         info,
         profile=frame.info.profile,
         num_blocks=num_blocks,
-        rest_bits=rest_nbytes * 8 / numel if counts else None,
-        exponent_bits=(tensor.entry.nbytes - rest_nbytes) * 8 / numel if counts else None,
+        sign_mantissa_bits=sign_mantissa_nbytes * 8 / numel if counts else None,
+        exponent_bits=(tensor.entry.nbytes - sign_mantissa_nbytes) * 8 / numel if counts else None,
     )
 
 
