@@ -1,4 +1,4 @@
-"""Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles [--update].
+"""Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles.
 
 One thread on one core. The time of a large tensor less that of a small one, so that what a call costs drops out; of
 each the best of some runs that take turns. Cycles are those of the core's clock, which is measured between rounds, and
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment
+from benchmarks import environment, summary
 from benchmarks.timing import pinned, timed
 from tensorwire import _core
 from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
@@ -35,8 +35,7 @@ SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
 """Both, with their frames, fit a second-level cache of 2 MiB; whole blocks of every profile fit them."""
 CLOCK_ROUNDS = 1 << 20
 RUNS = 15  # of a round
-PAGE = environment.ROOT / "docs" / "performance.md"
-START, STOP = "<!-- python -m benchmarks.cycles --update writes from here -->", "<!-- to here -->"
+RESULTS = environment.ROOT / "benchmarks" / "results"
 
 _WEIGHTS: dict[str, Callable[[Any], Any]] = {
     "BF16": lambda x: x.astype(ml_dtypes.bfloat16),
@@ -128,27 +127,22 @@ class _Trial:
         self._reader.decode(self._blocks, self._out, threads=1, verify=verify)
 
 
-def render(rows: list[dict[str, Any]], hz: float) -> str:
+def page(results: dict[str, Any]) -> str:
     """The table as Markdown, and what it was measured on."""
-    facts = environment.describe("python -m benchmarks.cycles --update")
+    facts = results["environment"]
     lines = [
-        f"{facts['cpu']}, {facts['caches']}; CPU target {_core.cpu_target()}; the core's clock was {hz / 1e9:.2f} GHz. "
-        f"{facts['date']}, commit {facts['commit']}.",
+        "# Cycles and bytes per element",
+        "",
+        f"{facts['cpu']}, {facts['caches']}; CPU target {facts['cpu_target']}; the core's clock was "
+        f"{facts['clock_ghz']:.2f} GHz. {facts['date']}, commit {facts['commit']}, `{facts['command']}`.",
         "",
         "| coder | dtype | blocks are | bytes moved | encode | decode | decode, checksums checked |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
+    for row in results["rows"]:
         figures = " | ".join(f"{row[name]:.2f}" for name in ("bytes", "encode", "decode", "verify"))
         lines.append(f"| {row['coder']} | {row['dtype']} | {row['kinds']} | {figures} |")
-    return "\n".join(lines)
-
-
-def update(text: str, path: Path) -> None:
-    """Put the table between the marks of the page."""
-    page = path.read_text()
-    before, after = page[: page.index(START) + len(START)], page[page.index(STOP) :]
-    path.write_text(f"{before}\n{text}\n{after}")
+    return "\n".join(lines) + "\n"
 
 
 def load_clock(folder: Path) -> Callable[[], float]:
@@ -191,15 +185,19 @@ def _integers(size: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="of each coder (default: 15)")
-    parser.add_argument("--update", action="store_true", help="write the table into docs/performance.md")
+    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
     options = parser.parse_args()
+    facts = environment.describe("python -m benchmarks.cycles") | {"cpu_target": _core.cpu_target()}
     with tempfile.TemporaryDirectory() as folder, pinned(1):
         clock = load_clock(Path(folder))
         rows = [measure(case, options.rounds, clock) for case in cases()]
-        text = render(rows, clock())
-    print(text)
-    if options.update:
-        update(text, PAGE)
+        facts["clock_ghz"] = clock() / 1e9
+    results = summary.rounded({"environment": facts, "rows": rows})
+    text = page(results)
+    if not options.no_write:
+        (RESULTS / "cycles.json").write_text(summary.dumps(results))
+        (RESULTS / "cycles.md").write_text(text)
+    print(text, end="")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def summarize(results: dict[str, Any]) -> dict[str, Any]:
     """`results` as `benchmarks.codecs.run` measures them, each pair of rows as one."""
     by_tensor = {_setting(row): row for row in results["rows"] if row["unit"] == "tensor"}
     rows = [_row(row, by_tensor.get(_setting(row))) for row in results["rows"] if row["unit"] == "whole"]
-    return _rounded({**results, "rows": rows})
+    return rounded({**results, "rows": rows})
 
 
 def dumps(summary: dict[str, Any]) -> str:
@@ -54,13 +54,14 @@ def _setting(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(key) for key in _SETTING)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """`value` with every float in it cut to `DIGITS`."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(entry) for key, entry in value.items()}
+        return {key: rounded(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_rounded(entry) for entry in value]
+        return [rounded(entry) for entry in value]
     return value
 
 

@@ -28,9 +28,8 @@ from .faults.watch import is_finding
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "diagnosis.md"
-BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
-_RECORDINGS = ROOT / "tests" / "recordings"
+PAGE = ROOT / "benchmarks" / "results" / "diagnosis-comparison.md"
+_RECORDINGS = ROOT / "tests" / "diagnosis" / "recordings"
 _HELD_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
 _TIMEOUT_SECONDS = 14.0  # of the process groups
@@ -66,10 +65,10 @@ def main() -> None:
             print("\n".join(rows[-1]), file=sys.stderr, flush=True)
     finally:
         nursery.close()
-    table = page(rows, skipped, facts)
-    print(table)
+    text = page(rows, skipped, facts)
+    print(text)
     if not options.case:
-        include(table, PAGE)
+        PAGE.write_text(text)
 
 
 def compare(case: Case, nursery: Nursery) -> list[str]:
@@ -187,6 +186,8 @@ def _ranks(numbers: list[int]) -> str:
 
 def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> str:
     lines = [
+        "# What other tools tell of the same faults",
+        "",
         f"Process groups with a time-out of {_TIMEOUT_SECONDS:g} s; stacks and dumps {_LOOK_SECONDS:g} s after the "
         f"fault. torch {facts['versions']['torch']}, gloo, {WORLD_SIZE} ranks; `{facts['command']}`, {facts['date']}.",
         "",
@@ -198,17 +199,7 @@ def page(rows: list[list[str]], skipped: list[str], facts: dict[str, Any]) -> st
     ]
     if skipped:
         lines += ["", f"Left out: {', '.join(skipped)}."]
-    return "\n".join(lines)
-
-
-def include(table: str, path: Path) -> None:
-    """Put the table between its markers."""
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{path} lacks the lines {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

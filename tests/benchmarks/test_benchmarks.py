@@ -352,10 +352,9 @@ def test_cycles_covers_what_it_names() -> None:
         assert (rests == {"trimmed"}) == ("trimmed" in case.coder), case
 
 
-def test_cycles_fill_the_page(tmp_path: Any) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{cycles.START}\nnot measured\n{cycles.STOP}\nafter\n")
-    for text in ("first", "second"):
-        cycles.update(text, page)
-        assert page.read_text() == f"before\n{cycles.START}\n{text}\n{cycles.STOP}\nafter\n"
-    assert cycles.PAGE.read_text().count(cycles.START) == cycles.PAGE.read_text().count(cycles.STOP) == 1
+def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
+    results = json.loads((cycles.RESULTS / "cycles.json").read_text())
+    assert cycles.page(results) == (cycles.RESULTS / "cycles.md").read_text()
+    assert {(row["coder"], row["dtype"]) for row in results["rows"]} == {
+        (case.coder, case.dtype) for case in cycles.cases()
+    }
