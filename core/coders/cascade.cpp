@@ -129,8 +129,8 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
   for (unsigned k = 0; k < count; ++k) {
     const size_t n = params.counts[k];
     const Tier& tier = tiers[k];
-    cascade_kernels().split(tier.start, tier.below, tier.gap, tier.escape, current, n, scratch->odd, scratch->even);
-    plane_kernels().pack_field(kTierWidths[params.variant][k], scratch->odd, n, dst);
+    cascade_kernels.split(tier.start, tier.below, tier.gap, tier.escape, current, n, scratch->odd, scratch->even);
+    plane_kernels.pack_field(kTierWidths[params.variant][k], scratch->odd, n, dst);
     dst += field_nbytes(n, kTierWidths[params.variant][k]);
     current = scratch->even;
   }
@@ -170,8 +170,8 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
     uint8_t names[8];
     names_of(tiers[k], names);
     if (!filler_is_zero(fields[k], n, kTierWidths[params.variant][k])) return false;
-    plane_kernels().unpack_field(kTierWidths[params.variant][k], fields[k], n, out);
-    if (cascade_kernels().expand(tiers[k].escape, names, next, n, out) != params.counts[k + 1]) return false;
+    plane_kernels.unpack_field(kTierWidths[params.variant][k], fields[k], n, out);
+    if (cascade_kernels.expand(tiers[k].escape, names, next, n, out) != params.counts[k + 1]) return false;
     uint8_t* decoded = out;
     out = next;
     next = decoded;
@@ -188,24 +188,10 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
 }
 
 void CascadeDecoder::decode(size_t first, size_t count, uint8_t* out) {
-  plane_kernels().unpack_field_part(width_, field_, n_, first, count, out);
-  used_ += cascade_kernels().expand(static_cast<uint8_t>((1u << width_) - 1), names_, next_ + used_, count, out);
+  plane_kernels.unpack_field_part(width_, field_, n_, first, count, out);
+  used_ += cascade_kernels.expand(static_cast<uint8_t>((1u << width_) - 1), names_, next_ + used_, count, out);
 }
 
-const CascadeKernels& cascade_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kCascadeAvx2;
-    case Target::kAvx512:
-      return kCascadeAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kCascadeNeon;
-#endif
-    default:
-      return kCascadeScalar;
-  }
-}
+const CascadeKernels& cascade_kernels = pick<kCascadeScalar, kCascadeAvx2, kCascadeAvx512, kCascadeNeon>();
 
 }  // namespace tw

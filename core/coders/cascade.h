@@ -68,6 +68,6 @@ struct CascadeKernels {
                   uint8_t* digits, uint8_t* next);
 };
 
-const CascadeKernels& cascade_kernels();
+extern const CascadeKernels& cascade_kernels;
 
 }  // namespace tw

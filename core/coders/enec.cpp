@@ -93,7 +93,7 @@ size_t enec_stream_nbytes(size_t n, const EnecParams& params, uint32_t num_high)
 }
 
 void enec_encode(const uint8_t* x, size_t n, const EnecParams& params, uint8_t* dst, EnecScratch* scratch) {
-  const PlaneKernels& planes = plane_kernels();
+  const PlaneKernels& planes = plane_kernels;
   const unsigned mask = (1u << params.nb) - 1;
   uint8_t* y = scratch->numbers;
   for (size_t i = 0; i < n; ++i) y[i] = static_cast<uint8_t>((params.b - x[i]) & mask);
@@ -113,7 +113,7 @@ void enec_encode(const uint8_t* x, size_t n, const EnecParams& params, uint8_t* 
 
 bool enec_decode(const uint8_t* streams, size_t n, unsigned exponent_bits, const EnecParams& params, uint32_t num_high,
                  uint8_t* out, EnecScratch* scratch) {
-  const PlaneKernels& planes = plane_kernels();
+  const PlaneKernels& planes = plane_kernels;
   const size_t groups = num_groups(n, params.log2_group);
   const uint8_t* mask = streams + field_nbytes(n, params.m);
   planes.unpack_field(1, mask, groups, scratch->flags);
@@ -129,25 +129,11 @@ bool enec_decode(const uint8_t* streams, size_t n, unsigned exponent_bits, const
   for (size_t first = 0; first < n; first += kSegment) {
     const size_t count = n - first < kSegment ? n - first : kSegment;
     planes.unpack_field_part(params.m, streams, n, first, count, out + first);
-    high += enec_kernels().merge(map, scratch->quads + first / (8 * kQuad), high, count, out + first);
+    high += enec_kernels.merge(map, scratch->quads + first / (8 * kQuad), high, count, out + first);
   }
   return true;
 }
 
-const EnecKernels& enec_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kEnecAvx2;
-    case Target::kAvx512:
-      return kEnecAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kEnecNeon;
-#endif
-    default:
-      return kEnecScalar;
-  }
-}
+const EnecKernels& enec_kernels = pick<kEnecScalar, kEnecAvx2, kEnecAvx512, kEnecNeon>();
 
 }  // namespace tw

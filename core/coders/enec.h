@@ -58,6 +58,6 @@ struct EnecKernels {
   size_t (*merge)(const EnecMap& map, const uint8_t* quads, const uint8_t* high, size_t n, uint8_t* out);
 };
 
-const EnecKernels& enec_kernels();
+extern const EnecKernels& enec_kernels;
 
 }  // namespace tw

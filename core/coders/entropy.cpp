@@ -15,40 +15,12 @@ RansCode rans_code(uint32_t frequency, uint32_t start) {
   return {reciprocal, static_cast<uint16_t>(frequency), static_cast<uint16_t>(start)};
 }
 
-uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
-                             uint32_t states[kRansStates], uint16_t* next) {
-  for (size_t i = num_groups * kRansStates; i-- > 0;) {
-    rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
-  }
-  return next;
-}
-
-RansEncode* rans_encode() {
-#if defined(__x86_64__)
-  if (cpu_target() >= Target::kAvx2) return rans_encode_avx2;
-#endif
-  return rans_encode_scalar;
-}
-
 }  // namespace
 
 extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
 
-const RansKernels& rans_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return cpu_gathers_fast() ? kRansAvx2 : kRansAvx2Loads;
-    case Target::kAvx512:
-      return kRansAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kRansNeon;
-#endif
-    default:
-      return kRansScalar;
-  }
-}
+const RansKernels& rans_kernels = cpu_gathers_fast() ? pick<kRansScalar, kRansAvx2, kRansAvx512, kRansNeon>()
+                                                     : pick<kRansScalar, kRansAvx2Loads, kRansAvx512, kRansNeon>();
 
 size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
   EntropyTable table;
@@ -60,7 +32,7 @@ size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
 }
 
 size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
-                      EntropyScratch* scratch) {
+                      EntropyScratch* scratch, const RansKernels& kernels) {
   EntropyTable table;
   entropy_choose(histogram, n, &table);
   RansCode codes[256];
@@ -78,7 +50,7 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
   for (size_t i = n; i-- > num_groups * kRansStates;) {
     rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
   }
-  next = rans_encode()(codes, symbols, num_groups, states, next);
+  next = kernels.encode(codes, symbols, num_groups, states, next);
   uint8_t written[kMaxTableNbytes];
   const size_t table_nbytes = entropy_write_table(table, written);
   const uint32_t num_words = static_cast<uint32_t>(end - next);

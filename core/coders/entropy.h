@@ -21,7 +21,7 @@ size_t entropy_estimate(const uint32_t histogram[256], size_t n);
 // Write the stream of n symbols, 1 to kMaxEntropySymbols, whose histogram is given. Returns its bytes, 0 if they exceed
 // the capacity (dst is not written then).
 size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
-                      EntropyScratch* scratch);
+                      EntropyScratch* scratch, const RansKernels& kernels = rans_kernels);
 
 // Decodes a stream in parts. No input makes it read or write out of bounds.
 class EntropyDecoder {
@@ -29,7 +29,7 @@ class EntropyDecoder {
   // Check table, states and sizes of the stream of n symbols at src; kRansSlack bytes are readable behind the
   // `available` ones. *consumed receives the bytes of the stream. src must outlive the decoding.
   bool open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
-            const RansKernels& kernels = rans_kernels());
+            const RansKernels& kernels = rans_kernels);
   // The next `count` symbols: a multiple of kRansStates but in the last part; n in all. Writes exactly those.
   void decode(uint8_t* out, size_t count);
   // The first `count` symbols of two streams, faster than one after the other; then decode() goes on with each.

@@ -24,18 +24,6 @@ struct RansStream {
   uint8_t* out;
 };
 
-struct RansKernels {
-  // num_groups times 32 symbols, one of each state. Returns the next unread word; once that is beyond `end`, zeros are
-  // written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
-  const uint8_t* (*decode)(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
-                           const uint8_t* end, size_t num_groups, uint8_t* out);
-  // The same for two streams at once, which hides the latency of each behind the other; their next and out are moved
-  // on. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
-  size_t (*decode_two)(RansStream* a, RansStream* b, size_t num_groups);
-};
-
-const RansKernels& rans_kernels();
-
 // One symbol: the reference for all kernels. Free of branches, for whether a word is read is hard to foresee.
 static inline uint8_t rans_decode_symbol(const uint32_t* table, uint32_t* state, const uint8_t** next) {
   const uint32_t entry = table[*state % kRansTotal];
@@ -53,10 +41,26 @@ struct RansCode {
   uint16_t frequency, start;
 };
 
-// num_groups times 32 symbols, the last one first; next moves down. Returns where it ends.
-using RansEncode = uint16_t*(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+struct RansKernels {
+  // num_groups times 32 symbols, one of each state. Returns the next unread word; once that is beyond `end`, zeros are
+  // written and nothing more is read. Reads up to kRansSlack past end, writes 32 * num_groups bytes.
+  const uint8_t* (*decode)(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
+                           const uint8_t* end, size_t num_groups, uint8_t* out);
+  // The same for two streams at once, which hides the latency of each behind the other; their next and out are moved
+  // on. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
+  size_t (*decode_two)(RansStream* a, RansStream* b, size_t num_groups);
+  // num_groups times 32 symbols, the last one first; next moves down. Returns where it ends.
+  uint16_t* (*encode)(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+                      uint32_t states[kRansStates], uint16_t* next);
+};
+
+extern const RansKernels& rans_kernels;
+
+// Encoders that the kernels of several targets share.
+uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
                              uint32_t states[kRansStates], uint16_t* next);
-RansEncode rans_encode_avx2;
+uint16_t* rans_encode_avx2(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+                           uint32_t states[kRansStates], uint16_t* next);
 
 // One symbol: the reference for all kernels.
 static inline void rans_encode_symbol(const RansCode& code, uint32_t* state, uint16_t** next) {

@@ -159,8 +159,8 @@ size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
 }  // namespace
 
 extern const RansKernels kRansAvx2, kRansAvx2Loads;
-const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>};
-const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>};
+const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>, rans_encode_avx2};
+const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>, rans_encode_avx2};
 
 }  // namespace tw
 #endif

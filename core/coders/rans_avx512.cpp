@@ -69,7 +69,7 @@ size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
 }  // namespace
 
 extern const RansKernels kRansAvx512;
-const RansKernels kRansAvx512 = {decode, decode_two};
+const RansKernels kRansAvx512 = {decode, decode_two, rans_encode_avx2};
 
 }  // namespace tw
 #endif

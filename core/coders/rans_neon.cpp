@@ -26,7 +26,7 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
 }  // namespace
 
 extern const RansKernels kRansNeon;
-const RansKernels kRansNeon = {decode, nullptr};
+const RansKernels kRansNeon = {decode, nullptr, rans_encode_scalar};
 
 }  // namespace tw
 #endif

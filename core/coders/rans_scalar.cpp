@@ -19,7 +19,15 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
 
 }  // namespace
 
+uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
+                             uint32_t states[kRansStates], uint16_t* next) {
+  for (size_t i = num_groups * kRansStates; i-- > 0;) {
+    rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
+  }
+  return next;
+}
+
 extern const RansKernels kRansScalar;
-const RansKernels kRansScalar = {decode, nullptr};
+const RansKernels kRansScalar = {decode, nullptr, rans_encode_scalar};
 
 }  // namespace tw

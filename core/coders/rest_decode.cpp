@@ -85,7 +85,7 @@ const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const 
 
 const uint8_t* RestDecoder::slice_bytes(unsigned s, size_t first, size_t count) {
   const Slice& slice = slices_[s];
-  const WordKernels& kernels = word_kernels();
+  const WordKernels& kernels = word_kernels;
   uint8_t* const bytes = scratch_->bytes;
   if (slice.coding == kSliceConstant) {
     std::memset(bytes, slice.value, count);
@@ -113,7 +113,7 @@ const char* RestDecoder::finish() const {
 }
 
 const uint8_t* RestDecoder::segment(size_t first, size_t count) {
-  const WordKernels& kernels = word_kernels();
+  const WordKernels& kernels = word_kernels;
   if (num_slices_ != 0) {
     std::memset(scratch_->segment, 0, count * nbytes_);
     for (unsigned s = 0; s < num_slices_; ++s) {

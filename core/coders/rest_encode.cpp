@@ -45,7 +45,7 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
 // Bits 8s to 8s + 7 of all rests.
 const uint8_t* slice(const Rests& rests, unsigned s, RestScratch* scratch) {
   if (rests.nbytes == 1) return rests.numbers;
-  word_kernels().pack_numbers(rests.nbytes, 8, 8 * s, rests.numbers, rests.n, scratch->bytes);
+  word_kernels.pack_numbers(rests.nbytes, 8, 8 * s, rests.numbers, rests.n, scratch->bytes);
   return scratch->bytes;
 }
 
@@ -86,7 +86,7 @@ RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, 
 
 bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,
                   size_t* written, uint8_t* params, RestScratch* scratch) {
-  const WordKernels& kernels = word_kernels();
+  const WordKernels& kernels = word_kernels;
   *written = plan.streams_nbytes;
   if (plan.mode != kBytes && plan.streams_nbytes > capacity) return false;
   if (plan.mode == kVerbatim) {

@@ -32,6 +32,9 @@ bool supported(Target target) {
 }
 
 Target choose() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();  // this runs while the library is loaded
+#endif
   const char* forced = std::getenv("TENSORWIRE_CPU");
   Target best = Target::kScalar;
   for (Target target : kTargets) {
@@ -51,6 +54,7 @@ Target cpu_target() {
 
 bool cpu_gathers_fast() {
 #if defined(__x86_64__)
+  __builtin_cpu_init();
   return __builtin_cpu_is("intel");
 #else
   return false;

@@ -1,4 +1,4 @@
-// Which instruction set runs: found once, forced by TENSORWIRE_CPU.
+// Which instruction set runs: chosen when the library is loaded, forced by TENSORWIRE_CPU.
 #pragma once
 #include <cstdint>
 
@@ -11,6 +11,25 @@ enum class Target : uint8_t { kScalar, kAvx2, kAvx512, kNeon };
 Target cpu_target();
 
 const char* target_name(Target target);
+
+// The kernels that a stage has for the target. Each stage calls this once, when the library is loaded, and keeps the
+// answer: no block pays for the choice. Kernels of another architecture are declared, but nobody defines them.
+template <const auto& scalar, const auto& avx2, const auto& avx512, const auto& neon>
+const auto& pick() {
+  switch (cpu_target()) {
+#if defined(__x86_64__)
+    case Target::kAvx2:
+      return avx2;
+    case Target::kAvx512:
+      return avx512;
+#elif defined(__aarch64__)
+    case Target::kNeon:
+      return neon;
+#endif
+    default:
+      return scalar;
+  }
+}
 
 // Whether loading 8 numbers by one instruction is faster than by 8: on Intel's processors, not on AMD's.
 bool cpu_gathers_fast();

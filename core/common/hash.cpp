@@ -51,21 +51,7 @@ uint64_t merge(const uint64_t acc[8], const uint8_t* secret, uint64_t start) {
 extern const HashKernels kHashScalar, kHashAvx2, kHashAvx512, kHashNeon;
 const HashKernels kHashScalar = {accumulate_scalar};
 
-const HashKernels& hash_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kHashAvx2;
-    case Target::kAvx512:
-      return kHashAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kHashNeon;
-#endif
-    default:
-      return kHashScalar;
-  }
-}
+const HashKernels& hash_kernels = pick<kHashScalar, kHashAvx2, kHashAvx512, kHashNeon>();
 
 Hasher::Hasher(const HashKernels& kernels)
     : kernels_(kernels), acc_{kHashPrime32[2], kHashPrime64[0], kHashPrime64[1], kHashPrime64[2],

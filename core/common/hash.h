@@ -20,12 +20,12 @@ struct HashKernels {
   void (*accumulate)(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase);
 };
 
-const HashKernels& hash_kernels();
+extern const HashKernels& hash_kernels;
 
 // H of what is fed to it in parts of any size.
 class Hasher {
  public:
-  explicit Hasher(const HashKernels& kernels = hash_kernels());
+  explicit Hasher(const HashKernels& kernels = hash_kernels);
   void update(const uint8_t* data, size_t nbytes);
   // The hash; the hasher is spent.
   Hash128 finish();

@@ -43,8 +43,8 @@ struct Exponents {
     const size_t used = escapes_used, left = params.num_escapes - used;
     if (left == 0) return false;
     if (used % kSegment == 0) {
-      word_kernels().unpack_numbers(2, dtype.exponent_bits + params.k, 0, params.escapes, params.num_escapes, used,
-                                    left < kSegment ? left : kSegment, reinterpret_cast<uint8_t*>(escape_buffer));
+      word_kernels.unpack_numbers(2, dtype.exponent_bits + params.k, 0, params.escapes, params.num_escapes, used,
+                                  left < kSegment ? left : kSegment, reinterpret_cast<uint8_t*>(escape_buffer));
     }
     *x = escape_buffer[escapes_used++ % kSegment];
     return true;
@@ -63,15 +63,15 @@ const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t
     const size_t i = static_cast<size_t>(at - symbols);
     uint16_t x = 0;
     if (!exponents.next_escape(dtype, &x)) return "num_escapes is not the number of escapes";
-    word_kernels().assemble(dtype, &none, x, exponents.params.k, rests + i * rest_nbytes(dtype, true), 1,
-                            words + i * dtype.word_nbytes);
+    word_kernels.assemble(dtype, &none, x, exponents.params.k, rests + i * rest_nbytes(dtype, true), 1,
+                          words + i * dtype.word_nbytes);
   }
   return nullptr;
 }
 
 // Weave exponents and rests into words.
 const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output, DecodeScratch* scratch) {
-  const WordKernels& kernels = word_kernels();
+  const WordKernels& kernels = word_kernels;
   const Dtype& dtype = coded.dtype();
   const unsigned bits = dtype.exponent_bits + exponents.params.k;
   const bool entropy = coded.tag.kind == kEntropy;
@@ -179,7 +179,7 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
     if (block[i] != 0) return "padding is not zero";
   }
   if (output.stream) {
-    word_kernels().stream_copy(output.words, block, nbytes);
+    word_kernels.stream_copy(output.words, block, nbytes);
   } else {
     std::memcpy(output.words, block, nbytes);
   }
@@ -198,7 +198,7 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
   ZeroGroups zeros;
   const char* wrong = open_zero_groups(coded, &zeros);
   if (wrong != nullptr) return wrong;
-  plane_kernels().unpack_field(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
+  plane_kernels.unpack_field(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
   size_t kept = 0;
   for (size_t g = 0; g < zeros.num_groups; ++g) kept += scratch->flags[g];
   kept *= zeros.group;

@@ -73,7 +73,7 @@ size_t encode_plain(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   const unsigned nbytes = block.dtype().word_nbytes;
   const Rests rests = {block.words, block.n, nbytes, 8 * nbytes};
-  word_kernels().or_runs(nbytes, block.words, block.n, scratch.runs);
+  word_kernels.or_runs(nbytes, block.words, block.n, scratch.runs);
   const RestPlan plan = plan_rests(rests, scratch.runs, block.spec.profile == kProfileCompact, false, &scratch.rest);
   if (plan.streams_nbytes + plan.params_nbytes + kTagNbytes >= block.stored) return 0;
   Written written;
@@ -85,14 +85,14 @@ size_t encode_plain(const Block& block) {
 // Exponents, rests and runs, all to scratch.
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  word_kernels().split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
+  word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
   return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
 }
 
 // The exponents' histogram as well.
 Rests split_and_count(const Block& block) {
   const Rests rests = split(block);
-  histogram_kernels().bytes(block.scratch->exponents, block.n, block.scratch->histogram);
+  histogram_kernels.bytes(block.scratch->exponents, block.n, block.scratch->histogram);
   return rests;
 }
 
@@ -283,7 +283,7 @@ size_t encode_entropy(const Block& block) {
   }
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
-  const WordKernels& kernels = word_kernels();
+  const WordKernels& kernels = word_kernels;
   kernels.join(dtype, scratch.exponents, scratch.rests, block.n, plan.k, plan.base, scratch.symbols);
   if (plan.num_escapes != 0) collect_escapes(block, plan);
   kernels.narrow(dtype, scratch.rests, block.n, plan.k);
@@ -378,7 +378,7 @@ size_t encode_zero_groups(const Block& block, size_t length) {
   const size_t limit = length == 0 ? block.stored : length;
   if (ceil_to(streams + kZeroGroupsParams + kTagNbytes, kBlockAlign) >= limit) return length;
   std::memcpy(block.dst, scratch.inner, inner_nbytes);
-  plane_kernels().pack_field(1, scratch.flags, groups, block.dst + inner_nbytes);
+  plane_kernels.pack_field(1, scratch.flags, groups, block.dst + inner_nbytes);
   Written written{};
   push(&written, kept, 4);
   push(&written, inner_nbytes / kBlockAlign, 2);

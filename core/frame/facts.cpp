@@ -46,8 +46,8 @@ int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, u
   const uint8_t* words = static_cast<const uint8_t*>(src);
   for (uint64_t left = nbytes / row.word_nbytes; left != 0;) {
     const size_t n = left < kWords ? left : kWords;
-    word_kernels().split(row, words, n, exponents, rests, runs);
-    histogram_kernels().bytes(exponents, n, histogram);
+    word_kernels.split(row, words, n, exponents, rests, runs);
+    histogram_kernels.bytes(exponents, n, histogram);
     for (unsigned x = 0; x < 256; ++x) counts[x] += histogram[x];
     words += n * row.word_nbytes;
     left -= n;

@@ -1,8 +1,5 @@
-// The enec coder, end to end on every target this machine has (one process each), and against brute force.
+// The enec coder, end to end and against brute force, on every target (cmake/on_every_target.cmake).
 #undef NDEBUG
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
@@ -13,7 +10,7 @@
 #include <vector>
 
 #include "coders/enec.h"
-#include "common/cpu.h"
+#include "tests/target.h"
 
 namespace tw {
 extern const EnecKernels kEnecScalar;
@@ -306,7 +303,7 @@ void test_kernels() {
     for (uint8_t& value : low) value = static_cast<uint8_t>(random32() & ((1u << m) - 1));
     Bytes expected(low), merged(low);
     const size_t used = kEnecScalar.merge(map, quads.data(), high.data(), n, expected.data());
-    assert(enec_kernels().merge(map, quads.data(), high.data(), n, merged.data()) == used);
+    assert(enec_kernels.merge(map, quads.data(), high.data(), n, merged.data()) == used);
     assert(std::equal(merged.begin(), merged.begin() + static_cast<ptrdiff_t>(n), expected.begin()));
   }
 }
@@ -325,22 +322,8 @@ void test_all() {
 }  // namespace tw
 
 int main() {
-  // A target is chosen once per process.
-  for (const char* target : {"scalar", "avx2", "avx512", "neon"}) {
-    const pid_t child = fork();
-    assert(child >= 0);
-    if (child == 0) {
-      setenv("TENSORWIRE_CPU", target, 1);
-      if (std::strcmp(tw::target_name(tw::cpu_target()), target) == 0) {
-        tw::test_all();
-        std::printf("%s ok\n", target);
-        std::fflush(stdout);
-      }
-      _exit(0);
-    }
-    int status = 0;
-    assert(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  tw::test_all();
   std::puts("ok");
   return 0;
 }

@@ -78,6 +78,18 @@ struct Coded {
   Bytes stream;
 };
 
+std::vector<const RansKernels*> targets() {
+  std::vector<const RansKernels*> all = {&kRansScalar};
+#if defined(__x86_64__)
+  if (cpu_target() >= Target::kAvx2) all.insert(all.end(), {&kRansAvx2, &kRansAvx2Loads});
+  if (cpu_target() >= Target::kAvx512) all.push_back(&kRansAvx512);
+#elif defined(__aarch64__)
+  all.push_back(&kRansNeon);
+#endif
+  return all;
+}
+
+// The stream, which every target writes alike.
 Coded encode(const Bytes& symbols) {
   uint32_t histogram[256] = {};
   for (uint8_t s : symbols) ++histogram[s];
@@ -93,6 +105,12 @@ Coded encode(const Bytes& symbols) {
   std::fill(exact.begin(), exact.end(), uint8_t{0});
   assert(entropy_encode(symbols.data(), symbols.size(), histogram, exact.data(), nbytes - 1, scratch.get()) == 0);
   assert(exact == Bytes(nbytes));
+  for (const RansKernels* kernels : targets()) {
+    Bytes other(nbytes);
+    assert(entropy_encode(symbols.data(), symbols.size(), histogram, other.data(), nbytes, scratch.get(), *kernels) ==
+           nbytes);
+    assert(other == coded.stream);
+  }
   return coded;
 }
 
@@ -167,17 +185,6 @@ Decoded decode(const Stream& stream, size_t n, size_t part, const RansKernels& k
   for (size_t i = 0; i < n; i += part) decoder->decode(result.symbols.data() + i, std::min(part, n - i));
   result.finished = decoder->finish();
   return result;
-}
-
-std::vector<const RansKernels*> targets() {
-  std::vector<const RansKernels*> all = {&kRansScalar};
-#if defined(__x86_64__)
-  if (cpu_target() >= Target::kAvx2) all.insert(all.end(), {&kRansAvx2, &kRansAvx2Loads});
-  if (cpu_target() >= Target::kAvx512) all.push_back(&kRansAvx512);
-#elif defined(__aarch64__)
-  all.push_back(&kRansNeon);
-#endif
-  return all;
 }
 
 // Valid or not, all targets agree with scalar.

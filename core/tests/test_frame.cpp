@@ -1,20 +1,15 @@
-// Whole frames through the C ABI: every dtype and profile, contents that reach every coder, on every target that runs
-// here. Each target works in a process of its own and reports a hash of every frame it wrote; all must be those of
-// scalar.
-#include <sys/wait.h>
-#include <unistd.h>
-
+// Whole frames through the C ABI: every dtype and profile, contents that reach every coder. Prints a hash of all frames
+// that it wrote, which must be the same on every target (cmake/on_every_target.cmake).
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "common/cpu.h"
 #include "common/hash.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/target.h"
 
 namespace {
 
@@ -185,50 +180,13 @@ std::vector<uint64_t> all_frames() {
   return hashes;
 }
 
-std::vector<uint64_t> run_target(tw::Target target) {
-  int ends[2];
-  CHECK(pipe(ends) == 0);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    close(ends[0]);
-    setenv("TENSORWIRE_CPU", tw::target_name(target), 1);
-    if (tw::cpu_target() != target) _exit(0);  // not here
-    const std::vector<uint64_t> hashes = all_frames();
-    const char* next = reinterpret_cast<const char*>(hashes.data());
-    for (size_t left = hashes.size() * sizeof(uint64_t); left != 0;) {
-      const ssize_t written = write(ends[1], next, left);
-      if (written <= 0) _exit(1);
-      next += written;
-      left -= static_cast<size_t>(written);
-    }
-    _exit(0);
-  }
-  close(ends[1]);
-  std::vector<uint64_t> hashes;
-  uint64_t hash = 0;
-  size_t have = 0;
-  for (ssize_t got; (got = read(ends[0], reinterpret_cast<char*>(&hash) + have, sizeof hash - have)) > 0;) {
-    have += static_cast<size_t>(got);
-    if (have == sizeof hash) hashes.push_back(hash), have = 0;
-  }
-  close(ends[0]);
-  int status = 0;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  return hashes;
-}
-
 }  // namespace
 
 int main() {
-  const std::vector<uint64_t> expected = run_target(tw::Target::kScalar);
-  CHECK(!expected.empty());
-  for (const tw::Target target : {tw::Target::kAvx2, tw::Target::kAvx512, tw::Target::kNeon}) {
-    const std::vector<uint64_t> hashes = run_target(target);
-    std::printf("%s: %zu frames\n", tw::target_name(target), hashes.size());
-    CHECK(hashes.empty() || hashes == expected);
-  }
-  std::printf("ok\n");
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  const std::vector<uint64_t> hashes = all_frames();
+  const tw::Hash128 all =
+      tw::hash128(reinterpret_cast<const uint8_t*>(hashes.data()), hashes.size() * sizeof(uint64_t));
+  std::printf("%zu frames, hash %016llx\n", hashes.size(), static_cast<unsigned long long>(all.low));
   return 0;
 }

@@ -68,21 +68,7 @@ size_t flag_words(const uint8_t* words, size_t n, uint8_t* flags) {
 
 const HistogramKernels kHistogramScalar = {byte_histogram};
 
-const HistogramKernels& histogram_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kHistogramAvx2;
-    case Target::kAvx512:
-      return kHistogramAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kHistogramNeon;
-#endif
-    default:
-      return kHistogramScalar;
-  }
-}
+const HistogramKernels& histogram_kernels = pick<kHistogramScalar, kHistogramAvx2, kHistogramAvx512, kHistogramNeon>();
 
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n,
                     uint32_t histogram[kMaxWideValues]) {

@@ -13,7 +13,7 @@ struct HistogramKernels {
 };
 
 // For bytes of which a few neighbouring values are nearly all, as exponents are.
-const HistogramKernels& histogram_kernels();
+extern const HistogramKernels& histogram_kernels;
 
 // For any bytes.
 void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);

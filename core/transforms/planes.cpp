@@ -28,20 +28,6 @@ bool filler_is_zero(const uint8_t* field, size_t n, unsigned width) {
   return true;
 }
 
-const PlaneKernels& plane_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kPlaneAvx2;
-    case Target::kAvx512:
-      return kPlaneAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kPlaneNeon;
-#endif
-    default:
-      return kPlaneScalar;
-  }
-}
+const PlaneKernels& plane_kernels = pick<kPlaneScalar, kPlaneAvx2, kPlaneAvx512, kPlaneNeon>();
 
 }  // namespace tw

@@ -28,6 +28,6 @@ struct PlaneKernels {
   void (*pack_field_part)(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field);
 };
 
-const PlaneKernels& plane_kernels();
+extern const PlaneKernels& plane_kernels;
 
 }  // namespace tw

@@ -11,20 +11,6 @@ unsigned rest_nbytes(const Dtype& dtype, bool split) {
   return dtype.mantissa_bits < 8 ? 1 : dtype.mantissa_bits < 16 ? 2 : 4;
 }
 
-const WordKernels& word_kernels() {
-  switch (cpu_target()) {
-#if defined(__x86_64__)
-    case Target::kAvx2:
-      return kWordAvx2;
-    case Target::kAvx512:
-      return kWordAvx512;
-#elif defined(__aarch64__)
-    case Target::kNeon:
-      return kWordNeon;
-#endif
-    default:
-      return kWordScalar;
-  }
-}
+const WordKernels& word_kernels = pick<kWordScalar, kWordAvx2, kWordAvx512, kWordNeon>();
 
 }  // namespace tw

@@ -43,6 +43,6 @@ struct WordKernels {
   void (*stream_copy)(uint8_t* dst, const uint8_t* src, size_t nbytes);
 };
 
-const WordKernels& word_kernels();
+extern const WordKernels& word_kernels;
 
 }  // namespace tw

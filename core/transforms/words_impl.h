@@ -238,9 +238,9 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     if (width == 0) {
       std::memset(out, 0, count * sizeof(T));
     } else if (sizeof(T) == 1 && shift == 0) {
-      plane_kernels().unpack_field_part(width, field, n, first, count, out);
+      plane_kernels.unpack_field_part(width, field, n, first, count, out);
     } else {
-      plane_kernels().unpack_field_part(width, field, n, first, count, small);
+      plane_kernels.unpack_field_part(width, field, n, first, count, small);
       unpack_plane<T, uint8_t>(small, count, shift, false, out);
     }
     return;
@@ -251,7 +251,7 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
   }
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16) {
-      plane_kernels().unpack_field_part(width - 8, field + n, n, first, count, small);
+      plane_kernels.unpack_field_part(width - 8, field + n, n, first, count, small);
       return unpack_pair<T, uint8_t, uint8_t>(field + first, small, count, shift, out);
     }
   }
@@ -274,7 +274,7 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     combine = true;
   }
   if ((width & 7) != 0) {
-    plane_kernels().unpack_field_part(width & 7, field, n, first, count, small);
+    plane_kernels.unpack_field_part(width & 7, field, n, first, count, small);
     unpack_plane<T, uint8_t>(small, count, shift, combine, out);
   }
 }
@@ -316,14 +316,14 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
     shift += p;
   }
   if ((width & 7) == 0) return;
-  if (sizeof(T) == 1 && shift == 0) return plane_kernels().pack_field(width & 7, numbers, n, field);
+  if (sizeof(T) == 1 && shift == 0) return plane_kernels.pack_field(width & 7, numbers, n, field);
   for (size_t first = 0; first < n; first += kSegment) {
     alignas(64) uint8_t small[kSegment + kSlack];
     const size_t count = n - first < kSegment ? n - first : kSegment;
     for (size_t i = 0; i < count; ++i) {
       small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
     }
-    plane_kernels().pack_field_part(width & 7, small, n, first, count, field);
+    plane_kernels.pack_field_part(width & 7, small, n, first, count, field);
   }
 }
 
