@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 KILLED = """
     import os, signal, sys
     from tensorwire import checkpoint
-    from tensorwire.checkpoint import conversion, osio, transfer, workplace, writer
+    from tensorwire.checkpoint.operations import conversion
+    from tensorwire.checkpoint.storage import files, staging
 
     action, src, dst, stage, count, force = sys.argv[1:]
     remaining = int(count)
@@ -66,21 +67,21 @@ KILLED = """
 """
 
 STAGES = [
-    ("after workplace.Workplace._acquire", 0),
-    ("after workplace.Workplace._open_journal", 0),
+    ("after staging.Workplace._acquire", 0),
+    ("after staging.Workplace._open_journal", 0),
     *(("before files.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
     *(("before files.OutputFile.sync", count) for count in (1, 2, 4)),
-    *(("before workplace.Workplace.record", count) for count in (0, 1, 2)),
-    *(("after workplace.Workplace.record", count) for count in (0, 1, 2)),
+    *(("before staging.Workplace.record", count) for count in (0, 1, 2)),
+    *(("after staging.Workplace.record", count) for count in (0, 1, 2)),
     ("before conversion.Conversion.write_manifest", 0),
     ("after conversion.Conversion.write_manifest", 0),
-    ("before workplace.Workplace.commit", 0),
-    ("before workplace._replace", 0),
+    ("before staging.Workplace.commit", 0),
+    ("before staging._replace", 0),
 ]
 LATE_STAGES = [
-    ("after workplace._exchange", 0),
-    ("after workplace._replace", 0),
-    ("after workplace.Workplace.commit", 0),
+    ("after staging._exchange", 0),
+    ("after staging._replace", 0),
+    ("after staging.Workplace.commit", 0),
 ]
 
 
@@ -115,9 +116,9 @@ def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, sta
     assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     num_resumed = sum(file.resumed for file in report.files)
-    if stage == "after workplace.Workplace.record":
+    if stage == "after staging.Workplace.record":
         assert num_resumed == count + 1
-    if stage in ("before workplace.Workplace.commit", "before conversion.Conversion.write_manifest"):
+    if stage in ("before staging.Workplace.commit", "before conversion.Conversion.write_manifest"):
         assert num_resumed == 3
 
 
@@ -185,7 +186,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
     """Finished shards are used again only if neither they nor what they were made from have changed."""
     source, dst = tmp_path / "model", tmp_path / "x"
     shutil.copytree(model, source)
-    run_killed("compress", source, dst, "before workplace.Workplace.commit", 0)
+    run_killed("compress", source, dst, "before staging.Workplace.commit", 0)
     shard = source / "model-00001-of-00002.safetensors"
     result = tmp_path / "x.partial" / "result"
     num_resumed, profile = 3, "fast"
@@ -218,7 +219,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
 
 
 def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before workplace.Workplace.commit", 0)
+    run_killed("compress", model, tmp_path / "x", "before staging.Workplace.commit", 0)
     journal = tmp_path / "x.partial" / "journal.jsonl"
     lines = journal.read_bytes()
     for cut, num_resumed in (
@@ -241,7 +242,7 @@ def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) 
 def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
     compress_checkpoint(source, tmp_path / "expected")
-    for stage, count in (("before files.OutputFile.sync", 1), ("before workplace._replace", 0)):
+    for stage, count in (("before files.OutputFile.sync", 1), ("before staging._replace", 0)):
         run_killed("compress", source, dst, stage, count)
         assert not dst.exists()
     compress_checkpoint(source, dst)
@@ -481,7 +482,7 @@ def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
 
 
 def test_journal_lines_say_what_was_done(model: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before workplace.Workplace.commit", 0)
+    run_killed("compress", model, tmp_path / "x", "before staging.Workplace.commit", 0)
     lines = [json.loads(line) for line in (tmp_path / "x.partial" / "journal.jsonl").read_text().splitlines()]
     assert lines[0].keys() >= {"format", "version", "writer", "action", "profile", "src"}
     hashes = tree_hashes(model)
