@@ -1,0 +1,489 @@
+"""Where results go: what may give way to a result, and how the result takes its place.
+
+Everything in this package that writes to a path that a user named goes through here. The rules are in docs/cli.md,
+"What may be replaced". In short: a file replaces only a regular file, a directory replaces only a directory in which
+every file is one that the writer answers for, and whatever came while the result was being made stays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import stat
+import unicodedata
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from io import FileIO
+
+    Owned = Callable[[Path], Collection[str]]
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_NAMED_OTHERWISE = "name another destination"
+
+
+class Standing(NamedTuple):
+    """What stands at a destination.
+
+    Attributes:
+        mark: changes when it becomes another file or directory, or another content.
+        mode: its permissions.
+        inside: the marks of everything in a directory, at any depth, by relative path; None for a file.
+    """
+
+    mark: str
+    mode: int
+    inside: dict[str, str] | None = None
+
+
+class Destination:
+    """A path at which a result is to appear.
+
+    `check` it before the work and give what it returns to `replace` when the result is whole.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        force: bool,
+        is_directory: bool = False,
+        sources: Sequence[Path] = (),
+        owned: Owned | None = None,
+        example: str = "model.safetensors",
+    ) -> None:
+        """
+        Args:
+            path: absolute.
+            force: whether anything at all may be replaced.
+            is_directory: whether the result is a directory.
+            sources: files and directories that the result is made from; they are never touched.
+            owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that
+                must stay. Of a directory it returns the relative paths of all files that may go with it.
+            example: the name of a file, for advice.
+        """
+        self.path = path
+        self.force = force
+        self.is_directory = is_directory
+        self._sources = sources
+        self._owned = owned
+        self._example = example
+
+    def check(self) -> Standing | None:
+        """What stands there and may be replaced; None if nothing stands there.
+
+        Raises:
+            FileExistsError: something stands there that must stay; the message says why and what to do.
+            FileNotFoundError, NotADirectoryError: the directory that the result is to stand in is not there.
+            ValueError: it is the same as a source, holds one, or lies in one.
+        """
+        self._check_parent()
+        self._check_sources()
+        status = _lstat(self.path)
+        if status is None:
+            return None
+        self._check_kind(status)
+        standing = Standing(_mark(status), status.st_mode & 0o777)
+        if self.is_directory:
+            self._check_place(status)
+            standing = standing._replace(inside=self._check_inside(status))
+        elif self._owned is not None:
+            self._owned(self.path)
+        if not self.force:
+            raise self._refusal(f"already exists; pass force=True to replace it, or {_NAMED_OTHERWISE}")
+        return standing
+
+    def confirm(self, checked: Standing | None) -> Standing | None:
+        """`check` again, now that the result is whole.
+
+        Raises:
+            FileExistsError: something stands there that did not when `checked` was looked at.
+        """
+        now = self.check()
+        if now is not None and (came := _came(checked, now)):
+            raise self._intrusion(came)
+        return now
+
+    def replace(self, new: Path, checked: Standing | None, spare: Path) -> Path | None:
+        """Rename `new` to the destination and remove what stood there, if that is what `confirm` has returned.
+
+        At every moment either the old or the new one has the name. On a file system that cannot exchange two paths
+        there is a moment at which an old directory is at `spare` and nothing has the name.
+
+        Returns:
+            A directory beside the destination in which files are kept that came into the old one at the last moment.
+        """
+        if checked is None:
+            try:
+                _rename_new(new, self.path)
+            except FileExistsError:
+                raise self._intrusion(["."]) from None
+            return None
+        if _exchange(new, self.path):
+            self._confirm_moved(new, checked, lambda: _exchange(new, self.path))
+            return self.discard(new, checked)
+        if not self.is_directory:
+            new.replace(self.path)  # all that this file system can do: `confirm` was a moment ago
+            return None
+        self.path.rename(spare)
+        self._confirm_moved(spare, checked, lambda: _rename_new(spare, self.path))
+        _rename_new(new, self.path)
+        return self.discard(spare, checked)
+
+    def _confirm_moved(self, old: Path, checked: Standing, undo: Callable[[], object]) -> None:
+        """Put `old` back if it is not what was checked: it came, or something in it, a moment before."""
+        now = look(old)
+        came = [] if now is None else _came(checked, now)
+        if came:
+            try:
+                undo()
+            except OSError:
+                raise self._refusal(f"something came here at the last moment; it is at {self.keep(old)}") from None
+            raise self._intrusion(came)
+
+    def discard(self, old: Path, checked: Standing) -> Path | None:
+        """Remove what was checked, and nothing else. Returns where the rest of a directory is kept, None if there is
+        no rest."""
+        if checked.inside is None:
+            old.unlink()
+            return None
+        for path in sorted(checked.inside, key=lambda path: -path.count("/")):
+            place = old / path
+            status = _lstat(place)
+            if status is None or _mark(status) != checked.inside[path]:
+                continue
+            _open_up(place.parent)
+            if not stat.S_ISDIR(status.st_mode):
+                place.unlink()
+                continue
+            with suppress(OSError):  # not empty: what it holds is kept
+                place.rmdir()
+        try:
+            old.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return self.keep(old)
+        return None
+
+    def keep(self, place: Path) -> Path:
+        """Move what must not be lost out of our way, to a name beside the destination that nothing has."""
+        number = 1
+        while True:
+            kept = self.path.with_name(f"{self.path.name}.kept" + (f"-{number}" if number > 1 else ""))
+            try:
+                _rename_new(place, kept)
+            except FileExistsError:
+                number += 1
+            else:
+                return kept
+
+    def _check_parent(self) -> None:
+        parent = self.path.parent
+        if not parent.exists():
+            raise FileNotFoundError(
+                errno.ENOENT, f"no such directory; make it first, or {_NAMED_OTHERWISE}", str(parent)
+            )
+        if not parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"not a directory; {_NAMED_OTHERWISE}", str(parent))
+
+    def _check_sources(self) -> None:
+        for source in self._sources:
+            if is_same(self.path, source):
+                raise ValueError(f"{self.path} and {source} are the same; {_NAMED_OTHERWISE}")
+            if self.is_directory and (_lies_in(self.path, source) or _lies_in(source, self.path)):
+                raise ValueError(f"{self.path} and {source} must not lie in each other; {_NAMED_OTHERWISE}")
+
+    def _check_kind(self, status: os.stat_result) -> None:
+        mode = status.st_mode
+        if stat.S_ISLNK(mode):
+            target = self.path.resolve()
+            advice = f"name {str(target)!r} itself" if target.exists() else "remove it"
+            raise self._refusal(f"is a link, and links are never replaced; {advice}, or {_NAMED_OTHERWISE}")
+        if self.path.is_mount() or os.fsencode(_real(self.path)) in _mounts():
+            raise self._refusal(f"is a mount point, which is never replaced; {_NAMED_OTHERWISE}, such as one in it")
+        if stat.S_ISDIR(mode) and not self.is_directory:
+            place = self.path / self._example
+            raise self._refusal(f"is a directory, and the result is a file; name the file: {str(place)!r}")
+        if stat.S_ISREG(mode) and self.is_directory:
+            raise self._refusal(f"is a file, and the result is a directory; {_NAMED_OTHERWISE}")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise self._refusal(f"is {_kind(mode)}, which is never replaced; {_NAMED_OTHERWISE}")
+
+    def _check_place(self, status: os.stat_result) -> None:
+        """Refuse directories that are more than what lies in them."""
+        advice = f"{_NAMED_OTHERWISE}, such as one in it"
+        with suppress(FileNotFoundError):  # a working directory that is gone
+            if _holds(status, Path.cwd()):
+                raise self._refusal(f"is the working directory or holds it, and is never replaced; {advice}")
+        with suppress(RuntimeError):  # a user without a home
+            if _holds(status, Path.home()):
+                raise self._refusal(f"is your home directory or holds it, and is never replaced; {advice}")
+
+    def _check_inside(self, status: os.stat_result) -> dict[str, str]:
+        """The marks of all that lies in the directory. Stops at the first thing that must stay."""
+        inside: dict[str, str] = {}
+        inodes = set()
+        mounts = _mounts()
+        files: Collection[str] | None = None
+        directories: set[str] = set()
+        for path, entry in _walk(self.path):
+            if files is None:  # an empty directory belongs to nobody
+                files = frozenset(() if self._owned is None else self._owned(self.path))
+                directories = {str(parent) for file in files for parent in Path(file).parents}
+            kind = entry.st_mode
+            if not (path in directories if stat.S_ISDIR(kind) else path in files and stat.S_ISREG(kind)):
+                raise self._refusal(
+                    f"holds {_kind(kind)} that the result does not replace: {path!r}; move it, or {_NAMED_OTHERWISE}"
+                )
+            if entry.st_dev != status.st_dev or os.fsencode(_real(self.path) / path) in mounts:
+                raise self._refusal(f"holds a mount point: {path!r}; {_NAMED_OTHERWISE}")
+            inside[path] = _mark(entry)
+            inodes.add(entry.st_ino)
+        if inodes:
+            self._check_no_source_inside(status.st_dev, inodes)
+        return inside
+
+    def _check_no_source_inside(self, device: int, inodes: set[int]) -> None:
+        """Links may lead from a source into the directory."""
+        for source in self._sources:
+            with suppress(FileNotFoundError):
+                status = source.stat()
+                if status.st_dev == device and status.st_ino in inodes:
+                    raise ValueError(f"{source} is a file of {self.path}, under another name; {_NAMED_OTHERWISE}")
+
+    def _refusal(self, text: str) -> FileExistsError:
+        return FileExistsError(errno.EEXIST, text, str(self.path))
+
+    def _intrusion(self, came: Sequence[str]) -> FileExistsError:
+        what = "it" if came[0] == "." else repr(came[0])
+        return self._refusal(f"{what} came here while the result was being made, so nothing was replaced; look at it")
+
+
+def write_file(path: Path, data: bytes, *, force: bool, sync: bool = True) -> None:
+    """Put a file there, all of it or nothing. One that it replaces gives it its permissions.
+
+    Raises:
+        OSError: as `Destination.check`, or writing fails.
+    """
+    destination = Destination(Path.cwd() / path, force=force)
+    checked = destination.check()
+    new = destination.path.with_name(f".tensorwire-{secrets.token_hex(8)}")
+    mode = 0o666 if checked is None else checked.mode
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if checked is not None:
+                os.fchmod(descriptor, mode)  # the umask had no say in the old one's
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        destination.replace(new, destination.confirm(checked), new)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def open_to_append(path: Path) -> FileIO:
+    """A regular file that is made if there is none; FileExistsError for a link or anything else."""
+    check_regular(path)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return open(os.open(path, flags, 0o666), "ab", buffering=0)  # noqa: PTH123 - a descriptor
+
+
+def move_aside(path: Path) -> None:
+    """Give a file that has grown the suffix ".1", in the place of an older one."""
+    older = path.with_name(path.name + ".1")
+    check_regular(path)
+    check_regular(older)
+    path.replace(older)
+
+
+def check_regular(path: Path) -> bool:
+    """Whether there is a regular file; FileExistsError if there is anything else."""
+    status = _lstat(path)
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        raise FileExistsError(errno.EEXIST, f"is {_kind(status.st_mode)}, not a regular file; move it", str(path))
+    return status is not None
+
+
+def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside: Callable[[Path], Path]) -> list[Path]:
+    """Where the results of several sources go; nothing is written.
+
+    Args:
+        sources: files and directories.
+        dst: with several sources the directory that takes a result for each, under the source's name; it exists or
+            the caller makes it. With one source the result itself. None: each result stands where `beside` says.
+
+    Raises:
+        ValueError: two results would have one name, or one would replace a source.
+        FileNotFoundError, NotADirectoryError: `dst` is not a directory and cannot be made one.
+        FileExistsError: one source that is a file, and `dst` is a directory.
+    """
+    if dst is None:
+        places = [beside(source) for source in sources]
+    elif len(sources) == 1:
+        if os.fspath(dst).endswith(os.sep) and sources[0].is_file():
+            place = Path(dst) / sources[0].name
+            text = f"is the name of a directory, and the result is a file; name the file: {str(place)!r}"
+            raise FileExistsError(errno.EEXIST, text, os.fspath(dst))
+        places = [Path(dst)]
+    else:
+        directory = Path(dst)
+        if not directory.is_dir() and (_lstat(directory) is not None or not directory.parent.is_dir()):
+            text = f"expected a directory for the results of {len(sources)} sources, or the name of one to be made"
+            raise NotADirectoryError(errno.ENOTDIR, text, str(directory))
+        places = [directory / _own_name(source) for source in sources]
+    seen: dict[str, Path] = {}
+    for source, place in zip(sources, places, strict=True):
+        # Names that differ only by case are one on some file systems, and nothing says on which.
+        name = unicodedata.normalize("NFC", str((Path.cwd() / place).resolve())).casefold()
+        if name in seen:
+            raise ValueError(f"{seen[name]} and {source} would both become {place}; name a destination for each")
+        seen[name] = source
+        for other in sources:
+            if is_same(place, other):
+                raise ValueError(f"the result of {source} would replace {other}; {_NAMED_OTHERWISE}")
+            if _lies_in(place, other):
+                raise ValueError(f"the result of {source} would lie in {other}; {_NAMED_OTHERWISE}")
+    return places
+
+
+def is_same(a: Path, b: Path) -> bool:
+    """Whether two paths, links followed, lead to one file or directory, whatever they are called."""
+    try:
+        return os.path.samestat(a.stat(), b.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def look(path: Path) -> Standing | None:
+    """What stands somewhere, whether it may be replaced or not."""
+    status = _lstat(path)
+    if status is None:
+        return None
+    inside = {name: _mark(entry) for name, entry in _walk(path)} if stat.S_ISDIR(status.st_mode) else None
+    return Standing(_mark(status), status.st_mode & 0o777, inside)
+
+
+def _own_name(source: Path) -> str:
+    return source.name if source.name not in ("", "..") else source.absolute().resolve().name
+
+
+def _came(checked: Standing | None, now: Standing) -> list[str]:
+    """What is there now and was not."""
+    if checked is None or checked.mark != now.mark:
+        return ["."]
+    before = checked.inside or {}
+    return sorted(path for path, mark in (now.inside or {}).items() if before.get(path) != mark)
+
+
+def _mark(status: os.stat_result) -> str:
+    """The inode, and of files what tells one from the next that the same inode is given to. No device: its number may
+    be another one after a restart, and all of a result lies on one."""
+    if stat.S_ISDIR(status.st_mode):
+        return f"{status.st_ino}"
+    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def _walk(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """Everything in a directory, at any depth, by relative path; links are not followed."""
+    with os.scandir(root / prefix) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            yield prefix + entry.name, status
+            if stat.S_ISDIR(status.st_mode):
+                yield from _walk(root, f"{prefix}{entry.name}/")
+
+
+def _holds(directory: os.stat_result, path: Path) -> bool:
+    real = path.resolve()
+    for place in (real, *real.parents):
+        with suppress(FileNotFoundError, PermissionError):
+            if os.path.samestat(place.stat(), directory):
+                return True
+    return False
+
+
+def _lies_in(path: Path, directory: Path) -> bool:
+    try:
+        return directory.is_dir() and _holds(directory.stat(), path)
+    except FileNotFoundError:
+        return False
+
+
+def _mounts() -> set[bytes]:
+    """All mount points: files, and directories of the same file system, may be some too."""
+    with suppress(OSError):
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+        return {re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4]) for line in lines}
+    return set()
+
+
+def _real(path: Path) -> Path:
+    return path.parent.resolve() / path.name
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFLNK: "a link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def _open_up(directory: Path) -> None:
+    """Make an entry of a directory removable that we own and that is read-only."""
+    if not os.access(directory, os.W_OK | os.X_OK):
+        directory.chmod(0o700)
+
+
+def _rename_new(new: Path, path: Path) -> None:
+    """Rename to a name that nothing has; FileExistsError if something has it."""
+    if _renameat2(new, path, _RENAME_NOREPLACE):
+        return
+    if _lstat(path) is not None:
+        raise FileExistsError(errno.EEXIST, f"came here while the result was being made; {_NAMED_OTHERWISE}", str(path))
+    if not new.is_dir():
+        with suppress(OSError):
+            os.link(new, path, follow_symlinks=False)  # fails if something has the name by now
+            new.unlink()
+            return
+    new.rename(path)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two paths in one step; False where the file system cannot."""
+    return _renameat2(a, b, _RENAME_EXCHANGE)
+
+
+def _renameat2(a: Path, b: Path, flags: int) -> bool:
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(b))
