@@ -2,89 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tensorwire.cli import main, output
+from tensorwire.cli import output
+from tests.support.command_line import Ran, contents, damage, tensors, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.command_line import Run
+
 COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "watch", "diagnose", "report",
             "agent", "analyzer", "completion")  # fmt: skip
-
-
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        assert self.out.count("\n") == 1, "one document on one line"
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_main(*args: object) -> Ran:
-        code = main([str(argument) for argument in args])
-        return Ran(code, *capsys.readouterr())
-
-    return run_main
-
-
-def weights(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) * np.float32(0.02)
-
-
-def tensors() -> dict[str, np.ndarray]:
-    return {
-        "layer.weight": weights(1, (300, 200)).astype(ml_dtypes.bfloat16),
-        "layer.bias": weights(2, (200,)),
-        "two_exponents": np.repeat(np.array([1.0, 2.0], np.float32), 8192),
-    }
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A directory as it comes from a hub."""
-    path = tmp_path / "model"
-    path.mkdir()
-    save_file(tensors(), path / "model.safetensors")
-    (path / "config.json").write_text('{"model_type": "bert"}')
-    (path / "notes.txt").write_text("kept as they are")
-    return path
-
-
-@pytest.fixture
-def compressed(model: Path, run: Run) -> Path:
-    path = model.with_name("small")
-    assert run("compress", model, path).code == 0
-    return path
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
-
-
-def damage(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
-    path.write_bytes(data)
 
 
 # Good cases
@@ -187,51 +122,6 @@ def test_verify(model: Path, compressed: Path, run: Run) -> None:
     assert plain.out == f"{model}: plain; the structure is ok, there are no checksums to check the data against\n" + (
         "3 tensors in 1 file\n"
     )
-
-
-def test_inspect_gives_the_bound(compressed: Path, run: Run) -> None:
-    ran = run("inspect", compressed)
-    assert (ran.code, ran.err) == (0, "")
-    rows = {line.split()[0]: line.split() for line in ran.out.splitlines() if line.strip()}
-    assert rows["tensor"] == ["tensor", "dtype", "shape", "ratio", "bits", "bound"]
-    assert rows["two_exponents"][1:3] == ["F32", "16384"]
-    assert rows["two_exponents"][-1] == "1.000"  # one of two exponents, each as often
-    assert rows["layer.weight"][1:3] == ["BF16", "300\N{MULTIPLICATION SIGN}200"]
-    tensor = {tensor["name"]: tensor for tensor in run("inspect", compressed, "--json").json["tensors"]}
-    assert tensor["two_exponents"]["exponent_entropy"] == 1.0
-    assert tensor["two_exponents"]["exponent_counts"][127:129] == [8192, 8192]
-
-
-def test_inspect_of_a_plain_file(model: Path, run: Run) -> None:
-    ran = run("inspect", model / "model.safetensors")
-    assert ran.code == 0
-    line = next(line for line in ran.out.splitlines() if line.startswith("two_exponents"))
-    assert line.split() == ["two_exponents", "F32", "16384", "1.000", "-", "1.000"]
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
-    path = compressed.with_name("plot" + suffix)
-    assert run("inspect", compressed, "--plot", path).code == 0
-    assert path.read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
-    path.write_bytes(b"mine")
-    again = run("inspect", compressed, "--plot", path)
-    assert (again.code, again.out) == (2, "")
-    assert "exists" in again.err
-    assert path.read_bytes() == b"mine"
-    assert run("inspect", compressed, "--plot", path, "--force").code == 0
-    assert path.read_bytes() != b"mine"
-
-    def write_half(target: Path, data: bytes) -> None:
-        target.write_text("half")
-        raise OSError(28, "No space left on device", str(target))
-
-    whole = path.read_bytes()
-    monkeypatch.setattr(type(path), "write_bytes", write_half)
-    assert run("inspect", compressed, "--plot", path, "--force").code == 1
-    assert path.read_bytes() == whole, "all of it or nothing"
-    assert not list(path.parent.glob("*.partial"))
 
 
 def test_diff_of_equals(model: Path, compressed: Path, run: Run) -> None:
@@ -372,13 +262,6 @@ def test_usage_error_as_json(run: Run) -> None:
     assert ran.code == 2
     assert "no/such/path" in ran.json["error"]["message"]
     assert run("verify", "--", "--json").out == "", "behind -- it is a path"
-
-
-def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.cli.inspect.find_spec", lambda name: None)
-    ran = run("inspect", model, "--plot", "x.png")
-    assert (ran.code, ran.out) == (2, "")
-    assert "pip install 'tensorwire[plot]'" in ran.err
 
 
 @pytest.mark.parametrize(

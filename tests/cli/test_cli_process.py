@@ -103,32 +103,6 @@ def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h"), "the cursor is shown again"
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("short.weight", "short.weight"),
-        ("transformer.layer." + "deep." * 5 + "11.weight", "trans.layer." + "deep." * 5 + "11.weigh "),
-        ("model.layers.0." + "x." * 40 + "weight", "model.layers.0.x."),  # hopeless: cut in the middle
-    ],
-)
-def test_table_on_a_narrow_terminal(tmp_path: Path, name: str, shown: str) -> None:
-    path = tmp_path / "a.safetensors"
-    save_file({name: np.ones((8, 8), np.float32)}, path)
-    primary, secondary = pty.openpty()
-    try:
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
-        subprocess.run([*COMMAND, "inspect", str(path)], stdout=secondary, env=environment, check=True)
-        screen = re.sub(r"\x1b\[[\d;]*m", "", os.read(primary, 1 << 16).decode()).splitlines()
-    finally:
-        os.close(primary)
-        os.close(secondary)
-    row = screen[2]
-    assert row.startswith(shown)
-    assert row.endswith("0.000")
-    assert all(len(line) <= 80 for line in screen if "a.safetensors" not in line)
-    assert any("abbreviated" in line for line in screen) == (name != "short.weight")
-
-
 def test_reader_that_closes_the_pipe(file: Path) -> None:
     with subprocess.Popen([*COMMAND, "inspect", str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

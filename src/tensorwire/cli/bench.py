@@ -58,7 +58,7 @@ def _print(source: str, machine: dict[str, Any], results: list[Measurement], mis
     output.print_line(f"{machine['cpu']}, {cores}, CPU target {machine['cpu_target']}; one thread")
     print()
     columns = ("codec", "version", "dtype", ">ratio", ">compress", ">decompress")
-    output.print_table(columns, [_row(result) for result in results])
+    output.print_table(columns, [_row(result) for result in results], less_important=("version", "compress"))
     print()
     for result in results:
         if result.error:

@@ -47,7 +47,8 @@ def _print(report: CheckpointReport, dst: Path) -> None:
     if len(report.files) > 1:
         rows = [_row(report, file) for file in report.files]
         total = ("total", "", output.size(report.nbytes_in), output.size(report.nbytes_out), f"{report.ratio:.3f}")
-        output.print_table(("file", "content", ">before", ">after", ">ratio"), rows, total=total)
+        columns = ("file", "content", ">before", ">after", ">ratio")
+        output.print_table(columns, rows, total=total, less_important=("content", "before", "ratio"))
         print()
     output.print_line(
         f"{'would write' if report.dry_run else 'wrote'} {dst}: {output.size(report.nbytes_in)} to "

@@ -45,7 +45,9 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
 def _print(report: DiffReport) -> None:
     if report.tensors:
         columns = ("tensor", "change", "dtype", ">shape", ">differ", ">share")
-        output.print_table(columns, [_row(tensor) for tensor in report.tensors])
+        output.print_table(
+            columns, [_row(tensor) for tensor in report.tensors], less_important=("shape", "dtype", "share")
+        )
         print()
     for name in report.files:
         output.print_line(f"file differs: {name}")

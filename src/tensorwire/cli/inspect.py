@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -10,13 +13,32 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ..checkpoint import InspectReport, TensorInfo
 
+_SORT_KEYS = ("name", "dtype", "size", "ratio", "bits", "bound")
+_NUMBER = re.compile(r"\d+")
+
 
 @click.command()
 @click.argument("path", type=options.EXISTING_PATH)
+@click.option("--summary", is_flag=True, help="Print one row for all tensors whose names differ in numbers only.")
+@click.option(
+    "--sort",
+    type=click.Choice(_SORT_KEYS),
+    metavar="KEY",
+    help=f"Sort the rows by {', '.join(_SORT_KEYS[:-1])} or {_SORT_KEYS[-1]}; numbers: largest first. "
+    "By default rows stand in the order of the files.",
+)
+@click.option(
+    "patterns",
+    "--filter",
+    multiple=True,
+    metavar="PATTERN",
+    help="Take only the tensors whose name matches, as in --filter '*.norm.*'. Several: any of them.",
+)
 @click.option(
     "--plot",
     type=options.NEW_PATH,
@@ -24,35 +46,52 @@ if TYPE_CHECKING:
     help="Draw histograms of the exponents, and bits against the bound, to a .png, .svg or .pdf file. "
     "Needs pip install 'tensorwire[plot]'.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @options.threads_option
 @options.json_option
-def command(path: Path, plot: Path | None, force: bool, threads: int | None, as_json: bool) -> None:
+def command(
+    path: Path,
+    summary: bool,
+    sort: str | None,
+    patterns: tuple[str, ...],
+    plot: Path | None,
+    force: bool,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Describe every tensor of a checkpoint, plain or compressed.
 
-    The column bits tells what a tensor's exponents take in bits per element, headers, indexes and padding included;
-    bound is the order-0 entropy of the exponents: what the best code for single exponents would take if it knew the
-    tensor's histogram. A dash: stored plain, or a dtype without exponents.
+    The column bits says how many bits of the file each exponent takes, with headers, indexes and padding. The column
+    bound says how many bits the best code for single exponents takes: the order-0 entropy of the tensor's exponents.
+    A dash stands for a tensor that is stored plain, and for a dtype without exponents.
 
     \b
     Example:
-      tensorwire inspect llama.tensorwire
-      tensorwire inspect model.safetensors --plot exponents.png
+      tensorwire inspect llama.tensorwire --summary --sort size
+      tensorwire inspect llama --filter '*.mlp.*' --plot exponents.png
     """
     from ..checkpoint import inspect
 
     if plot is not None:
         _check_plot(plot, force)
     with output.progress("inspect") as progress:
-        report = inspect(path, threads=threads, progress=progress)
+        report = inspect(path, names=patterns, threads=threads, progress=progress)
     if plot is not None:
         from .plot import draw
 
         draw(report, plot)
-    if as_json:
-        output.print_json(report)
+    rows = [_Row.of([tensor], tensor.name) for tensor in report.tensors]
+    if summary:
+        rows = _groups(report.tensors)
+    if sort is not None:
+        rows.sort(key=lambda row: row.sort_key(sort))
+    if not as_json:
+        _print(report, rows, summary)
+    elif summary:
+        members = {key: value for key, value in output.plain(report).items() if key != "tensors"}
+        output.print_json({**members, "groups": [row.as_json() for row in rows]})
     else:
-        _print(report)
+        output.print_json(replace(report, tensors=tuple(tensor for row in rows for tensor in row.tensors)))
 
 
 def _check_plot(path: Path, force: bool) -> None:
@@ -60,17 +99,103 @@ def _check_plot(path: Path, force: bool) -> None:
         raise click.UsageError("--plot needs matplotlib, which is not installed; pip install 'tensorwire[plot]'")
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--plot: expected a name that ends with .png, .svg or .pdf, got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise click.UsageError(f"--plot: no directory {str(path.parent)!r}: make it first, or name another file")
     if path.exists() and not force:
         raise click.UsageError(f"--plot: {str(path)!r} exists; name another file, or pass --force to replace it")
 
 
-def _print(report: InspectReport) -> None:
-    bits, bound = _mean_bits(report)
-    output.print_table(
-        ("tensor", "dtype", ">shape", ">ratio", ">bits", ">bound"),
-        [_row(tensor) for tensor in report.tensors],
-        total=("all", "", "", f"{report.ratio:.3f}", output.decimals(bits), output.decimals(bound)),
-    )
+@dataclass(frozen=True)
+class _Row:
+    """A row of the table: one tensor, or several of one dtype.
+
+    `bits` and `bound` are means over the elements of the tensors that are compressed; `bound`, where none is, of all.
+    """
+
+    name: str
+    tensors: Sequence[TensorInfo]
+    dtype: str
+    nbytes: int
+    stored_nbytes: int
+    bits: float | None
+    bound: float | None
+
+    @classmethod
+    def of(cls, tensors: Sequence[TensorInfo], name: str) -> _Row:
+        return cls(
+            name,
+            tensors,
+            " ".join(dict.fromkeys(tensor.dtype for tensor in tensors)),
+            sum(tensor.nbytes for tensor in tensors),
+            sum(tensor.stored_nbytes for tensor in tensors),
+            *_mean_bits(tensors),
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        return self.nbytes / self.stored_nbytes if self.stored_nbytes else None
+
+    @property
+    def numbers(self) -> tuple[str, str, str]:
+        return output.decimals(self.ratio), output.decimals(self.bits), output.decimals(self.bound)
+
+    def sort_key(self, key: str) -> str | float:
+        if key in ("name", "dtype"):
+            return str(getattr(self, key))
+        value = self.nbytes if key == "size" else getattr(self, key)
+        return float("inf") if value is None else -value
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "num_tensors": len(self.tensors),
+            "numel": sum(tensor.numel for tensor in self.tensors),
+            "nbytes": self.nbytes,
+            "stored_nbytes": self.stored_nbytes,
+            "ratio": self.ratio,
+            "exponent_bits": self.bits,
+            "exponent_entropy": self.bound,
+        }
+
+
+def _groups(tensors: Iterable[TensorInfo]) -> list[_Row]:
+    """The tensors of one dtype whose names differ in numbers only, "layers.*.weight", as one row."""
+    groups: dict[tuple[str, str], list[TensorInfo]] = {}
+    for tensor in tensors:
+        groups.setdefault((_NUMBER.sub("*", tensor.name), tensor.dtype), []).append(tensor)
+    return [_Row.of(group, group[0].name if len(group) == 1 else pattern) for (pattern, _), group in groups.items()]
+
+
+def _mean_bits(tensors: Iterable[TensorInfo]) -> tuple[float | None, float | None]:
+    known = [tensor for tensor in tensors if tensor.exponent_entropy is not None]
+    coded = [tensor for tensor in known if tensor.exponent_bits is not None]
+    chosen = coded or known
+    numel = sum(tensor.numel for tensor in chosen)
+    if not numel:
+        return None, None
+    bound = sum((tensor.exponent_entropy or 0.0) * tensor.numel for tensor in chosen) / numel
+    bits = sum((tensor.exponent_bits or 0.0) * tensor.numel for tensor in chosen) / numel
+    return (bits if coded else None), bound
+
+
+def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
+    total = _Row.of(report.tensors, "all")
+    if summary:
+        output.print_table(
+            ("tensors", ">number", "dtype", ">size", ">ratio", ">bits", ">bound"),
+            [(row.name, f"{len(row.tensors):,}", row.dtype, output.size(row.nbytes), *row.numbers) for row in rows],
+            total=("all", f"{len(report.tensors):,}", "", output.size(report.nbytes), *total.numbers),
+            less_important=("bound", "bits", "number", "size"),
+        )
+    else:
+        with_file = max(Counter(tensor.name for tensor in report.tensors).values(), default=1) > 1
+        output.print_table(
+            ("tensor", *(["file"] if with_file else []), "dtype", ">shape", ">ratio", ">bits", ">bound"),
+            [_cells(row, with_file) for row in rows],
+            total=("all", *([""] if with_file else []), "", "", *total.numbers),
+            less_important=("shape", "bound", "bits", "file"),
+        )
     print()
     output.print_line("bits: per exponent, overhead included; bound: order-0 entropy")
     output.print_line(
@@ -82,25 +207,7 @@ def _print(report: InspectReport) -> None:
         output.print_line("note: no record of the original file: decompressing restores tensors, not its bytes")
 
 
-def _row(tensor: TensorInfo) -> tuple[str, ...]:
-    return (
-        tensor.name,
-        tensor.dtype,
-        output.shape_text(tensor.shape),
-        f"{tensor.ratio:.3f}" if tensor.nbytes else "-",
-        output.decimals(tensor.exponent_bits),
-        output.decimals(tensor.exponent_entropy),
-    )
-
-
-def _mean_bits(report: InspectReport) -> tuple[float | None, float | None]:
-    """Bits per exponent and their bound over the tensors that are compressed; of a plain file the bound over all."""
-    known = [tensor for tensor in report.tensors if tensor.exponent_entropy is not None]
-    coded = [tensor for tensor in known if tensor.exponent_bits is not None]
-    tensors = coded or known
-    numel = sum(tensor.numel for tensor in tensors)
-    if not numel:
-        return None, None
-    bound = sum((tensor.exponent_entropy or 0.0) * tensor.numel for tensor in tensors) / numel
-    bits = sum((tensor.exponent_bits or 0.0) * tensor.numel for tensor in tensors) / numel
-    return (bits if coded else None), bound
+def _cells(row: _Row, with_file: bool) -> tuple[str, ...]:
+    (tensor,) = row.tensors
+    file = [tensor.file] if with_file else []
+    return (row.name, *file, row.dtype, output.shape_text(tensor.shape), *row.numbers)

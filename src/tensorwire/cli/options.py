@@ -18,9 +18,14 @@ json_option = click.option(
     "as_json", "--json", is_flag=True, help='Print one JSON document instead; an error is {"error": ...}.'
 )
 threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads that code; by default one per usable core."
+    "-T",
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Use N threads to encode and decode; by default one per usable core.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace DST if it exists, once the new one is whole.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress and no result; only errors.")
+force_option = click.option("-f", "--force", is_flag=True, help="Replace DST if it exists, once the new one is whole.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
 PROFILE = click.Choice(["fast", "compact", "enec"])
 PROFILE_HELP = (

@@ -30,7 +30,7 @@ def escape(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on one line; dataclasses become objects with their properties."""
-    print(json.dumps(_plain(value)))
+    print(json.dumps(plain(value)))
 
 
 def print_line(text: str) -> None:
@@ -38,27 +38,52 @@ def print_line(text: str) -> None:
     print(escape(text))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, total: Sequence[str] | None = None) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    total: Sequence[str] | None = None,
+    less_important: Sequence[str] = (),
+) -> None:
     """A table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
 
-    On a terminal that is too narrow the names of the first column are abbreviated, in a pipe never.
+    On a terminal that is too narrow the names of the first column are abbreviated; if that is not enough, the
+    `less_important` columns are left out one after the other. In a pipe a table keeps its full width.
     """
     from rich.console import Console
-    from rich.measure import Measurement
 
     # Rich ends the process by itself when a pipe is closed, so it does not get to write: it draws into a string.
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else _PIPE_WIDTH, markup=False, highlight=False)
-    table = _table(columns, rows, total)
-    excess = Measurement.get(console, console.options.update(width=_PIPE_WIDTH), table).maximum - console.width
-    if excess > 0 and rows:
-        width = max(_MIN_NAME_WIDTH, max(len(escape(row[0])) for row in rows) - excess)
-        table = _table(columns, [(_abbreviate(escape(row[0]), width), *row[1:]) for row in rows], total)
+    left_out: list[str] = []
+    rest = [title.removeprefix(">") for title in columns]
+    while True:
+        kept = [index for index, title in enumerate(rest) if title not in left_out]
+        chosen = [[row[index] for index in kept] for row in (columns, *rows, *([total] if total else []))]
+        excess = _width(chosen) - console.width
+        room = max((len(escape(row[0])) for row in chosen), default=0) - excess
+        if room >= _MIN_NAME_WIDTH or len(left_out) == len(less_important):
+            break
+        left_out.append(less_important[len(left_out)])
+    titles, *lines = chosen
+    if excess > 0:
+        lines = [[_abbreviate(escape(line[0]), max(room, _MIN_NAME_WIDTH)), *line[1:]] for line in lines]
+    footer = lines.pop() if total else None
     with console.capture() as capture:
-        console.print(table)
+        console.print(_table(titles, lines, footer))
     print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
+    if left_out:
+        print(f"no room for {', '.join(left_out)}: use a wider terminal, or a pipe")
     if excess > 0:
         print("names are abbreviated to fit this terminal; a pipe gets them whole")
+
+
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    """Of a table with these lines, its titles among them, when nothing is cut."""
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(escape(cell.removeprefix(">"))) for cell in column) for column in zip(*lines, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -100,12 +125,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequenc
 
 
 @contextmanager
-def progress(title: str, *, in_bytes: bool = True) -> Iterator[Progress | None]:
+def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Iterator[Progress | None]:
     """What a checkpoint operation takes as `progress`: a bar on standard error if that is a terminal, else None.
 
     `in_bytes` says what done and total count.
     """
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -191,13 +216,14 @@ def shape_text(shape: Sequence[int]) -> str:
     return _TIMES.join(map(str, shape)) or "scalar"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """`value` with dicts in place of dataclasses, their properties included."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         names += [name for name, member in vars(type(value)).items() if isinstance(member, property)]
-        return {name: _plain(getattr(value, name)) for name in names}
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

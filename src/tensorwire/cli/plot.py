@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from .output import write_file
+from . import output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.axes import Axes
 
     from ..checkpoint import InspectReport, TensorInfo
 
 _BIAS = {"BF16": 127, "F32": 127, "F16": 15, "F8_E4M3": 7, "F8_E5M2": 15}
-_COLORS = ("#2a6f97", "#d1495b", "#66a182", "#edae49", "#5c4d7d")
+_COLORS = {"BF16": "#2a6f97", "F32": "#d1495b", "F16": "#66a182", "F8_E4M3": "#edae49", "F8_E5M2": "#5c4d7d"}
 _RARE = 1e-7
 """Shares below this are not drawn."""
 
@@ -31,26 +31,44 @@ def draw(report: InspectReport, path: Path) -> None:
     coded = [tensor for tensor in tensors if tensor.exponent_bits is not None]
     style = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "svg.hashsalt": "tensorwire"}
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(10 if coded else 6, 4), layout="constrained")
+        figure = Figure(figsize=(10 if coded else 6, 4.3), layout="constrained")
+        figure.suptitle(_title(report))
         axes = figure.subplots(1, 2 if coded else 1, squeeze=False)[0]
         _draw_histograms(axes[0], tensors)
         if coded:
             _draw_bits(axes[1], coded)
         image = io.BytesIO()
         figure.savefig(image, format=path.suffix.removeprefix("."), dpi=160)
-    write_file(path, image.getvalue())
+    output.write_file(path, image.getvalue())
+
+
+def _title(report: InspectReport) -> str:
+    name = Path(report.path).resolve().name
+    # A name is no formula: matplotlib sets what stands between two dollar signs as one.
+    text = output.escape(name).replace("$", r"\$")
+    if report.kind == "plain":
+        return f"{text}: {output.size(report.nbytes)}, not compressed"
+    return (
+        f"{text}: ratio {report.ratio:.3f}, {output.size(report.nbytes)} stored as {output.size(report.stored_nbytes)}"
+    )
 
 
 def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
     """A thin outline for each tensor, a bold one for all elements of a dtype."""
-    for color, dtype in zip(_COLORS, sorted({tensor.dtype for tensor in tensors}), strict=False):
+    for dtype in sorted({tensor.dtype for tensor in tensors}):
         same = [tensor for tensor in tensors if tensor.dtype == dtype]
         sums = [0] * 256
         for tensor in same:
             counts = tensor.exponent_counts or ()
             sums = [a + b for a, b in zip(sums, counts, strict=True)]
-            axes.step(*_shares(counts, _BIAS[dtype]), where="mid", color=color, alpha=0.2, linewidth=0.5)
-        axes.step(*_shares(sums, _BIAS[dtype]), where="mid", color=color, linewidth=1.5, label=f"{dtype}, all elements")
+            axes.step(*_shares(counts, _BIAS[dtype]), where="mid", color=_COLORS[dtype], alpha=0.2, linewidth=0.5)
+        axes.step(
+            *_shares(sums, _BIAS[dtype]),
+            where="mid",
+            color=_COLORS[dtype],
+            linewidth=1.5,
+            label=f"{dtype}, all elements",
+        )
     axes.set_yscale("log")
     axes.set_ylim(_RARE, 1)
     axes.set_xlabel("exponent, bias removed")
@@ -74,18 +92,20 @@ def _draw_bits(axes: Axes, tensors: list[TensorInfo]) -> None:
     largest = max(tensor.numel for tensor in tensors)
     bounds = [tensor.exponent_entropy or 0.0 for tensor in tensors]
     axes.scatter(range(len(tensors)), bounds, marker="_", s=40, color="#333333", label="bound: order-0 entropy")
-    for color, dtype in zip(_COLORS, sorted({tensor.dtype for tensor in tensors}), strict=False):
+    for dtype in sorted({tensor.dtype for tensor in tensors}):
         chosen = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
         axes.scatter(
             chosen,
             [tensors[index].exponent_bits or 0.0 for index in chosen],
             s=[8 + 180 * tensors[index].numel / largest for index in chosen],
-            color=color,
+            color=_COLORS[dtype],
             alpha=0.6,
             linewidths=0,
             label=f"{dtype} (area: elements)",
         )
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * max(*bounds, *(tensor.exponent_bits or 0.0 for tensor in tensors)) or 1)
+    axes.set_xlim(-0.5, len(tensors) - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("tensor, in the order of the file")
     axes.set_ylabel("bits per exponent, overhead included")
     axes.set_title("Bits against the bound")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from math import ceil, log2, prod
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from ..storage.pipeline import WINDOW_NBYTES
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ...codec import BlockInfo, FrameInfo, FrameReader
@@ -28,14 +30,21 @@ _FLOATS = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
 
 
 def inspect(
-    path: str | os.PathLike[str], *, threads: int | None = None, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    names: Sequence[str] = (),
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> InspectReport:
-    """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads all data once.
+    """Describe every tensor of a file or directory, plain or compressed: see `TensorInfo`. Reads their data once.
+
+    Args:
+        names: patterns as the shell has them; only tensors whose name matches one of them are described. None: all.
 
     Raises:
         FormatError: the data is damaged.
         OSError: `path` cannot be read.
-        ValueError: `path` is a directory without a .safetensors file.
+        ValueError: `path` is a directory without a .safetensors file, or no name matches.
     """
     root = absolute(path)
     files = safetensors_files(root)
@@ -51,10 +60,14 @@ def inspect(
             metadata = {**stored.metadata, **metadata}
             file_nbytes += stored.file.nbytes
             for tensor in stored.tensors.values():
+                if names and not any(fnmatchcase(tensor.name, pattern) for pattern in names):
+                    continue
                 with ErrorContext(tensor=tensor.name):
                     tensors.append(_describe(stored, tensor, name, threads))
                 meter.advance(tensor.entry.nbytes)
             meter.end()
+    if names and not tensors:
+        raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
     if root.is_dir() and (root / MANIFEST_NAME).exists():
         compressed_directory(root)
         restorable = True
