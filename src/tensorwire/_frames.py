@@ -1,4 +1,4 @@
-"""Frames piece by piece: what layers that stream build on, thin over the C ABI.
+"""Frames chunk by chunk: what layers that stream build on, thin over the C ABI.
 
 Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tensor.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Profile = Literal["enec", "fast", "compact"]
 
 STREAM_NBYTES = _core.STREAM_NBYTES
-"""Content is streamed in pieces of multiples of this; the last piece of a tensor is what is left."""
+"""Content is streamed in chunks of multiples of this; the last chunk of a tensor is what is left."""
 
 _MAX_THREADS = 1024
 
@@ -91,7 +91,7 @@ _RESTS = ("verbatim", "trimmed", "bytes")
 
 
 class ContentHasher:
-    """The content hash of bytes that come in pieces. One thread at a time."""
+    """The content hash of bytes that come in chunks. One thread at a time."""
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._threads = num_threads(threads)
@@ -99,13 +99,13 @@ class ContentHasher:
         self._nbytes = 0
 
     def update(self, data: Buffer) -> None:
-        """Add a piece. All pieces but the last must be multiples of 131,072 bytes (STREAM_NBYTES is one).
+        """Add a chunk. All chunks but the last must be multiples of 131,072 bytes (STREAM_NBYTES is one).
 
         Raises:
-            ValueError: the piece before was not.
+            ValueError: the chunk before was not.
         """
         if self._nbytes % _core.LEAF_NBYTES:
-            raise ValueError(f"expected pieces of multiples of {_core.LEAF_NBYTES} bytes before the last one")
+            raise ValueError(f"expected chunks of multiples of {_core.LEAF_NBYTES} bytes before the last one")
         source = byte_view(data)
         self._leaves += _core.hash_leaves(source.data, self._threads)
         self._nbytes += len(source.data)
@@ -116,7 +116,7 @@ class ContentHasher:
 
 
 class FrameEncoder:
-    """Encode one tensor piece by piece.
+    """Encode one tensor chunk by chunk.
 
     The frame is the header (known only at the end), the blocks as they come, and `trailer_nbytes` zero bytes::
 
@@ -169,10 +169,10 @@ class FrameEncoder:
         return _core.data_bound(self._frame, nbytes)
 
     def encode(self, chunk: Buffer, out: Buffer) -> int:
-        """Encode the next piece of content; return the number of bytes put at the front of `out`.
+        """Encode the next chunk of content; return the number of bytes put at the front of `out`.
 
         Raises:
-            ValueError: the piece is neither a multiple of STREAM_NBYTES nor the last one, is more than what is left,
+            ValueError: the chunk is neither a multiple of STREAM_NBYTES nor the last one, is more than what is left,
                 or `out` is smaller than `data_bound(len(chunk))`.
             BufferError: `out` is read-only, or one of them is not contiguous.
         """
@@ -207,7 +207,7 @@ class FrameEncoder:
 
 
 class FrameReader:
-    """Decode parts of a frame whose bytes are fetched by somebody else.
+    """Decode ranges of a frame whose bytes are fetched by somebody else.
 
     ::
 

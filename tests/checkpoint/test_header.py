@@ -255,8 +255,8 @@ FRAGMENTS = (
 
 
 @given(st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.binary(max_size=3)), max_size=20), st.binary(max_size=4))
-def test_any_bytes_are_read_or_refused(pieces: list[bytes], data: bytes) -> None:
-    raw = b"{" + b"".join(pieces)
+def test_any_bytes_are_read_or_refused(chunks: list[bytes], data: bytes) -> None:
+    raw = b"{" + b"".join(chunks)
     try:
         header = parse_header(raw, len(data))
     except FormatError:

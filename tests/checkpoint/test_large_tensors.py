@@ -60,15 +60,15 @@ def test_tensors_of_several_windows(tmp_path: Path) -> None:
 )
 def test_windows_cover_everything_once(sizes: list[int]) -> None:
     windows = list(plan_windows(sizes))
-    pieces = [piece for window in windows for piece in window]
-    assert all(sum(piece.stop - piece.start for piece in window) <= WINDOW_NBYTES for window in windows)
+    chunks = [chunk for window in windows for chunk in window]
+    assert all(sum(chunk.stop - chunk.start for chunk in window) <= WINDOW_NBYTES for window in windows)
     covered = [0] * len(sizes)
     order = []
-    for piece in pieces:
-        assert piece.start == covered[piece.tensor]
-        assert piece.stop == sizes[piece.tensor] or (piece.stop - piece.start) % MIB == 0
-        covered[piece.tensor] = piece.stop
-        order.append(piece.tensor)
+    for chunk in chunks:
+        assert chunk.start == covered[chunk.tensor]
+        assert chunk.stop == sizes[chunk.tensor] or (chunk.stop - chunk.start) % MIB == 0
+        covered[chunk.tensor] = chunk.stop
+        order.append(chunk.tensor)
     assert covered == sizes
     assert order == sorted(order)
     assert set(order) == set(range(len(sizes)))

@@ -104,12 +104,12 @@ def test_compact_is_never_much_larger_than_fast(dtype: str) -> None:
 def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*FLOATS, *registry.PLAIN)))
     word = np.dtype(registry.words_of(dtype))
-    piece = st.one_of(
+    chunk = st.one_of(
         st.binary(max_size=300),
         st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 5000)),
         st.builds(lambda unit, count: unit * count, st.binary(min_size=1, max_size=16), st.integers(0, 500)),
     )
-    content = b"".join(data.draw(st.lists(piece, max_size=6)))
+    content = b"".join(data.draw(st.lists(chunk, max_size=6)))
     content = content[: len(content) // word.itemsize * word.itemsize]
     check_round_trip(Input("", dtype, (len(content) // word.itemsize,), content), profile)
 
@@ -181,7 +181,7 @@ def test_works_after_fork() -> None:
     assert results.get()
 
 
-# Pieces -------------------------------------------------------------------------------------------------------------
+# Chunks -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -297,7 +297,7 @@ def test_content_hash_is_the_specified_one(nbytes: int) -> None:
 def test_hasher_refuses_more_after_an_odd_piece() -> None:
     hasher = ContentHasher()
     hasher.update(b"odd")
-    with pytest.raises(ValueError, match="expected pieces"):
+    with pytest.raises(ValueError, match="expected chunks"):
         hasher.update(b"more")
 
 
@@ -333,7 +333,7 @@ def test_tensor_beyond_4_gib(dtype: str) -> None:
     hasher, window = ContentHasher(), 256 * STREAM_NBYTES
     for start in range(0, nbytes, window):
         stop = min(start + window, nbytes)
-        piece = tensorwire.decompress_range(frame, start, stop)
-        assert piece == memoryview(pages)[start:stop]
-        hasher.update(piece)
+        chunk = tensorwire.decompress_range(frame, start, stop)
+        assert chunk == memoryview(pages)[start:stop]
+        hasher.update(chunk)
     assert hasher.hexdigest() == tensorwire.frame_info(frame).content_hash

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import job, output
+from .._text import escape
+from . import job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,4 +58,4 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _log(text: str) -> None:
-    print(f"tensorwire: {time.strftime('%H:%M:%S')} {output.escape(text)}", file=sys.stderr, flush=True)
+    print(f"tensorwire: {time.strftime('%H:%M:%S')} {escape(text)}", file=sys.stderr, flush=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._text import escape
 from . import output
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *,
     except KeyboardInterrupt:
         partial = dst.with_name(f"{dst.name}.partial")
         if not options["dry_run"] and partial.is_dir():
-            name = output.escape(str(partial))
+            name = escape(str(partial))
             print(f"{name} holds what is done: the same command goes on with it.", file=sys.stderr)
         raise
     if as_json:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from .._text import escape
 from ..errors import TensorwireError
 from . import output
 
@@ -32,7 +33,7 @@ def report(error: BaseException, *, as_json: bool) -> int:
     code, message = _explain(error)
     if as_json:
         output.print_json({"error": _fields(error, message)})
-    print(f"tensorwire: {output.escape(message)}", file=sys.stderr)
+    print(f"tensorwire: {escape(message)}", file=sys.stderr)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         print(f"Try '{error.ctx.command_path} --help'.", file=sys.stderr)
     return code

@@ -8,6 +8,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .._text import escape
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
@@ -21,11 +23,6 @@ _PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
 _MIN_NAME_WIDTH = 16
 _BAR_NAME_WIDTH = 24
 _TIMES = "\N{MULTIPLICATION SIGN}"
-
-
-def escape(text: str) -> str:
-    """`text` with a backslash escape for every character that moves a cursor, breaks a line or cannot be seen."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_json(value: Any) -> None:

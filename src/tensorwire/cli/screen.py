@@ -10,10 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from .._text import escape
 from ..diagnosis.report.codes import MEANINGS
 from ..diagnosis.report.rank_status import lives, place_text, seconds_text, slowest, standings
 from ..diagnosis.report.stack import for_reader
-from .output import count, escape
+from .output import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

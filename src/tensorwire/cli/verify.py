@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._text import escape
 from . import options, output
 from .failures import BAD_DATA
 
@@ -43,7 +44,7 @@ def command(path: Path, threads: int | None, as_json: bool) -> int:
 
 def _print(report: VerifyReport) -> None:
     for problem in report.problems:
-        print(f"tensorwire: {output.escape(problem.message)}", file=sys.stderr)
+        print(f"tensorwire: {escape(problem.message)}", file=sys.stderr)
     for name in report.ignored:
         output.print_line(f"note: not checked, the manifest does not know it: {name}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"

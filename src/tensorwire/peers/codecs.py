@@ -66,7 +66,7 @@ class Codec:
 
 
 class _Tensorwire(Codec):
-    """Encodes piece by piece into one buffer, as the checkpoint layer does: `compress` would allocate a new one."""
+    """Encodes chunk by chunk into one buffer, as the checkpoint layer does: `compress` would allocate a new one."""
 
     def __init__(self, dtype: str, threads: int, verify: bool, profile: Profile) -> None:
         super().__init__(dtype, threads, verify)

@@ -98,7 +98,7 @@ def check_new_size(nbytes: int) -> None:
         raise LimitExceededError(
             f"expected files whose manifest takes at most {MAX_JSON_NBYTES} bytes, "
             f"their names and headers take {nbytes} or more",
-            advice="compress the directory in parts",
+            advice="spread the files over several directories and compress each",
         )
 
 

@@ -7,11 +7,10 @@ parameter as it was. The leading underscore keeps the renaming patterns of model
 
 from __future__ import annotations
 
-PART = "tensorwire"
 METADATA_PREFIX = "tensorwire."
 """Entries of ``__metadata__`` that begin so are ours."""
 
-_SUFFIX = "_" + PART
+_SUFFIX = "_tensorwire"
 _SHOWN_LENGTH = 200
 
 

@@ -11,7 +11,7 @@ from .header import Header, TensorEntry, build_header, parse_header
 from .names import shown
 
 if TYPE_CHECKING:
-    from ..storage.pipeline import Piece
+    from ..storage.pipeline import Chunk
     from .original_record import Record
     from .reader import StoredFile, StoredTensor
 
@@ -50,23 +50,23 @@ class OriginalReader:
             odd = min(names ^ self.stored.tensors.keys())
             raise CorruptDataError(f"expected the tensors of the original header, {shown(odd)} is only on one side")
 
-    def fill(self, piece: Piece, out: memoryview) -> None:
-        """Put the bytes of a piece into `out`. Pieces of a tensor must come in order."""
-        entry = self.header.entries[piece.tensor]
+    def fill(self, chunk: Chunk, out: memoryview) -> None:
+        """Put the bytes of a chunk into `out`. Chunks of a tensor must come in order."""
+        entry = self.header.entries[chunk.tensor]
         tensor = self.stored.tensors[entry.name]
         with ErrorContext(file=self.stored.path, tensor=entry.name):
-            if piece.start == 0:
+            if chunk.start == 0:
                 self._check_layout(entry)
                 if tensor.compressed:
                     self._reserve(tensor)
-            self.stored.read(tensor, piece.start, out, threads=self._threads, scratch=self._scratch)
+            self.stored.read(tensor, chunk.start, out, threads=self._threads, scratch=self._scratch)
             if tensor.content_hash is not None and not tensor.compressed:
-                if piece.start == 0 or self._hasher is None:
+                if chunk.start == 0 or self._hasher is None:
                     self._hasher = ContentHasher(threads=self._threads)
                 self._hasher.update(out)
-                if piece.stop == entry.nbytes:
+                if chunk.stop == entry.nbytes:
                     self.stored.check_hash(tensor, self._hasher.hexdigest())
-            if piece.stop == entry.nbytes:
+            if chunk.stop == entry.nbytes:
                 self.stored.forget(tensor)
 
     def reread(self, index: int, start: int, out: memoryview) -> None:

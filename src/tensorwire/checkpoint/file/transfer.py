@@ -68,8 +68,8 @@ def compress_file(
     with CompressedWriter(file, reader.header.entries, metadata, profile=profile, threads=threads) as writer:
 
         def consume(window: Window) -> None:
-            for piece, data in window.parts():
-                writer.put(piece.tensor, piece.start, data)
+            for chunk, data in window.split():
+                writer.put(chunk.tensor, chunk.start, data)
 
         _stream(reader, digest, consume, advance)
         sha256 = _checked_digest(stored, record, digest.hexdigest())
@@ -138,7 +138,7 @@ def copy_file(source: InputFile, file: OutputFile | None, *, advance: Advance) -
         worker = stack.enter_context(Worker("write")) if file is not None else None
         hashing = stack.enter_context(Worker("hash"))
         windows = stack.enter_context(
-            WindowStream([source.nbytes], lambda piece, out: source.read_into(piece.start, out))
+            WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
         )
         for window in windows:
             try:

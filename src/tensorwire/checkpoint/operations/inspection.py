@@ -134,9 +134,9 @@ def _count_exponents(
     counts = [0] * 256
     buffer = new_buffer(min(WINDOW_NBYTES, nbytes))
     for start in range(0, nbytes, WINDOW_NBYTES):
-        piece = buffer[: min(WINDOW_NBYTES, nbytes - start)]
-        stored.read(tensor, start, piece, threads=threads)
-        counts = exponent_histogram(dtype, piece, counts)
+        chunk = buffer[: min(WINDOW_NBYTES, nbytes - start)]
+        stored.read(tensor, start, chunk, threads=threads)
+        counts = exponent_histogram(dtype, chunk, counts)
     return counts
 
 

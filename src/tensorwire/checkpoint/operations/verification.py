@@ -6,6 +6,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING
 
+from ..._text import escape
 from ...errors import CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..progress import Progress
-    from ..storage.pipeline import Piece
+    from ..storage.pipeline import Chunk
 
 
 def verify(
@@ -117,11 +118,11 @@ class _Verifier:
             reader = OriginalReader(stored, record, self._threads)
             bad: set[str] = set()
 
-            def fill(piece: Piece, out: memoryview) -> None:
-                name = reader.header.entries[piece.tensor].name
+            def fill(chunk: Chunk, out: memoryview) -> None:
+                name = reader.header.entries[chunk.tensor].name
                 if name not in bad:
                     try:
-                        reader.fill(piece, out)
+                        reader.fill(chunk, out)
                     except FormatError as error:
                         bad.add(name)
                         self.problems.append(_problem(error, source.path))
@@ -155,11 +156,7 @@ def _mismatch(expected: str, found: str) -> FormatError:
 
 
 def _problem(error: Exception, path: str) -> Problem:
-    kind, message = type(error).__name__, _printable(str(error))
+    kind, message = type(error).__name__, escape(str(error))
     if isinstance(error, TensorwireError):
         return Problem(kind, message, path, error.tensor, error.block, error.byte)
     return Problem(kind, message, path)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

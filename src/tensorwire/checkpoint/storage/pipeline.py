@@ -1,6 +1,6 @@
 """Threads that overlap reading, hashing, coding and writing in bounded memory.
 
-Data moves in windows: a reused, page-aligned buffer with a contiguous part of a file's data, read ahead by one thread.
+Data moves in windows: a reused, page-aligned buffer with a contiguous range of a file's data, read ahead by one thread.
 Whoever still needs the buffer holds a share of it; when the last share is returned it is read into again.
 """
 
@@ -22,7 +22,7 @@ WINDOW_NBYTES = 4 * STREAM_NBYTES
 _NUM_WINDOWS = 6
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Content bytes [start, stop) of a tensor, by its index."""
 
     tensor: int
@@ -30,50 +30,50 @@ class Piece(NamedTuple):
     stop: int
 
 
-def plan_windows(sizes: Sequence[int]) -> Iterator[list[Piece]]:
+def plan_windows(sizes: Sequence[int]) -> Iterator[list[Chunk]]:
     """Cut tensors of these sizes, in order, into windows.
 
-    A window holds a part of one large tensor, a multiple of STREAM_NBYTES unless it is the last part, or several small
-    tensors. Empty tensors come along as empty pieces.
+    A window holds a chunk of one large tensor, a multiple of STREAM_NBYTES unless it is the last one, or several small
+    tensors. Empty tensors come along as empty chunks.
     """
-    pieces: list[Piece] = []
+    chunks: list[Chunk] = []
     room = WINDOW_NBYTES
     for tensor, size in enumerate(sizes):
-        if size > room and pieces:
-            yield pieces
-            pieces, room = [], WINDOW_NBYTES
+        if size > room and chunks:
+            yield chunks
+            chunks, room = [], WINDOW_NBYTES
         start = 0
         while size - start > WINDOW_NBYTES:
-            yield [Piece(tensor, start, start + WINDOW_NBYTES)]
+            yield [Chunk(tensor, start, start + WINDOW_NBYTES)]
             start += WINDOW_NBYTES
-        pieces.append(Piece(tensor, start, size))
+        chunks.append(Chunk(tensor, start, size))
         room -= size - start
-    if pieces:
-        yield pieces
+    if chunks:
+        yield chunks
 
 
 class Window:
     """A buffer and what is in it.
 
     Attributes:
-        pieces: in order, one behind the other in `data`.
+        chunks: in order, one behind the other in `data`.
         data: their bytes.
     """
 
-    def __init__(self, pieces: list[Piece], buffer: memoryview, give_back: Callable[[memoryview], None]) -> None:
-        self.pieces = pieces
-        self.data = buffer[: sum(piece.stop - piece.start for piece in pieces)]
+    def __init__(self, chunks: list[Chunk], buffer: memoryview, give_back: Callable[[memoryview], None]) -> None:
+        self.chunks = chunks
+        self.data = buffer[: sum(chunk.stop - chunk.start for chunk in chunks)]
         self._buffer = buffer
         self._give_back = give_back
         self._shares = 1
         self._lock = threading.Lock()
 
-    def parts(self) -> Iterator[tuple[Piece, memoryview]]:
-        """Each piece with its bytes."""
+    def split(self) -> Iterator[tuple[Chunk, memoryview]]:
+        """Each chunk with its bytes."""
         position = 0
-        for piece in self.pieces:
-            end = position + piece.stop - piece.start
-            yield piece, self.data[position:end]
+        for chunk in self.chunks:
+            end = position + chunk.stop - chunk.start
+            yield chunk, self.data[position:end]
             position = end
 
     def share(self) -> Window:
@@ -92,11 +92,11 @@ class Window:
 class WindowStream:
     """Windows over tensors of the given sizes, filled ahead by a thread.
 
-    ``fill(piece, out)`` puts the bytes of a piece into `out`; it is called in order, on the stream's thread, and what
+    ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the stream's thread, and what
     it raises is raised to the consumer. Iterate inside a ``with`` statement; every window must be released.
     """
 
-    def __init__(self, sizes: Sequence[int], fill: Callable[[Piece, memoryview], None]) -> None:
+    def __init__(self, sizes: Sequence[int], fill: Callable[[Chunk, memoryview], None]) -> None:
         self._sizes = sizes
         self._fill = fill
         self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -126,13 +126,13 @@ class WindowStream:
 
     def _run(self) -> None:
         try:
-            for pieces in plan_windows(self._sizes):
+            for chunks in plan_windows(self._sizes):
                 buffer = self._free.get()
                 if buffer is None or self._stopped:
                     return
-                window = Window(pieces, buffer, self._free.put)
-                for piece, out in window.parts():
-                    self._fill(piece, out)
+                window = Window(chunks, buffer, self._free.put)
+                for chunk, out in window.split():
+                    self._fill(chunk, out)
                 self._filled.put(window)
             self._filled.put(None)
         except BaseException as error:
