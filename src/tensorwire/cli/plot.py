@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from .._text import escape
 from . import output
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def draw(report: InspectReport, path: Path) -> None:
 def _title(report: InspectReport) -> str:
     name = Path(report.path).resolve().name
     # A name is no formula: matplotlib sets what stands between two dollar signs as one.
-    text = output.escape(name).replace("$", r"\$")
+    text = escape(name).replace("$", r"\$")
     if report.kind == "plain":
         return f"{text}: {output.size(report.nbytes)}, not compressed"
     return (
