@@ -14,10 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "tensorwire"
 MAX_LINES = 500
 
-# Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
-LAYERS = ("_version", "_text", "errors", "_library", "_destination", "_core", "codec", "peers", "checkpoint", "torch", "cli")
-# What diagnosis, which stands beside the others, may import too.
+# What every part may import.
 GROUND = ("_version", "_text", "errors", "_library", "_destination")
+# Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
+LAYERS = (*GROUND, "_core", "codec", "peers", "checkpoint", "torch", "cli")
 # Modules of a layer that is more than one file.
 HELPERS = {"_arrays": "codec", "_frames": "codec", "probe": "diagnosis", "__main__": "cli"}
 
