@@ -2,8 +2,8 @@
 
 Starts this file under ``torchrun -m tensorwire.probe`` as a training job on the CPU (gloo): the script knows nothing of
 tensorwire. After a few steps one rank gets stuck in its data loader; the others wait in an all_reduce. Then runs
-``tensorwire diagnose`` as a person would, and ends the job. The exit code is 0 if the right rank was named, as TW-H1
-and with the function that it is stuck in. Takes less than a minute; needs torch.
+``tensorwire job diagnose`` as a person would, and ends the job. The exit code is 0 if the right rank was named, as
+TW-H1 and with the function that it is stuck in. Takes less than a minute; needs torch.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
 
 def diagnose(program: list[str], environment: dict[str, str]) -> int:
     """Ask until the hang is old enough to be one; a person would ask once, later."""
-    options = ["diagnose", "--hang-seconds", "5"]
+    options = ["job", "diagnose", "--hang-seconds", "5"]
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         asked = subprocess.run([*program, *options], env=environment, capture_output=True, text=True, check=False)

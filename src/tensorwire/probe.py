@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _USAGE = """usage: python -m tensorwire.probe (SCRIPT | -m MODULE) [ARGS]
 
-Runs a training script with the probe, so that tensorwire diagnose can name the
+Runs a training script with the probe, so that tensorwire job diagnose can name the
 rank that hangs or slows its job.
 
 Example:

@@ -11,15 +11,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import output
-from tests.support.command_line import Ran, contents, damage, tensors, weights
+from tests.support.command_line import contents, damage, tensors, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.command_line import Run
-
-COMMANDS = ("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "watch", "diagnose", "report",
-            "agent", "analyzer", "completion")  # fmt: skip
 
 
 # Good cases
@@ -311,39 +308,6 @@ def test_names_cannot_drive_the_terminal(tmp_path: Path, run: Run) -> None:
         assert shown in printed or repr(evil)[1:-1] in printed, arguments
         assert not set(printed) & {"\x1b", "\u202e"}, arguments
         assert "\n__b" not in printed, arguments
-
-
-# Help, version, completion
-
-
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
-def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
-    ran = run(*command, "--help")
-    assert (ran.code, ran.err) == (0, "")
-    assert "Example:\n" in ran.out
-    assert f"tensorwire {' '.join(command)}" in ran.out.partition("Example:\n")[2]
-    assert all(len(line) <= 80 for line in ran.out.splitlines())
-    if command and command[0] not in ("agent", "completion"):
-        assert "--json" in ran.out
-
-
-def test_no_arguments_is_a_usage_error(run: Run) -> None:
-    ran = run()
-    assert (ran.code, ran.out) == (2, "")
-    assert all(name in ran.err for name in COMMANDS)
-
-
-def test_version(run: Run) -> None:
-    from tensorwire import __version__
-
-    assert run("--version") == Ran(0, f"tensorwire {__version__}\n", "")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_script(run: Run, shell: str) -> None:
-    ran = run("completion", shell)
-    assert (ran.code, ran.err) == (0, "")
-    assert "_TENSORWIRE_COMPLETE" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from rich.console import Console
 
-from tensorwire.cli import job, main, sources
-from tensorwire.cli.screen import draw
+from tensorwire.cli import main, options
+from tensorwire.cli.job import arguments as job_arguments
+from tensorwire.cli.job import sources
+from tensorwire.cli.job.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
@@ -80,7 +82,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main([str(argument) for argument in arguments])
+    code = main(["job", *map(str, arguments)])
     return code, *capsys.readouterr()
 
 
@@ -299,7 +301,7 @@ def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixt
 def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--theta", 2)
     assert (code, out) == (2, "")
-    assert "--theta has no effect with --analyzer-dir; give it to tensorwire analyzer" in err
+    assert "--theta has no effect with --analyzer-dir; give it to tensorwire job analyzer" in err
     code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
     assert code == 2
     assert "got both" in err
@@ -323,7 +325,7 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
         assert meaning.what in section.replace("\n", " "), code
     for name, default in dataclasses.asdict(model.Thresholds()).items():
         assert f"| `--{name.replace('_', '-')}` | {default:g} |" in manual
-    for name, asked in job.ASKED.items():
+    for name, asked in job_arguments.ASKED.items():
         row = manual.partition(f"| `--{name.replace('_', '-')}` |")[2].partition("\n")[0]
         assert f"`diagnose` and `report` use {asked:g}:" in row
     metrics = (repository / "src/tensorwire/diagnosis/service/metrics.py").read_text()
@@ -468,3 +470,28 @@ def test_the_screen_fits_any_width(width: int) -> None:
     assert "17" in text
     assert "1,023" in text
     assert len(lines) <= 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "needed_by"),
+    [
+        (["report", "-o", "x.html"], "jinja2", "tensorwire job report"),
+        (["analyzer", "--key-file", __file__, "--metrics-port", "0"], "prometheus_client", "--metrics-port"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    package: str,
+    needed_by: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name == package else object())
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == (
+        f"tensorwire: {needed_by} needs {package}, which is not installed: pip install 'tensorwire[job]'"
+    )
+    assert list(tmp_path.iterdir()) == []

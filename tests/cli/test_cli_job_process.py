@@ -48,13 +48,13 @@ def frames(tmp_path: Path) -> Iterator[Path]:
 
 def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The whole way on one node: frames, what the kernel knows, the analyzer, the words."""
-    assert main(["diagnose", "--dir", str(frames)]) == 3
+    assert main(["job", "diagnose", "--dir", str(frames)]) == 3
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith("TW-H1 not-entered hang: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait")
     assert "stack of rank 1:" in out
-    assert main(["diagnose", "--dir", str(frames), "--hang-seconds", "300", "--for", "0"]) == 0
-    assert main(["report", "--dir", str(frames), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
+    assert main(["job", "diagnose", "--dir", str(frames), "--hang-seconds", "300", "--for", "0"]) == 0
+    assert main(["job", "report", "--dir", str(frames), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
     assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
 
 
@@ -68,15 +68,15 @@ def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
     options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--analyzer-dir", str(state), "--json"]
     options += ["--metrics-port", "0"]
     with contextlib.ExitStack() as stack:
-        analyzer = stack.enter_context(service([*program, "analyzer", *options]))
+        analyzer = stack.enter_context(service([*program, "job", "analyzer", *options]))
         assert analyzer.stderr is not None
         assert analyzer.stdout is not None
         metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
         options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
-        agent = stack.enter_context(service([*program, "agent", *options]))
+        agent = stack.enter_context(service([*program, "job", "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
         assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
-        asked = [*program, "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
+        asked = [*program, "job", "diagnose", "--analyzer-dir", str(state), "--json", "--for", "2"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (3, "")
         assert json.loads(answer.stdout)["findings"][0]["summary"] == finding["summary"]
@@ -93,7 +93,7 @@ def test_an_agent_may_start_before_the_job(frames: Path, tmp_path: Path) -> None
     key, directory = tmp_path / "job.key", tmp_path / "later"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
-    command = [sys.executable, "-m", "tensorwire", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
+    command = [sys.executable, "-m", "tensorwire", "job", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
     with service([*command, "--dir", str(directory)]) as agent:
         assert agent.stderr is not None
         assert "no frames of ranks in" in agent.stderr.readline()
@@ -123,7 +123,7 @@ def test_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:
     write_state(tmp_path)
     primary, secondary = pty.openpty()
     fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
-    command = [sys.executable, "-m", "tensorwire", "watch", "--analyzer-dir", str(tmp_path), "--interval", "0.2"]
+    command = [sys.executable, "-m", "tensorwire", "job", "watch", "--analyzer-dir", str(tmp_path), "--interval", "0.2"]
     environment = {**os.environ, "TERM": "xterm-256color"}
     watch = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, env=environment)
     os.close(secondary)

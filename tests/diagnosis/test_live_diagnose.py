@@ -1,4 +1,4 @@
-"""What a person gets who types `tensorwire diagnose` when a job has crawled for a while."""
+"""What a person gets who types `tensorwire job diagnose` when a job has crawled for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.diagnosis.faults.launch import WORLD_SIZE, Nursery, TrainingJob
-from tensorwire.cli import job as options
+from tensorwire.cli.job import arguments as options
 from tensorwire.diagnosis.page.page import frame_path, read_frame
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
         job.wait_for_round(job.next_round())
         time.sleep(options.ASKED["slow_seconds"])
         asked = subprocess.run(
-            [sys.executable, "-m", "tensorwire", "diagnose"],
+            [sys.executable, "-m", "tensorwire", "job", "diagnose"],
             env={**os.environ, "TENSORWIRE_PROBE_DIR": str(job.nodes[0])},
             capture_output=True,
             text=True,

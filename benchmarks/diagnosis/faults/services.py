@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Services(Watch):
-    """Runs `tensorwire analyzer` and `tensorwire agent`, and reads what they find.
+    """Runs `tensorwire job analyzer` and `tensorwire job agent`, and reads what they find.
 
     Args:
         nursery: starts them, and is what they die with.
@@ -58,10 +58,10 @@ class Services(Watch):
         if name == "analyzer":
             limits = (("hang", "hang_seconds"), ("slow", "slow_seconds"), ("lost", "lost_seconds"))
             common += [part for key, field in limits for part in (f"--{key}-seconds", str(getattr(THRESHOLDS, field)))]
-            own = ["analyzer", "--port", str(self._port), "--analyzer-dir", str(self._state)]
+            own = ["job", "analyzer", "--port", str(self._port), "--analyzer-dir", str(self._state)]
         else:
             frames = self._nodes[int(name.removeprefix("node"))]
-            own = ["agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(frames)]
+            own = ["job", "agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(frames)]
         self._pids[name] = self._nursery.start(["tensorwire", *own, *common], {}, self._folder / f"{name}.txt")
 
     def kill(self, name: str) -> None:

@@ -96,7 +96,7 @@ class Watch:
 
 
 class LocalWatch(Watch):
-    """Agent and analyzer in this process, as `tensorwire watch` has them."""
+    """Agent and analyzer in this process, as `tensorwire job watch` has them."""
 
     def __init__(
         self, frames: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None

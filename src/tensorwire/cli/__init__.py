@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ import click
 
 from .._version import __version__
 from . import failures
+from .group import CommandGroup, print_help
 from .options import COMPLETION_VARIABLE, PROGRAM
 
 if TYPE_CHECKING:
@@ -19,38 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS = (
-    *("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench"),
-    *("watch", "diagnose", "report", "agent", "analyzer"),
-    "completion",
-)
 _CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
-class _Commands(click.Group):
-    """Each command is the attribute `command` of the module of its name."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(name, _COMMANDS, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(_COMMANDS)}."
-            raise click.UsageError(f"No such command {name!r}; {advice}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+@click.group(
+    cls=CommandGroup,
+    package=__name__,
+    modules=("compress", "decompress", "transcode", "verify", "diff", "inspect", "bench", "job", "completion"),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def _commands(ctx: click.Context) -> None:
@@ -64,14 +40,12 @@ def _commands(ctx: click.Context) -> None:
       tensorwire compress llama             # makes llama.tensorwire, smaller
       tensorwire verify llama.tensorwire
       tensorwire decompress llama.tensorwire copy
-      tensorwire diagnose                   # names the rank that a job waits for
+      tensorwire job diagnose               # names the rank that a job waits for
 
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
-    watch, diagnose, report, analyzer: trouble); 130 Ctrl-C.
+    job: trouble); 130 Ctrl-C.
     """
-    if ctx.invoked_subcommand is None:
-        print(ctx.get_help(), file=sys.stderr)
-        ctx.exit(failures.USAGE)
+    print_help(ctx)
 
 
 def main(args: Sequence[str] | None = None) -> int:

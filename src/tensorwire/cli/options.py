@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -32,6 +33,14 @@ PROFILE_HELP = (
     "fast decodes at memory speed; compact is smaller, for disks and networks; enec is what accelerators decode "
     "without gathers."
 )
+
+
+def require(package: str, needed_by: str, extra: str) -> None:
+    """Raises click.UsageError, with what to type, if an optional package is not installed."""
+    if find_spec(package) is None:
+        raise click.UsageError(
+            f"{needed_by} needs {package}, which is not installed: pip install 'tensorwire[{extra}]'"
+        )
 
 
 def compressed_path(src: Path) -> Path:

@@ -1,7 +1,7 @@
 """What the analyzer keeps in its directory: findings, a recording, and the present state for those who look at it.
 
     findings.jsonl       a line for each finding when it comes up, and again with its stacks
-    recording.jsonl.gz   what was seen, for `tensorwire report` and for analyzing it again, see :mod:`recording`
+    recording.jsonl.gz   what was seen, for `tensorwire job report` and for analyzing it again, see :mod:`recording`
     state.json           what was seen last and what is found in it, always whole
 
 The first two are moved to a name with .1 when they have grown, so the directory stays bounded.

@@ -1,4 +1,4 @@
-"""The analyzer's numbers for Prometheus, as OpenMetrics text over HTTP. Needs prometheus_client (tensorwire[watch]).
+"""The analyzer's numbers for Prometheus, as OpenMetrics text over HTTP. Needs prometheus_client (tensorwire[job]).
 
 Metrics are of the job and of suspects: none has a label that takes as many values as there are ranks.
 """

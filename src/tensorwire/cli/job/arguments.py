@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from ..diagnosis.model import Thresholds
+from ...diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ dir_option = click.option(
     "--dir",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where the probes of the job write; by default that of your newest job on this machine.",
+    help="Directory that the probes of the job write to; by default that of your newest job on this machine.",
 )
 
 key_option = click.option(
@@ -26,7 +26,7 @@ key_option = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="Key of the job, the same on all nodes: 16 random bytes or more that only you can read.",
+    help="Key of the job: a file of at least 16 random bytes that only you can read, the same on all nodes.",
 )
 
 analyzer_dir_option = click.option(
@@ -34,7 +34,7 @@ analyzer_dir_option = click.option(
     "--analyzer-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Ask an analyzer that writes to this directory (tensorwire analyzer) instead of the ranks on this machine.",
+    help="Read what an analyzer writes to this directory, instead of looking at the ranks on this machine.",
 )
 
 ASKED: Final = {"hang_seconds": 30.0, "slow_seconds": 10.0}
@@ -45,12 +45,12 @@ ASKED_SECONDS: Final = 20.0
 dozen of those; where each takes up to 0.4 s, that is enough."""
 
 _HELP = {
-    "hang_seconds": "An operation that is open for longer and moves nothing hangs.",
-    "slow_seconds": "Slowness that does not last for so long is none.",
-    "theta": "Slow is what takes so many times the baseline.",
-    "alpha": "Slow computation, if late arrival is at least this share of the lost time.",
-    "beta": "Slow communication, if late arrival is at most this share of the lost time.",
-    "lost_seconds": "A rank without a sign of life for longer is lost.",
+    "hang_seconds": "Report a hang when an operation has made no progress for this many seconds.",
+    "slow_seconds": "Report a slowdown only after it has lasted this many seconds.",
+    "theta": "Slowdown factor: an operation rate this many times below its baseline counts as slow.",
+    "alpha": "Name slow computation if late arrival makes up at least this share of the lost time.",
+    "beta": "Name slow communication if late arrival makes up at most this share of the lost time.",
+    "lost_seconds": "Report a process as lost when it has given no sign of life for this many seconds.",
 }
 
 
@@ -77,7 +77,7 @@ def threshold_options(**defaults: float) -> Callable[[Callable[..., Any]], Calla
                 type=click.FloatRange(min=0, min_open=True),
                 default=defaults.get(name, getattr(Thresholds(), name)),
                 show_default=True,
-                metavar="X",
+                metavar="SECONDS" if name.endswith("_seconds") else "X",
                 help=text,
             )(function)
         return function
@@ -95,7 +95,7 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
         given = [name for name in options if is_given(name)]
         if given:
             name = f"--{given[0].replace('_', '-')}"
-            raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire analyzer")
+            raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire job analyzer")
     if options["beta"] >= options["alpha"]:
         raise click.UsageError(f"expected --beta below --alpha, got {options['beta']} and {options['alpha']}")
     return Thresholds(**options)

@@ -1,44 +1,54 @@
-"""tensorwire analyzer"""
+"""tensorwire job analyzer"""
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from . import job, options, verdict
+from .. import options
+from . import arguments, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ..diagnosis.model import Finding
-    from ..diagnosis.service.service import View
+    from ...diagnosis.model import Finding
+    from ...diagnosis.service.service import View
 
 
 @click.command()
-@job.key_option
+@arguments.key_option
 @click.option(
     "--bind",
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Listen here; an address of this machine lets agents of other nodes in.",
+    help="Listen at this address; agents of other nodes need one that they can reach.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=29450, show_default=True, help="0: any free one.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve OpenMetrics here, at the same address.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=29450,
+    show_default=True,
+    help="Listen at this port; 0 takes a free one.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics for Prometheus at this port and the same address.",
+)
 @click.option(
     "state_directory",
     "--analyzer-dir",
     type=options.NEW_PATH,
     metavar="DIR",
-    help="Write findings, the present state and a recording there, for watch, diagnose and report.",
+    help="Write findings, the present state and a recording to this directory, for watch, diagnose and report.",
 )
-@job.threshold_options()
-@click.option("as_json", "--json", is_flag=True, help="Print findings as JSON, each on a line.")
+@arguments.threshold_options()
+@click.option("as_json", "--json", is_flag=True, help="Print each finding as a JSON document on a line of its own.")
 def command(
     key_file: Path,
     bind: str,
@@ -48,26 +58,25 @@ def command(
     as_json: bool,
     **thresholds: float,
 ) -> int:
-    """Take the reports of all nodes and name the rank to blame.
+    """Take the reports of all agents and name the rank.
 
-    One for each job, on any machine that the nodes reach; tensorwire agent runs on each of them. Prints a line for
-    each finding when it is made and runs until it is ended. Exit code 3 if there was a finding, else 0.
+    Run one for each job, on a machine that all nodes can reach, and tensorwire job agent on each node. The analyzer
+    prints one line for each new finding, and runs until you end it with Ctrl-C. Exit code 3 if there was a finding,
+    else 0.
 
     \b
     Example:
       (umask 077; head -c 32 /dev/urandom > job.key)
-      tensorwire analyzer --key-file job.key --bind 10.0.0.1 --analyzer-dir job
-      tensorwire watch --analyzer-dir job
+      tensorwire job analyzer --key-file job.key --bind node0 --analyzer-dir job
+      tensorwire job watch --analyzer-dir job
     """
-    if metrics_port is not None and find_spec("prometheus_client") is None:
-        raise click.UsageError(
-            "--metrics-port needs prometheus_client, which is not installed; pip install 'tensorwire[watch]'"
-        )
-    limits = job.thresholds_of(thresholds)
-    from ..diagnosis.protocol.connection import read_key
-    from ..diagnosis.protocol.listener import Listener
-    from ..diagnosis.service.journal import Journal
-    from ..diagnosis.service.service import JobService, run_analyzer
+    if metrics_port is not None:
+        options.require("prometheus_client", "--metrics-port", "job")
+    limits = arguments.thresholds_of(thresholds)
+    from ...diagnosis.protocol.connection import read_key
+    from ...diagnosis.protocol.listener import Listener
+    from ...diagnosis.service.journal import Journal
+    from ...diagnosis.service.service import JobService, run_analyzer
 
     told: dict[object, Finding] = {}
     shows: list[Callable[[View], None]] = []
@@ -82,7 +91,7 @@ def command(
     listener = Listener(read_key(key_file), bind, port)
     with ExitStack() as stack:
         if metrics_port is not None:
-            from ..diagnosis.service.metrics import MetricsServer
+            from ...diagnosis.service.metrics import MetricsServer
 
             metrics = MetricsServer(bind, metrics_port)
             stack.callback(metrics.close)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from ..diagnosis.page.page import is_ours, root_directory
-from ..diagnosis.report.rank_status import seconds_text
-from ..diagnosis.service.journal import STATE, read_state
+from ...diagnosis.page.page import is_ours, root_directory
+from ...diagnosis.report.rank_status import seconds_text
+from ...diagnosis.service.journal import STATE, read_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..diagnosis.model import Finding, Observation, Thresholds
-    from ..diagnosis.report import History
+    from ...diagnosis.model import Finding, Observation, Thresholds
+    from ...diagnosis.report import History
 
 _INTERVAL_SECONDS = 1.0
 _ANSWER_SECONDS = 40.0  # enough for a dozen operations of three seconds to be timed
@@ -109,7 +109,7 @@ class _Analyzed:
         try:
             age = time.time() - (directory / STATE).stat().st_mtime
         except FileNotFoundError as error:
-            message = "no analyzer has written here; start one with tensorwire analyzer --analyzer-dir"
+            message = "no analyzer has written here; start one with tensorwire job analyzer --analyzer-dir"
             raise FileNotFoundError(errno.ENOENT, message, str(directory)) from error
         if age > _STALE_SECONDS:
             print(f"tensorwire: the analyzer wrote this {seconds_text(age)} ago and nothing since", file=sys.stderr)
@@ -140,7 +140,7 @@ def open_job(
             "of one that runs, or ran, on this machine with --dir"
         )
         raise FileNotFoundError(errno.ENOENT, message, str(root_of(directory)))
-    from ..diagnosis.service.service import LocalJob
+    from ...diagnosis.service.service import LocalJob
 
     source = LocalJob(found, thresholds)
     try:

@@ -1,4 +1,4 @@
-"""tensorwire report"""
+"""tensorwire job report"""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from pathlib import Path
 
 import click
 
-from . import job, options, output, verdict
+from .. import options, output
+from . import arguments, verdict
 
 
 @click.command()
-@job.dir_option
+@arguments.dir_option
 @click.option(
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Tell of a job that an analyzer recorded; --hang-seconds is then 300 and --slow-seconds 60 unless given.",
+    help="Read a job that an analyzer recorded; --hang-seconds is then 300 and --slow-seconds 60 unless given.",
 )
 @click.option(
     "path",
@@ -25,13 +26,14 @@ from . import job, options, output, verdict
     default=Path("report.html"),
     show_default=True,
     metavar="FILE",
-    help="What to write.",
+    help="File to write the page to.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@job.seconds_option(
-    "Look at a live job for so long; while operations are being timed, up to 40 s longer.", default=job.ASKED_SECONDS
+@arguments.seconds_option(
+    "Look at a live job for this many seconds; while ranks time operations, up to 40 s longer.",
+    default=arguments.ASKED_SECONDS,
 )
-@job.threshold_options(**job.ASKED)
+@arguments.threshold_options(**arguments.ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -44,21 +46,23 @@ def command(
 ) -> int:
     """Write one HTML page about a job.
 
-    Findings with evidence and stacks, where the ranks stand, timelines of ranks and rounds, heat maps. The page needs
-    no other file and no network. Exit code 0: no finding; 1: nothing to read; 3: a finding.
+    The page shows findings with their evidence and stacks, the status of all ranks, timelines and heat maps. It needs
+    no other file and no network; writing it needs pip install 'tensorwire[job]'. Exit code 0: no finding; 1: nothing
+    to read; 3: a finding.
 
     \b
     Example:
-      tensorwire report -o hang.html
-      tensorwire report --recording job/recording.jsonl.gz -o monday.html
+      tensorwire job report -o hang.html
+      tensorwire job report --recording job/recording.jsonl.gz -o monday.html
     """
-    from ..diagnosis.model import Thresholds
-    from ..diagnosis.report import History, render
+    options.require("jinja2", "tensorwire job report", "job")
+    from ...diagnosis.model import Thresholds
+    from ...diagnosis.report import History, render
     from . import sources
 
     if recording is not None:  # nobody suspects trouble all the time
-        thresholds |= {name: getattr(Thresholds(), name) for name in job.ASKED if not job.is_given(name)}
-    limits = job.thresholds_of(thresholds)
+        thresholds |= {name: getattr(Thresholds(), name) for name in arguments.ASKED if not arguments.is_given(name)}
+    limits = arguments.thresholds_of(thresholds)
     if path.exists() and not force:
         raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
     if not path.parent.is_dir():
@@ -67,7 +71,7 @@ def command(
         raise click.UsageError("expected --dir or --recording, got both")
     history = History()
     if recording is not None:
-        from ..diagnosis.service.recording import replay
+        from ...diagnosis.service.recording import replay
 
         origin = recording
         for observation, findings in replay(recording, limits):

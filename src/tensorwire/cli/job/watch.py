@@ -1,4 +1,4 @@
-"""tensorwire watch"""
+"""tensorwire job watch"""
 
 from __future__ import annotations
 
@@ -8,26 +8,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import job, output, verdict
+from .. import output
+from . import arguments, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @click.command()
-@job.dir_option
-@job.analyzer_dir_option
+@arguments.dir_option
+@arguments.analyzer_dir_option
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Poll the job once in this many seconds.",
 )
-@job.seconds_option("Leave after so long; by default when the job has ended.")
-@job.threshold_options()
-@click.option("as_json", "--json", is_flag=True, help="Print a JSON object on a line of its own at each look instead.")
+@arguments.seconds_option("End after this many seconds; by default, watch ends with the job.")
+@arguments.threshold_options()
+@click.option(
+    "as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own at each poll instead."
+)
 def command(
     directory: Path | None,
     analyzer_directory: Path | None,
@@ -38,18 +41,19 @@ def command(
 ) -> int:
     """Watch a job live.
 
-    On a terminal: findings, where the ranks stand, and who is slowest. In a pipe: one line for each finding, when it
-    is made. Ctrl-C leaves and does nothing to the job. Exit code 0: no finding; 1: nothing to read; 3: a finding.
+    On a terminal, the screen shows the findings, the status of all ranks, and the slowest ranks. In a pipe, watch
+    prints one line for each new finding. Ctrl-C ends watch; the job goes on. Exit code 0: no finding; 1: nothing to
+    read; 3: a finding.
 
     \b
     Example:
-      tensorwire watch
-      tensorwire watch --hang-seconds 60 --json | jq .findings
+      tensorwire job watch
+      tensorwire job watch --hang-seconds 60 --json | jq .findings
     """
-    from ..diagnosis.report import History
+    from ...diagnosis.report import History
     from . import sources
 
-    limits = job.thresholds_of(thresholds)
+    limits = arguments.thresholds_of(thresholds)
     history = History()
     with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave

@@ -1,4 +1,4 @@
-"""tensorwire agent"""
+"""tensorwire job agent"""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._text import escape
-from . import job
+from ..._text import escape
+from . import arguments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,23 +20,24 @@ _LOOK_SECONDS = 1.0
 
 
 @click.command()
-@click.option("--analyzer", required=True, metavar="HOST:PORT", help="Where the analyzer of the job listens.")
-@job.key_option
-@job.dir_option
+@click.option("--analyzer", required=True, metavar="HOST:PORT", help="Address of the analyzer of the job.")
+@arguments.key_option
+@arguments.dir_option
 @click.option("--node", default=socket.gethostname, metavar="NAME", help="Name of this node; by default its host name.")
 def command(analyzer: str, key_file: Path, directory: Path | None, node: str) -> None:
     """Report on the ranks of this node to the analyzer of their job.
 
-    One on each node, by the user who runs the ranks, before or after they start. It finds back to an analyzer that
-    was away, says on standard error what it does, and runs until it is ended.
+    Run one on each node, as the user who runs the ranks, before or after the ranks start. The agent connects again to
+    an analyzer that was away, and says on standard error what it does. It runs until you end it with Ctrl-C or
+    SIGTERM.
 
     \b
     Example:
-      tensorwire agent --analyzer node0:29450 --key-file job.key
+      tensorwire job agent --analyzer node0:29450 --key-file job.key
     """
     address = _address(analyzer)
-    from ..diagnosis.node.agent import run_agent
-    from ..diagnosis.protocol.connection import read_key
+    from ...diagnosis.node.agent import run_agent
+    from ...diagnosis.protocol.connection import read_key
     from . import sources
 
     key = read_key(key_file)

@@ -10,11 +10,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from .._text import escape
-from ..diagnosis.report.codes import MEANINGS
-from ..diagnosis.report.rank_status import lives, place_text, seconds_text, slowest, standings
-from ..diagnosis.report.stack import for_reader
-from .output import count
+from ..._text import escape
+from ...diagnosis.report.codes import MEANINGS
+from ...diagnosis.report.rank_status import lives, place_text, seconds_text, slowest, standings
+from ...diagnosis.report.stack import for_reader
+from ..output import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from ..diagnosis.model import Finding
-    from ..diagnosis.report import History
-    from ..diagnosis.report.rank_status import Place
+    from ...diagnosis.model import Finding
+    from ...diagnosis.report import History
+    from ...diagnosis.report.rank_status import Place
 
 _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
            "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
@@ -95,7 +95,7 @@ def _finding(finding: Finding) -> Iterable[RenderableType]:
         yield Padding(Text(f"stack of rank {rank}:", style="dim"), (0, 0, 0, 2))
         lines = [escape(line) for line in for_reader(stack).splitlines()]
         if len(lines) > _MAX_STACK_LINES:
-            lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire diagnose"]
+            lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire job diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 

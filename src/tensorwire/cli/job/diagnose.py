@@ -1,4 +1,4 @@
-"""tensorwire diagnose"""
+"""tensorwire job diagnose"""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import job, options, output, verdict
+from .. import options, output
+from . import arguments, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..diagnosis.model import Finding
+    from ...diagnosis.model import Finding
 
 _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
 
 @click.command()
-@job.dir_option
-@job.analyzer_dir_option
-@job.seconds_option(
-    "Look for so long, or until a verdict is firm; while operations are being timed, up to 40 s longer.",
-    default=job.ASKED_SECONDS,
+@arguments.dir_option
+@arguments.analyzer_dir_option
+@arguments.seconds_option(
+    "Look for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
+    default=arguments.ASKED_SECONDS,
 )
 @click.option(
     "ras",
@@ -31,9 +32,9 @@ _FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them 
     is_flag=False,
     flag_value="",
     metavar="[HOST:PORT]",
-    help="Ask NCCL's own RAS service, of a job without the probe; by default where NCCL_RAS_ADDR says, or here.",
+    help="Ask the RAS service of NCCL about a job without the probe; by default at NCCL_RAS_ADDR or localhost:28028.",
 )
-@job.threshold_options(**job.ASKED)
+@arguments.threshold_options(**arguments.ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -45,21 +46,22 @@ def command(
 ) -> int:
     """Name the rank that hangs or slows a job.
 
-    Looks at a job that runs, or at what a dead one left behind, and prints findings with their evidence, the stacks
-    of suspects, and where all ranks stand. The job must have been started with the probe:
-    torchrun ARGS -m tensorwire.probe train.py. Exit code 0: no finding; 1: nothing to read; 3: a finding.
+    Reads what the probes of a running job write, or what a dead job left behind. Prints each finding with its
+    confidence, its evidence, the stacks of the suspects and what to do; then the status of all ranks. Start the job
+    with the probe: torchrun ARGS -m tensorwire.probe train.py. Exit code 0: no finding; 1: nothing to read; 3: a
+    finding.
 
     \b
     Example:
-      tensorwire diagnose
-      tensorwire diagnose --for 180 --json
+      tensorwire job diagnose
+      tensorwire job diagnose --for 180 --json
     """
     if ras is not None:
         return _ask_ras(ras or None, seconds, as_json=as_json)
-    from ..diagnosis.report import History
+    from ...diagnosis.report import History
     from . import sources
 
-    limits = job.thresholds_of(thresholds)
+    limits = arguments.thresholds_of(thresholds)
     history = History()
     with sources.open_job(directory, analyzer_directory, limits) as (source, path):
         findings: list[Finding] = []
@@ -80,8 +82,8 @@ def command(
 
 def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
     """Two answers of the service, so far apart, show who stands still."""
-    from ..diagnosis.nccl.ras import query_ras
-    from ..diagnosis.nccl.ras_findings import findings_of
+    from ...diagnosis.nccl.ras import query_ras
+    from ...diagnosis.nccl.ras_findings import findings_of
 
     before = query_ras(address)
     time.sleep(seconds)

@@ -7,15 +7,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import output
-from .failures import FINDING
+from .. import output
+from ..failures import FINDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ..diagnosis.model import Finding, Thresholds
-    from ..diagnosis.report import History
+    from ...diagnosis.model import Finding, Thresholds
+    from ...diagnosis.report import History
 
 _MAX_STANDINGS = 12
 
@@ -27,7 +27,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     """What is known now, for JSON."""
-    from ..diagnosis.report import rank_status
+    from ...diagnosis.report import rank_status
 
     last = history.last
     assert last is not None, "nothing was looked at"
@@ -60,9 +60,9 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its evidence, its stacks and what to do."""
-    from ..diagnosis.report.codes import MEANINGS
-    from ..diagnosis.report.rank_status import rank_ranges
-    from ..diagnosis.report.stack import for_reader
+    from ...diagnosis.report.codes import MEANINGS
+    from ...diagnosis.report.rank_status import rank_ranges
+    from ...diagnosis.report.stack import for_reader
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
@@ -82,7 +82,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 def print_standings(history: History) -> None:
     """Where the ranks stand, the most serious places first."""
-    from ..diagnosis.report import rank_status
+    from ...diagnosis.report import rank_status
 
     groups = rank_status.standings(history.places)
     rows = [
@@ -101,7 +101,7 @@ def print_standings(history: History) -> None:
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
     """What was looked at; and where there is no finding, how near it came to one."""
-    from ..diagnosis.report import rank_status
+    from ...diagnosis.report import rank_status
 
     last = history.last
     assert last is not None, "nothing was looked at"

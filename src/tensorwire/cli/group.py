@@ -1,0 +1,55 @@
+"""A group of commands, each in a module of its own that is imported when the command is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class CommandGroup(click.Group):
+    """Each command is the attribute `command` of the module of its name.
+
+    Args:
+        package: where the modules are.
+        modules: their names, in the order in which they are listed.
+    """
+
+    def __init__(self, *, package: str, modules: Sequence[str], **settings: Any) -> None:
+        super().__init__(invoke_without_command=True, **settings)
+        self._package = package
+        self._modules = tuple(modules)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._modules)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._modules:
+            return None
+        command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self._modules and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, self._modules, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self._modules)}."
+            raise click.UsageError(f"No such command {name!r}; {advice}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def print_help(ctx: click.Context) -> None:
+    """What a group does that was called without a command."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), file=sys.stderr)
+        ctx.exit(failures.USAGE)
