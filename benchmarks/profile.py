@@ -1,25 +1,24 @@
-"""Where a coder spends its time, by function: python -m benchmarks.profile [decode|encode]; needs Linux perf.
+"""Where `fast` spends its time, by function: python -m benchmarks.profile; needs perf, and a library with its symbols.
 
-One thread on one core works on a synthetic tensor, from memory, while perf samples it. Functions of the library
-alone are counted, so that what Python and the allocator do drops out.
+One thread on one core works on a synthetic BF16 tensor, from memory, while perf samples it. Functions of the library
+alone are counted, so that what Python and the allocator do drops out. An installed library has no symbols, unless pip
+was given --config-settings=install.strip=false.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment
+from benchmarks import environment, summary
 from benchmarks.timing import pinned
 from tensorwire import _core
 from tensorwire.codec import FrameEncoder, FrameReader, new_buffer
@@ -27,17 +26,19 @@ from tensorwire.codec import FrameEncoder, FrameReader, new_buffer
 LIBRARY = "_tensorwire.so"
 NUMEL = 64 << 20
 SECONDS = 10.0
+DIRECTIONS = ("decode", "encode")
 LEAST_SHARE = 0.01
+RESULTS = environment.ROOT / "benchmarks" / "results"
 
 
-def loop(direction: str, profile: Any) -> None:
+def loop(direction: str) -> None:
     """Work until the time is over."""
     weights = np.random.default_rng(0).normal(0, 0.02, NUMEL).astype(np.float32).astype(ml_dtypes.bfloat16)
     words, frame, out = new_buffer(weights.nbytes), new_buffer(2 * weights.nbytes), new_buffer(weights.nbytes)
     np.frombuffer(words, np.uint8)[:] = weights.view(np.uint8)
 
     def encode() -> bytes:
-        encoder = FrameEncoder("BF16", weights.shape, profile=profile, threads=1)
+        encoder = FrameEncoder("BF16", weights.shape, profile="fast", threads=1)
         encoder.encode(words, frame)
         return encoder.finish()
 
@@ -51,14 +52,14 @@ def loop(direction: str, profile: Any) -> None:
             encode()
 
 
-def sample(direction: str, profile: str) -> dict[str, Any]:
-    """Each function's share of the time that is spent in the library."""
+def sample(direction: str) -> dict[str, float]:
+    """The share of each function that takes its hundredth of the time spent in the library."""
     perf = shutil.which("perf")
     if perf is None:
         raise SystemExit("python -m benchmarks.profile needs perf: install the Debian package linux-perf")
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
         data = str(Path(folder) / "perf.data")
-        work = [sys.executable, "-m", "benchmarks.profile", direction, "--profile", profile, "--loop"]
+        work = [sys.executable, "-m", "benchmarks.profile", "--loop", direction]
         record = [perf, "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", data, *work]
         subprocess.run(record, check=True, env=environment.child())
         report = [perf, "report", "--stdio", "-q", "-i", data, "--sort", "symbol", "--dsos", LIBRARY]
@@ -70,27 +71,29 @@ def sample(direction: str, profile: str) -> dict[str, Any]:
             name = name.split("[.]")[-1].split("  ")[0].strip()  # other columns follow
             name = name.replace("tw::", "").replace("(anonymous namespace)::", "")
             shares[name] = shares.get(name, 0.0) + float(share)
-    total = sum(shares.values())
-    return {name: share / total for name, share in sorted(shares.items(), key=lambda item: -item[1])}
+    if any(name.startswith("0x") for name in shares):
+        raise SystemExit("the library has no symbols; install it with --config-settings=install.strip=false")
+    least = LEAST_SHARE * sum(shares.values())
+    found = sorted(shares.items(), key=lambda item: -item[1])
+    return {name: share / sum(shares.values()) for name, share in found if share >= least}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__.splitlines()[0])
-    parser.add_argument("direction", nargs="?", choices=("decode", "encode"), default="decode")
-    parser.add_argument("--profile", choices=_core.PROFILES, default="fast")
-    parser.add_argument("--json", action="store_true", help="print the shares as JSON")
-    parser.add_argument("--loop", action="store_true", help="only work: what perf samples")
+    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--loop", choices=DIRECTIONS, help="only work: what perf samples")
     options = parser.parse_args()
     if options.loop:
         with pinned(1):
-            loop(options.direction, options.profile)
+            loop(options.loop)
         return
-    shares = sample(options.direction, options.profile)
-    if options.json:
-        print(json.dumps(shares, indent=1))
-        return
-    for name, share in shares.items():
-        if share >= LEAST_SHARE:
+    facts = environment.describe("python -m benchmarks.profile") | {"cpu_target": _core.cpu_target()}
+    results = summary.rounded({"environment": facts} | {direction: sample(direction) for direction in DIRECTIONS})
+    if not options.no_write:
+        (RESULTS / "profile.json").write_text(summary.dumps(results))
+    for direction in DIRECTIONS:
+        print(direction)
+        for name, share in results[direction].items():
             print(f"{share:6.1%}  {name}")
 
 

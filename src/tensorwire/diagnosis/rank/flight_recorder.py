@@ -1,8 +1,8 @@
 """Counts of operations from torch's Flight Recorder, looked at from a thread of the rank.
 
 The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
-enqueued and the last one completed. Those two are cheap to read (10 us). The ring is not (20 us for each of 2000
-entries, with the GIL held), so it is read only where a group has stood still for a while, and once for each standstill.
+enqueued and the last one completed. Those two are cheap to read. The ring is not: reading holds the GIL while it copies
+up to 2000 entries. So it is read only where a group has stood still for a while, and once for each standstill.
 That makes sure of what the two numbers cannot tell: gloo's threads may report completions out of order, and gloo counts
 send and recv among the operations although ranks of a group differ in those.
 """

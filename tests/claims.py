@@ -1,0 +1,145 @@
+"""Every measured figure in prose, made from benchmarks/results; tests/test_claims.py holds the prose against it.
+
+To write a figure into README, a page of docs/, a help text or a docstring: add the words around it to `CLAIMS` below as
+an f-string that takes the figure from the results (tests/support/figures.py has the words for that), run
+`python -m pytest tests/test_claims.py`, and copy what the test expects. Line breaks do not matter. A number that nobody
+measured (a definition, a threshold, a rule of the format) goes into `NOT_MEASURED` with the words around it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.targets import KNOWN_RATIOS
+from tests.support.figures import Row, cycles, epyc, faults, share, span, xeon
+
+if TYPE_CHECKING:
+    from tests.support.figures import Run
+
+BF16, F16, F32, IN_F32 = "minilm-bf16", "minilm-f16", "minilm-f32", "minilm-bf16-in-f32"
+F8 = ("minilm-f8-e4m3", "minilm-f8-e5m2")
+LARGE = "synthetic-bf16"
+DATA = (BF16, F16, F32, IN_F32, *F8, LARGE)
+PCODEC = {BF16: "pcodec 12 int", F16: "pcodec 12 float", F8[0]: "pcodec 12 int", F8[1]: "pcodec 12 int"}
+
+
+def _table_row(name: str, row: Row, form: str = "{} | {} | {}") -> str:
+    return f"{name} | " + form.format(f"{row.ratio:.3f}", f"{row.compress.gbs:.2f}", f"{row.decompress.gbs:.2f}")
+
+
+def _smaller_percent(run: Run) -> list[float]:
+    """By how many percent pcodec's result is smaller than that of `compact`, tensor by tensor."""
+    pairs = [(run(data, peer), run(data, "compact")) for data, peer in PCODEC.items()]
+    return [100 * (1 - ours.ratio_by_tensor / peer.ratio_by_tensor) for peer, ours in pairs]
+
+
+def _decode_of_memcpy(data: str, codec: str = "fast", **setting: bool) -> str:
+    return f"{epyc(data, codec, **setting).decompress.of_memcpy:.2f}"
+
+
+def _two_threads(codec: str) -> list[float]:
+    """How much faster two threads compress than one."""
+    return [epyc(data, codec, threads=2).compress.times_one_thread for data in DATA]
+
+
+RIGHT, RUNS = faults.count()
+
+CLAIMS: dict[str, list[str]] = {
+    "README.md": [
+        "and back at "
+        + span([run(data, "fast").decompress.of_memcpy for run in (epyc, xeon) for data in (BF16, F32, LARGE)])
+        + " of the speed at which memory is copied",
+        f"| memcpy | 1 | {epyc(BF16, 'memcpy').compress.gbs:.2f} | {epyc(BF16, 'memcpy').decompress.gbs:.2f} |",
+        _table_row("**tensorwire `fast`**, checksums verified", epyc(BF16, "fast"), "**{}** | **{}** | **{}**"),
+        _table_row("**tensorwire `compact`**, checksums verified", epyc(BF16, "compact"), "**{}** | {} | **{}**"),
+        _table_row("**tensorwire `enec`**, checksums verified", epyc(BF16, "enec")),
+        _table_row("ZipNN 0.5.4", epyc(BF16, "zipnn")),
+        _table_row("OpenZL 0.3.0, FSE", epyc(BF16, "openzl fse")),
+        _table_row("pcodec 1.1.0, level 12", epyc(BF16, "pcodec 12 int")),
+        _table_row("zstd, level 3", epyc(BF16, "zstandard 3")),
+        f"the order-0 bound of the exponents is {epyc.bound(BF16):.4f}. The same model in FP32: `fast` "
+        f"{epyc(F32, 'fast').ratio:.3f}, ZipNN {epyc(F32, 'zipnn').ratio_by_tensor:.3f}.",
+        f"memcpy reaches {epyc(LARGE, 'memcpy').decompress.gbs:.1f} GB/s and `fast` decodes "
+        f"{epyc(LARGE, 'fast').decompress.gbs:.1f}.",
+        f"a Xeon with AVX-512: {xeon(BF16, 'fast').decompress.gbs:.2f} of {xeon(BF16, 'memcpy').decompress.gbs:.2f} "
+        f"GB/s for `fast`, `compact` {xeon(BF16, 'compact').decompress.gbs:.2f}.",
+        f"within {max(_smaller_percent(epyc) + _smaller_percent(xeon)):.1f} % of it",
+        f"Of {RUNS} runs of real gloo jobs of four ranks, {len({run['case'] for run in faults.runs})} cases with and "
+        f"without faults, {RIGHT} were judged right",
+    ],
+    "docs/performance.md": [
+        f"on which {epyc.targets} targets are met",
+        f"with older code, it was {xeon.targets.split()[0]};",
+        "Decompression: "
+        + span([epyc.target("fast decompress, times ZipNN", data) for data in (BF16, LARGE)], ".1f")
+        + f" times on BF16 (Xeon {xeon.target('fast decompress, times ZipNN', BF16):.1f}); ZipNN, with memory that it "
+        "may reuse, does "
+        + span([epyc(data, "zipnn").decompress.gbs for data in (BF16, F16, LARGE)], ".1f")
+        + f" GB/s here and {xeon(BF16, 'zipnn').decompress.gbs:.1f} there",
+        "Compression: "
+        + span([epyc.target("fast compress, times ZipNN", data) for data in (BF16, F16, *F8, LARGE)], ".1f")
+        + " times on BF16, F16 and F8 (Xeon "
+        + f"{max(xeon.target('fast compress, times ZipNN', data) for data in (BF16, F16, *F8, LARGE)):.1f}), "
+        + span([epyc.target("fast compress, times ZipNN", data) for data in (F32, IN_F32)], ".1f", " and ")
+        + " on F32",
+        f"splitting words, which fetches them, {share('encode', 'split')}; hashing content and blocks "
+        f"{share('encode', 'accumulate')}; counting exponents "
+        f"{share('encode', 'count_values', 'byte_histogram_vector')}; writing tiers "
+        f"{share('encode', 'pack_plane<2u, 0u>', 'pack_field_part')}; choosing {share('encode', 'cascade_choose')}.",
+        "putting words together and writing them around the caches "
+        f"{share('decode', 'weave', 'assemble', 'stream_copy')}, expanding escapes {share('decode', 'expand')}, "
+        f"checking hashes {share('decode', 'accumulate')}, unpacking fields "
+        f"{share('decode', 'unpack_field_part', 'unpack_plane<2u, 0u>')}.",
+        f"BF16 {_decode_of_memcpy(BF16)} of memcpy on MiniLM, but {_decode_of_memcpy(LARGE)} on 548 MiB "
+        f"({_decode_of_memcpy(LARGE, verify=False)} without checksums), where memcpy goes around the caches and "
+        f"reaches {epyc(LARGE, 'memcpy').decompress.gbs:.0f} GB/s. F16 {_decode_of_memcpy(F16)}, F32 "
+        f"{_decode_of_memcpy(F32)}, F8 {span([epyc(data, 'fast').decompress.of_memcpy for data in F8])}.",
+        f"Two threads decode 548 MiB at {epyc(LARGE, 'fast', threads=2).decompress.of_memcpy:.2f} of two-thread memcpy",
+        f"`enec` likewise: {_decode_of_memcpy(LARGE, 'enec')} on 548 MiB, F16 {_decode_of_memcpy(F16, 'enec')}",
+        f"{span([xeon(data, 'fast').decompress.of_memcpy for data in F8])} of memcpy on the Xeon",
+        f"548 MiB {epyc(LARGE, 'fast').compress.of_memcpy:.2f}, F16 {epyc(F16, 'fast').compress.of_memcpy:.2f}, F8 "
+        + span([epyc(data, "fast").compress.of_memcpy for data in F8])
+        + ".",
+        f"`fast` reaches {min(_two_threads('fast')):.1f} to {sorted(_two_threads('fast'))[4]:.2f} on five of seven",
+        f"({epyc(BF16, 'memcpy', threads=2).compress.gbs:.1f} against {epyc(BF16, 'memcpy').compress.gbs:.1f} GB/s)",
+        f"`compact` {span(_two_threads('compact'), '.1f')}, `enec` {min(_two_threads('enec')):.2f} to "
+        f"{max(_two_threads('enec')):.1f}",
+        f"pcodec is {span(_smaller_percent(epyc))} % smaller on BF16, F16 and F8, on both machines, and compresses at "
+        f"{epyc(BF16, 'pcodec 12 int').compress.gbs:.2f} GB/s",
+        f"{epyc(IN_F32, 'compact').ratio_by_tensor:.3f}, not {KNOWN_RATIOS[IN_F32]:.2f}.** "
+        f"{KNOWN_RATIOS[IN_F32]:.2f} was pcodec's figure, rounded; in this run pcodec reaches "
+        f"{epyc(IN_F32, 'pcodec 12 float').ratio_by_tensor:.4f}",
+        f"({epyc.target('compact decompress, times ZipNN', F32):.1f} times ZipNN; Xeon "
+        f"{xeon.target('compact decompress, times ZipNN', F32):.2f})",
+        f"{cycles('entropy', 'F32', 'verify'):.1f} cycles an element where BF16 takes "
+        f"{cycles('entropy', 'BF16', 'verify'):.0f}",
+        f"is {span([epyc.target('compact decompress, times ZipNN', data) for data in DATA], '.1f')} times as fast as "
+        "ZipNN",
+        f"{epyc.file('tensorwire decompress'):.1f} times the time of cp, not 4",
+    ],
+    "docs/diagnosis.md": [
+        f"| lost processes | {faults.row('lost')} |",
+        f"| hangs | {faults.row('hang')} |",
+        f"| slow ranks and links | {faults.row('slow')} |",
+        "| nothing wrong | " + faults.row("none").replace(" |", " without a finding |"),
+    ],
+}
+
+# Definitions, thresholds, versions, and what a program prints: nobody measured them.
+NOT_MEASURED: dict[str, list[str]] = {
+    "docs/benchmarks.md": ["16 x 2048 embeddings", "standard deviation 0.02"],
+    "docs/diagnosis.md": [
+        "looks 20 times a second",
+        "| | right, class and rank | 95 % interval (Wilson) | goal |",
+        "| 95 % |",
+        "that lost 10 % of the packets",
+    ],
+    "docs/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
+    "docs/performance.md": [
+        "**Two threads compressing at 1.7 times one.**",
+        "0.05 % of a tensor of 147,456 elements",
+    ],
+    "src/tensorwire/cli/verdict.py": ['"TW-H1 95% rank'],
+    "src/tensorwire/diagnosis/nccl/ras.py": ["(2.24 and later)"],
+    "src/tensorwire/diagnosis/service/recording.py": ["CPU times to 10 ms"],
+}

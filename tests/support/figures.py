@@ -1,0 +1,127 @@
+"""What benchmarks/results says, in the words that a claim about it needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks import targets
+from benchmarks.diagnosis.faults.cases import BY_NAME
+from benchmarks.diagnosis.faults.results import wilson
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def _load(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one codec in one direction: GB/s, and the medians of its quotients; None for what was not measured."""
+
+    gbs: float
+    of_memcpy: float
+    times_zipnn: float
+    times_one_thread: float
+
+
+class Row:
+    """One codec on one data set."""
+
+    def __init__(self, row: dict[str, Any]) -> None:
+        self._row = row
+        self.ratio: float = row["ratio"]
+        self.ratio_by_tensor: float = row["by_tensor"]["ratio"]
+        self.compress = self._speed("compress")
+        self.decompress = self._speed("decompress")
+
+    def _speed(self, direction: str) -> Speed:
+        figure = self._row[direction]
+        relative = [figure.get(name) for name in ("vs_memcpy", "vs_zipnn", "vs_one_thread")]
+        return Speed(figure["median"], *relative)
+
+
+class Run:
+    """One run of `make bench`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _results(self) -> Any:
+        return _load(self._name)
+
+    def __call__(self, data: str, codec: str, *, threads: int = 1, verify: bool = True) -> Row:
+        """`codec` is fast, compact, enec or a peer's name in the results; `verify` holds for what has checksums."""
+        names = (codec, f"tensorwire {codec}")
+        for row in self._results["rows"]:
+            same = row["dataset"] == data and row["codec"] in names and row["threads"] == threads
+            if same and row["verify"] in (verify, None) and not row.get("forced_cpu"):
+                return Row(row)
+        raise LookupError(f"{self._name} has no row of {codec} on {data} with {threads} threads")
+
+    def bound(self, data: str) -> float:
+        """The order-0 bound, tensor by tensor."""
+        return float(next(facts["bound_by_tensor"] for facts in self._results["datasets"] if facts["name"] == data))
+
+    def target(self, name: str, data: str) -> float:
+        """What was measured for a target: where it compares with a peer, the peer's better way counts."""
+        verdicts = targets.evaluate(self._results)
+        found = next(verdict.measured for verdict in verdicts if (verdict.target, verdict.subject) == (name, data))
+        assert found is not None, f"{name} of {data} was not measured"
+        return found
+
+    @property
+    def targets(self) -> str:
+        """How many were met, as `72 of 116`."""
+        met = [verdict.met for verdict in targets.evaluate(self._results) if verdict.met is not None]
+        return f"{sum(met)} of {len(met)}"
+
+    def file(self, name: str) -> float:
+        """Whole files: how many times the baseline's time it takes."""
+        rows = self._results["files"]["commands"] + self._results["files"]["loading"]
+        return float(next(row["vs_baseline"]["median"] for row in rows if row["name"] == name))
+
+
+class Faults:
+    """The runs of `make faults`."""
+
+    @cached_property
+    def runs(self) -> list[dict[str, Any]]:
+        return list(_load("diagnosis-faults.json")["runs"])
+
+    def count(self, *kinds: str) -> tuple[int, int]:
+        """(right, all) of the cases of these kinds (lost, hang, slow, none); of all cases if none is named."""
+        found = [run for run in self.runs if not kinds or BY_NAME[run["case"]].kind in kinds]
+        return sum(not run["wrong"] for run in found), len(found)
+
+    def row(self, *kinds: str) -> str:
+        """The count, and the 95 % interval of its share."""
+        right, runs = self.count(*kinds)
+        low, high = (f"{100 * share:.1f}".replace("100.0", "100") for share in wilson(right, runs))
+        return f"{right} of {runs} | {low}-{high} %"
+
+
+epyc = Run("codecs.json")
+xeon = Run("xeon-avx512/codecs.json")
+faults = Faults()
+
+
+def cycles(coder: str, dtype: str, what: str = "decode") -> float:
+    rows = _load("cycles.json")["rows"]
+    return float(next(row[what] for row in rows if (row["coder"], row["dtype"]) == (coder, dtype)))
+
+
+def share(direction: str, *functions: str) -> str:
+    """The part of its time that `fast` spends in these functions, in percent."""
+    profile = _load("profile.json")[direction]
+    return f"{100 * sum(profile[function] for function in functions):.0f} %"
+
+
+def span(values: Any, form: str = ".2f", link: str = " to ") -> str:
+    """The least and the greatest, as `0.45 to 0.9`."""
+    return f"{min(values):{form}}{link}{max(values):{form}}"
