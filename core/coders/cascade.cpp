@@ -188,7 +188,7 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
 }
 
 void CascadeDecoder::decode(size_t first, size_t count, uint8_t* out) {
-  plane_kernels.unpack_field_part(width_, field_, n_, first, count, out);
+  plane_kernels.unpack_field_tile(width_, field_, n_, first, count, out);
   used_ += cascade_kernels.expand(static_cast<uint8_t>((1u << width_) - 1), names_, next_ + used_, count, out);
 }
 

@@ -8,7 +8,6 @@
 
 namespace tw {
 
-constexpr unsigned kMaxTiers = 5;
 constexpr unsigned kNumTierShapes = 8;
 // Widths of the coded tiers by variant; 0 where a tier does not exist.
 extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
@@ -38,16 +37,16 @@ size_t cascade_nbytes(const CascadeParams& params);
 // Write cascade_nbytes() bytes. Exponents must be those of the histogram; up to kSlack are read past n.
 void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch);
 
-// Decodes the exponents of a block in order, in parts.
+// Decodes the exponents of a block in order, tile by tile.
 class CascadeDecoder {
  public:
   // All tiers but the first are decoded here. False if a count is not the number of escapes before it, or a raw
   // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most
   // kMaxBlockWords and their widths are consistent.
   bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch);
-  // Exponents [first, first + count) to out, which has kSlack to spare; parts in order, whole runs but for the last.
+  // Exponents [first, first + count) to out, which has kSlack to spare; tiles in order, of whole runs but for the last.
   void decode(size_t first, size_t count, uint8_t* out);
-  // After the last part: were there as many escapes as announced?
+  // After the last tile: were there as many escapes as announced?
   bool finish() const { return used_ == num_escapes_; }
 
  private:

@@ -128,7 +128,7 @@ bool enec_decode(const uint8_t* streams, size_t n, unsigned exponent_bits, const
   const uint8_t* high = scratch->high;
   for (size_t first = 0; first < n; first += kSegment) {
     const size_t count = n - first < kSegment ? n - first : kSegment;
-    planes.unpack_field_part(params.m, streams, n, first, count, out + first);
+    planes.unpack_field_tile(params.m, streams, n, first, count, out + first);
     high += enec_kernels.merge(map, scratch->quads + first / (8 * kQuad), high, count, out + first);
   }
   return true;

@@ -23,18 +23,18 @@ size_t entropy_estimate(const uint32_t histogram[256], size_t n);
 size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
                       EntropyScratch* scratch, const RansKernels& kernels = rans_kernels);
 
-// Decodes a stream in parts. No input makes it read or write out of bounds.
+// Decodes a stream tile by tile. No input makes it read or write out of bounds.
 class EntropyDecoder {
  public:
   // Check table, states and sizes of the stream of n symbols at src; kRansSlack bytes are readable behind the
   // `available` ones. *consumed receives the bytes of the stream. src must outlive the decoding.
   bool open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
             const RansKernels& kernels = rans_kernels);
-  // The next `count` symbols: a multiple of kRansStates but in the last part; n in all. Writes exactly those.
+  // The next `count` symbols: a multiple of kRansStates but in the last tile; n in all. Writes exactly those.
   void decode(uint8_t* out, size_t count);
   // The first `count` symbols of two streams, faster than one after the other; then decode() goes on with each.
   static void decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count);
-  // After the last part: did the stream end as it must?
+  // After the last tile: did the stream end as it must?
   bool finish() const;
 
  private:

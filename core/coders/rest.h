@@ -53,10 +53,9 @@ struct RestDecodeScratch {
 class RestDecoder {
  public:
   // `src` are the streams of the block, kSlack readable beyond `available`, and must outlive the decoding; `params` has
-  // params_nbytes(). Returns nullptr or what is wrong.
+  // rest_params_nbytes(). Returns nullptr or what is wrong.
   const char* open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src, size_t available,
                    const uint8_t* params, RestDecodeScratch* scratch);
-  static size_t params_nbytes(uint8_t mode, unsigned width);
   size_t streams_nbytes() const { return streams_nbytes_; }
   // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment. To
   // be called for one segment after the other.

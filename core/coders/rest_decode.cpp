@@ -11,10 +11,6 @@ constexpr const char* kMisfit = "a slice's value does not fit its bits";
 
 }  // namespace
 
-size_t RestDecoder::params_nbytes(uint8_t mode, unsigned width) {
-  return mode == kVerbatim ? 0 : mode == kTrimmed ? 2 : ceil_div(width, 8);
-}
-
 const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src,
                               size_t available, const uint8_t* params, RestDecodeScratch* scratch) {
   field_ = src;
@@ -55,10 +51,10 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
 }
 
 const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const uint8_t* params) {
-  num_slices_ = static_cast<unsigned>(ceil_div(width_, 8));
+  num_slices_ = static_cast<unsigned>(rest_params_nbytes(kBytes, width_));
   size_t used = 0;
   for (unsigned s = 0; s < num_slices_; ++s) {
-    const unsigned bits = width_ - 8 * s < 8 ? width_ - 8 * s : 8;
+    const unsigned bits = slice_bits(width_, s);
     const size_t left = available - used;
     Slice& slice = slices_[s];
     slice = {params[s], static_cast<uint8_t>(bits), 0, src + used};

@@ -29,7 +29,7 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
   plan.mode = kTrimmed;
   plan.lead = static_cast<uint8_t>(lead);
   plan.trail = static_cast<uint8_t>(trail);
-  plan.params_nbytes = 2;
+  plan.params_nbytes = rest_params_nbytes(kTrimmed, rests.width);
   plan.streams_nbytes = field_nbytes(rests.n, kept(rests.width, lead, trail));
   size_t per_run = num_runs;
   for (size_t r = 0; r < num_runs; ++r) {
@@ -50,12 +50,11 @@ const uint8_t* slice(const Rests& rests, unsigned s, RestScratch* scratch) {
 }
 
 void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
-  const unsigned num_slices = static_cast<unsigned>(ceil_div(rests.width, 8));
   RestPlan plan{};
   plan.mode = kBytes;
-  plan.params_nbytes = num_slices;
-  for (unsigned s = 0; s < num_slices; ++s) {
-    const unsigned bits = rests.width - 8 * s < 8 ? rests.width - 8 * s : 8;
+  plan.params_nbytes = rest_params_nbytes(kBytes, rests.width);
+  for (unsigned s = 0; s < plan.params_nbytes; ++s) {
+    const unsigned bits = slice_bits(rests.width, s);
     uint32_t* histogram = scratch->histograms[s];
     byte_histogram(slice(rests, s, scratch), rests.n, histogram);
     size_t nbytes = field_nbytes(rests.n, bits);
@@ -115,7 +114,7 @@ bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs
   }
   uint8_t* out = dst;
   for (unsigned s = 0; s < plan.params_nbytes; ++s) {
-    const unsigned bits = rests.width - 8 * s < 8 ? rests.width - 8 * s : 8;
+    const unsigned bits = slice_bits(rests.width, s);
     const size_t left = capacity - static_cast<size_t>(out - dst);
     params[s] = plan.slices[s];
     if (plan.slices[s] == kSliceVerbatim) {

@@ -18,6 +18,8 @@ enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
 enum Slice : uint8_t { kSliceVerbatim = 0, kSliceConstant = 1, kSliceEntropy = 2 };
 enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2 };
 
+constexpr size_t kTagNbytes = 1;
+constexpr unsigned kMaxTiers = 5;  // of kind cascade
 constexpr uint8_t kTrailPerRun = 255;
 constexpr uint8_t kEscapeSymbol = 255;
 constexpr unsigned kMaxExtraBits = 3;  // k of kind entropy
@@ -36,6 +38,33 @@ struct BlockSpec {
   const Dtype* dtype;
   uint8_t profile;
 };
+
+// Bytes of the parameters of a kind.
+static inline constexpr size_t kind_params_nbytes(uint8_t kind, const Dtype& dtype) {
+  switch (kind) {
+    case kConstant:
+      return dtype.word_nbytes;
+    case kEnec:
+    case kEntropy:
+      return 4;
+    case kCascade:
+      return 3 + 2 * kMaxTiers;
+    case kZeroGroups:
+      return 6;
+    default:
+      return 0;
+  }
+}
+
+// Bytes of the parameters of a coding of rests of `width` bits.
+static inline constexpr size_t rest_params_nbytes(uint8_t rest, unsigned width) {
+  return rest == kVerbatim ? 0 : rest == kTrimmed ? 2 : ceil_div(width, 8);
+}
+
+// Bits of slice s of rests of `width` bits.
+static inline constexpr unsigned slice_bits(unsigned width, unsigned s) {
+  return width - 8 * s < 8 ? width - 8 * s : 8;
+}
 
 static inline size_t stored_nbytes(const Dtype& dtype, size_t n) { return ceil_to(n * dtype.word_nbytes, kBlockAlign); }
 

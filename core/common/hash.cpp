@@ -65,11 +65,11 @@ void Hasher::accumulate(const uint8_t* data, size_t num_stripes) {
 void Hasher::update(const uint8_t* data, size_t nbytes) {
   if (nbytes == 0) return;
   if (buffered_ != 0) {
-    const size_t part = std::min(kHashPad - buffered_, nbytes);
-    std::memcpy(buffer_ + buffered_, data, part);
-    buffered_ += part;
-    data += part;
-    nbytes -= part;
+    const size_t more = std::min(kHashPad - buffered_, nbytes);
+    std::memcpy(buffer_ + buffered_, data, more);
+    buffered_ += more;
+    data += more;
+    nbytes -= more;
     if (nbytes == 0) return;
     accumulate(buffer_, kHashPad / kHashStripe);
   }

@@ -22,7 +22,7 @@ struct HashKernels {
 
 extern const HashKernels& hash_kernels;
 
-// H of what is fed to it in parts of any size.
+// H of what is fed to it, however much at a time.
 class Hasher {
  public:
   explicit Hasher(const HashKernels& kernels = hash_kernels);

@@ -52,8 +52,8 @@ struct Exponents {
 };
 
 // The words of a segment whose symbol is the escape.
-const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols, const uint8_t* rests,
-                         size_t count, uint8_t* words) {
+const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols,
+                         const uint8_t* sign_mantissas, size_t count, uint8_t* words) {
   const uint8_t none = 0;
   const uint8_t* const end = symbols + count;
   const auto find = [&](const uint8_t* from) {
@@ -63,13 +63,13 @@ const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t
     const size_t i = static_cast<size_t>(at - symbols);
     uint16_t x = 0;
     if (!exponents.next_escape(dtype, &x)) return "num_escapes is not the number of escapes";
-    word_kernels.assemble(dtype, &none, x, exponents.params.k, rests + i * rest_nbytes(dtype, true), 1,
+    word_kernels.assemble(dtype, &none, x, exponents.params.k, sign_mantissas + i * dtype.sign_mantissa_nbytes, 1,
                           words + i * dtype.word_nbytes);
   }
   return nullptr;
 }
 
-// Weave exponents and rests into words.
+// Weave exponents and sign_mantissas into words.
 const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output, DecodeScratch* scratch) {
   const WordKernels& kernels = word_kernels;
   const Dtype& dtype = coded.dtype();
@@ -82,12 +82,12 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
     if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "an exponent wider than the dtype's";
-    const uint8_t* rests = coded.rest.segment(first, count);
+    const uint8_t* sign_mantissas = coded.rest.segment(first, count);
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream ? scratch->words : words;
-    kernels.assemble(dtype, symbols, exponents.params.base, exponents.params.k, rests, count, target);
+    kernels.assemble(dtype, symbols, exponents.params.base, exponents.params.k, sign_mantissas, count, target);
     if (entropy) {
-      const char* wrong = mend_escapes(dtype, exponents, symbols, rests, count, target);
+      const char* wrong = mend_escapes(dtype, exponents, symbols, sign_mantissas, count, target);
       if (wrong != nullptr) return wrong;
     }
     if (output.stream) kernels.stream_copy(words, scratch->words, count * dtype.word_nbytes);

@@ -9,8 +9,6 @@
 namespace tw {
 namespace {
 
-// Descriptor parameters of the kinds, in bytes; the tag comes on top.
-constexpr size_t kEnecParams = 4, kCascadeParams = 3 + 2 * kMaxTiers, kZeroGroupsParams = 6, kTagNbytes = 1;
 // Zero groups are tried when more than one word in kZeroShare is zero.
 constexpr size_t kZeroShare = 16;
 
@@ -23,6 +21,11 @@ struct Block {
   EncodeScratch* scratch;
 
   const Dtype& dtype() const { return *spec.dtype; }
+  // Of a block that has no rest.
+  size_t descriptor_nbytes(Kind kind) const { return kind_params_nbytes(kind, dtype()) + kTagNbytes; }
+  size_t descriptor_nbytes(Kind kind, const RestPlan& plan) const {
+    return plan.params_nbytes + descriptor_nbytes(kind);
+  }
 };
 
 // Put the descriptor at the end of the block, zeros before it. Returns the block's length, 0 if that is no gain.
@@ -75,18 +78,18 @@ size_t encode_plain(const Block& block) {
   const Rests rests = {block.words, block.n, nbytes, 8 * nbytes};
   word_kernels.or_runs(nbytes, block.words, block.n, scratch.runs);
   const RestPlan plan = plan_rests(rests, scratch.runs, block.spec.profile == kProfileCompact, false, &scratch.rest);
-  if (plan.streams_nbytes + plan.params_nbytes + kTagNbytes >= block.stored) return 0;
+  if (plan.streams_nbytes + block.descriptor_nbytes(kPlain, plan) >= block.stored) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   push(&written, Tag{kPlain, plan.mode, 0}.byte(), 1);
   return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
-// Exponents, rests and runs, all to scratch.
+// Exponents, sign_mantissas and their runs, all to scratch. The latter are the rests.
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.rests, scratch.runs);
-  return {scratch.rests, block.n, rest_nbytes(block.dtype(), true), block.dtype().mantissa_bits + 1u};
+  word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.sign_mantissas, scratch.runs);
+  return {scratch.sign_mantissas, block.n, block.dtype().sign_mantissa_nbytes, block.dtype().mantissa_bits + 1u};
 }
 
 // The exponents' histogram as well.
@@ -107,8 +110,7 @@ size_t encode_enec(const Block& block) {
     return 0;
   }
   const RestPlan plan = plan_rests(rests, scratch.runs, false, true, &scratch.rest);
-  if (plan.streams_nbytes + nbytes + plan.params_nbytes + kEnecParams + kTagNbytes > block.stored - kBlockAlign)
-    return 0;
+  if (plan.streams_nbytes + nbytes + block.descriptor_nbytes(kEnec, plan) > block.stored - kBlockAlign) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   enec_encode(scratch.exponents, block.n, params, block.dst + written.streams, &scratch.enec);
@@ -125,8 +127,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const CascadeParams
   const size_t nbytes = cascade_nbytes(params);
   const bool allow_bytes = block.spec.profile == kProfileCompact;
   const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, true, &scratch.rest);
-  if (plan.streams_nbytes + nbytes + plan.params_nbytes + kCascadeParams + kTagNbytes > block.stored - kBlockAlign)
-    return 0;
+  if (plan.streams_nbytes + nbytes + block.descriptor_nbytes(kCascade, plan) > block.stored - kBlockAlign) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
@@ -203,7 +204,7 @@ EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   const Dtype& dtype = block.dtype();
   const unsigned max_k = dtype.mantissa_bits < kMaxExtraBits ? dtype.mantissa_bits : kMaxExtraBits;
   uint32_t* wide = scratch.wide_histogram;
-  wide_histogram(dtype, scratch.exponents, scratch.rests, block.n, wide);
+  wide_histogram(dtype, scratch.exponents, scratch.sign_mantissas, block.n, wide);
   EntropyPlan best{};
   best.nbytes = SIZE_MAX;
   for (unsigned k = max_k + 1; k-- > 0;) {
@@ -251,21 +252,21 @@ SymbolRange most_symbols(const EntropyPlan& plan) {
 
 // Symbols that are not in the table become the escape; their x are collected in order.
 void collect_escapes(const Block& block, const EntropyPlan& plan) {
-  constexpr size_t kPortion = 32;  // mostly without any
+  constexpr size_t kTile = 32;  // mostly without any
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
-  const unsigned nbytes = rest_nbytes(dtype, true), low = dtype.mantissa_bits - plan.k;
+  const unsigned nbytes = dtype.sign_mantissa_nbytes, low = dtype.mantissa_bits - plan.k;
   const SymbolRange range = most_symbols(plan);
   uint16_t* escapes = scratch.escapes;
-  for (size_t start = 0; start < block.n; start += kPortion) {
-    const bool whole = block.n - start >= kPortion;
-    if (whole && range.holds(scratch.symbols + start, kPortion)) continue;
-    for (size_t i = start; i < (whole ? start + kPortion : block.n); ++i) {
+  for (size_t start = 0; start < block.n; start += kTile) {
+    const bool whole = block.n - start >= kTile;
+    if (whole && range.holds(scratch.symbols + start, kTile)) continue;
+    for (size_t i = start; i < (whole ? start + kTile : block.n); ++i) {
       const uint8_t symbol = scratch.symbols[i];
       if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
-      uint32_t rest = 0;
-      std::memcpy(&rest, scratch.rests + i * nbytes, nbytes);
-      const uint32_t top = rest >> low & ((1u << plan.k) - 1);
+      uint32_t sign_mantissa = 0;
+      std::memcpy(&sign_mantissa, scratch.sign_mantissas + i * nbytes, nbytes);
+      const uint32_t top = sign_mantissa >> low & ((1u << plan.k) - 1);
       *escapes++ = static_cast<uint16_t>(uint32_t{scratch.exponents[i]} << plan.k | top);
       scratch.symbols[i] = kEscapeSymbol;
     }
@@ -284,11 +285,11 @@ size_t encode_entropy(const Block& block) {
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
   const WordKernels& kernels = word_kernels;
-  kernels.join(dtype, scratch.exponents, scratch.rests, block.n, plan.k, plan.base, scratch.symbols);
+  kernels.join(dtype, scratch.exponents, scratch.sign_mantissas, block.n, plan.k, plan.base, scratch.symbols);
   if (plan.num_escapes != 0) collect_escapes(block, plan);
-  kernels.narrow(dtype, scratch.rests, block.n, plan.k);
+  kernels.narrow(dtype, scratch.sign_mantissas, block.n, plan.k);
   rests.width -= plan.k;
-  kernels.or_runs(rests.nbytes, scratch.rests, block.n, scratch.runs);
+  kernels.or_runs(rests.nbytes, scratch.sign_mantissas, block.n, scratch.runs);
   const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, true, &scratch.rest);
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
@@ -376,7 +377,7 @@ size_t encode_zero_groups(const Block& block, size_t length) {
   if (inner_nbytes == 0) inner_nbytes = store_block(inner);
   const size_t streams = inner_nbytes + mask_nbytes;
   const size_t limit = length == 0 ? block.stored : length;
-  if (ceil_to(streams + kZeroGroupsParams + kTagNbytes, kBlockAlign) >= limit) return length;
+  if (ceil_to(streams + block.descriptor_nbytes(kZeroGroups), kBlockAlign) >= limit) return length;
   std::memcpy(block.dst, scratch.inner, inner_nbytes);
   plane_kernels.pack_field(1, scratch.flags, groups, block.dst + inner_nbytes);
   Written written{};

@@ -15,7 +15,7 @@ namespace tw {
 struct EncodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
-  alignas(64) uint8_t rests[kMaxBlockWords * sizeof(uint32_t) + kSlack];
+  alignas(64) uint8_t sign_mantissas[kMaxBlockWords * sizeof(uint32_t) + kSlack];
   uint16_t escapes[kMaxBlockWords];
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
   uint32_t histogram[256];

@@ -15,15 +15,15 @@ namespace {
 
 constexpr uint32_t kDefaultBlockLog2[] = {15, 15, 18};  // by profile
 // Content that one thread takes at a time, if a block is not more: whole blocks and whole leaves either way.
-constexpr uint64_t kPieceNbytes = 524288, kMaxPieceNbytes = TW_STREAM_NBYTES;
+constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = TW_STREAM_NBYTES;
 
-struct PieceScratch {
+struct TileScratch {
   EncodeScratch block;
-  alignas(64) uint8_t blocks[kMaxPieceNbytes];
+  alignas(64) uint8_t blocks[kMaxTileNbytes];
 };
 
-// The part of a frame that a call encodes.
-struct Part {
+// The content that a call encodes.
+struct Chunk {
   const tw_frame& frame;
   const uint8_t* src;
   uint64_t nbytes;
@@ -32,65 +32,65 @@ struct Part {
   uint8_t* leaves;
 
   uint64_t block_nbytes() const { return uint64_t{frame.block_words} * frame.word_nbytes; }
-  uint64_t piece_nbytes() const { return std::max(kPieceNbytes, block_nbytes()); }
+  uint64_t tile_nbytes() const { return std::max(kTileNbytes, block_nbytes()); }
 };
 
-// Blocks of one piece to dst; entries of the index get offsets from the piece's start. Returns their size.
-uint64_t encode_piece(const Part& part, uint64_t piece, uint8_t* dst, EncodeScratch* scratch) {
-  const tw_frame& frame = part.frame;
+// Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.
+uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScratch* scratch) {
+  const tw_frame& frame = chunk.frame;
   const BlockSpec spec = spec_of(frame);
-  const uint64_t start = piece * part.piece_nbytes();
-  const uint64_t nbytes = std::min(part.piece_nbytes(), part.nbytes - start);
-  const uint64_t first_byte = part.first_byte + start;
-  const uint64_t block_nbytes = part.block_nbytes();
+  const uint64_t start = tile * chunk.tile_nbytes();
+  const uint64_t nbytes = std::min(chunk.tile_nbytes(), chunk.nbytes - start);
+  const uint64_t first_byte = chunk.first_byte + start;
+  const uint64_t block_nbytes = chunk.block_nbytes();
   const uint64_t leaves_per_block = std::max<uint64_t>(1, block_nbytes / TW_LEAF_NBYTES);
   uint64_t size = 0, hashed = 0;
   for (uint64_t done = 0; done < nbytes; done += block_nbytes) {
     // A leaf is hashed while its words are on their way into the cache.
     if (done == hashed) {
       const uint64_t more = std::min(leaves_per_block * TW_LEAF_NBYTES, nbytes - hashed);
-      hash_leaves(part.src + start + hashed, more, part.leaves + (first_byte + hashed) / TW_LEAF_NBYTES * 16);
+      hash_leaves(chunk.src + start + hashed, more, chunk.leaves + (first_byte + hashed) / TW_LEAF_NBYTES * 16);
       hashed += more;
     }
     const uint64_t block = (first_byte + done) / block_nbytes;
     uint8_t* out = dst + size;
-    const size_t length = encode_block(spec, part.src + start + done, num_block_words(frame, block), out, scratch);
+    const size_t length = encode_block(spec, chunk.src + start + done, num_block_words(frame, block), out, scratch);
     const IndexEntry entry = {static_cast<uint32_t>(size / kBlockAlign),
                               static_cast<uint32_t>(hash128(out, length).low)};
-    store(part.index + block * sizeof entry, entry);
+    store(chunk.index + block * sizeof entry, entry);
     size += length;
   }
   return size;
 }
 
-// Turn the piece's offsets into the frame's.
-void shift_index(const Part& part, uint64_t piece, uint64_t offset) {
-  const uint64_t block_nbytes = part.block_nbytes();
-  const uint64_t start = piece * part.piece_nbytes();
-  const uint64_t nbytes = std::min(part.piece_nbytes(), part.nbytes - start);
-  const uint64_t first = (part.first_byte + start) / block_nbytes;
+// Turn the tile's offsets into the frame's.
+void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
+  const uint64_t block_nbytes = chunk.block_nbytes();
+  const uint64_t start = tile * chunk.tile_nbytes();
+  const uint64_t nbytes = std::min(chunk.tile_nbytes(), chunk.nbytes - start);
+  const uint64_t first = (chunk.first_byte + start) / block_nbytes;
   for (uint64_t block = first; block < first + ceil_div(nbytes, block_nbytes); ++block) {
-    IndexEntry entry = load<IndexEntry>(part.index + block * sizeof(IndexEntry));
+    IndexEntry entry = load<IndexEntry>(chunk.index + block * sizeof(IndexEntry));
     entry.offset += static_cast<uint32_t>(offset / kBlockAlign);
-    store(part.index + block * sizeof entry, entry);
+    store(chunk.index + block * sizeof entry, entry);
   }
 }
 
-// Pieces are encoded in any order and written one behind the other: each waits to learn where the one before it ends.
-int encode_part(const Part& part, uint64_t data_offset, uint8_t* dst, uint64_t* written, uint32_t threads,
-                tw_error* error) {
-  const uint64_t num_pieces = ceil_div(part.nbytes, part.piece_nbytes());
+// Tiles are encoded in any order and written one behind the other: each waits to learn where the one before it ends.
+int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_t* written, uint32_t threads,
+                 tw_error* error) {
+  const uint64_t num_tiles = ceil_div(chunk.nbytes, chunk.tile_nbytes());
   std::atomic<uint64_t> turn{0};
-  uint64_t end = 0;  // of the pieces before `turn`
-  const bool alone = threads == 1 || num_pieces == 1;
-  const bool ran = run_pieces<PieceScratch>(num_pieces, threads, [&](PieceScratch& scratch, uint64_t piece) {
+  uint64_t end = 0;  // of the tiles before `turn`
+  const bool alone = threads == 1 || num_tiles == 1;
+  const bool ran = run_tiles<TileScratch>(num_tiles, threads, [&](TileScratch& scratch, uint64_t tile) {
     uint8_t* out = alone ? dst + end : scratch.blocks;
-    const uint64_t size = encode_piece(part, piece, out, &scratch.block);
-    while (turn.load(std::memory_order_acquire) != piece) std::this_thread::yield();
+    const uint64_t size = encode_tile(chunk, tile, out, &scratch.block);
+    while (turn.load(std::memory_order_acquire) != tile) std::this_thread::yield();
     const uint64_t start = end;
     end += size;
-    turn.store(piece + 1, std::memory_order_release);
-    shift_index(part, piece, data_offset + start);
+    turn.store(tile + 1, std::memory_order_release);
+    shift_index(chunk, tile, data_offset + start);
     if (!alone) std::memcpy(dst + start, scratch.blocks, size);
     return true;
   });
@@ -131,8 +131,8 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
   if (ndim != 0) std::memcpy(frame->shape, shape, 8 * size_t{ndim});
   frame->profile = profile;
   frame->block_words = 1u << block_log2;
-  const int status = complete_frame(frame, error);
-  return status == TW_CORRUPT ? TW_INVALID_ARGUMENT : status;
+  if (check_bits(*frame, error) != TW_OK) return TW_INVALID_ARGUMENT;
+  return complete_frame(frame, error);
 }
 
 uint64_t tw_data_bound(const tw_frame*, uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
@@ -146,20 +146,27 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
                      uint32_t threads, tw_error* error) {
   *written = 0;
   const uint64_t total = frame->uncompressed_nbytes;
-  if (first_byte > total || src_nbytes > total - first_byte || first_byte % TW_STREAM_NBYTES != 0 ||
-      (src_nbytes % TW_STREAM_NBYTES != 0 && first_byte + src_nbytes != total) || data_offset % kBlockAlign != 0) {
+  const bool inside = first_byte <= total && src_nbytes <= total - first_byte;
+  if (!inside || first_byte % TW_STREAM_NBYTES != 0 ||
+      (src_nbytes % TW_STREAM_NBYTES != 0 && src_nbytes != total - first_byte)) {
+    return fail(
+        error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+        "expected a chunk of a multiple of %u bytes, or the last one, at such a multiple of %llu bytes of content; "
+        "got %llu bytes at byte %llu",
+        TW_STREAM_NBYTES, as_ull(total), as_ull(src_nbytes), as_ull(first_byte));
+  }
+  if (data_offset % kBlockAlign != 0) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "a part of a tensor must begin and end at steps of TW_STREAM_NBYTES");
+                "expected a data offset that is a multiple of %zu, got %llu", kBlockAlign, as_ull(data_offset));
   }
   if (dst_nbytes < tw_data_bound(frame, src_nbytes)) {
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                static_cast<unsigned long long>(tw_data_bound(frame, src_nbytes)),
-                static_cast<unsigned long long>(dst_nbytes));
+                as_ull(tw_data_bound(frame, src_nbytes)), as_ull(dst_nbytes));
   }
   if (src_nbytes == 0) return TW_OK;
-  const Part part = {*frame,     static_cast<const uint8_t*>(src), src_nbytes,
-                     first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves)};
-  return encode_part(part, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
+  const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), src_nbytes,
+                       first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves)};
+  return encode_chunk(chunk, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
 }
 
 int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
@@ -194,12 +201,11 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst
                 tw_error* error) {
   if (src_nbytes != frame->uncompressed_nbytes) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtUncompressed, "expected %llu bytes of content, got %llu",
-                static_cast<unsigned long long>(frame->uncompressed_nbytes),
-                static_cast<unsigned long long>(src_nbytes));
+                as_ull(frame->uncompressed_nbytes), as_ull(src_nbytes));
   }
   if (dst_nbytes < tw_frame_bound(frame)) {
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                static_cast<unsigned long long>(tw_frame_bound(frame)), static_cast<unsigned long long>(dst_nbytes));
+                as_ull(tw_frame_bound(frame)), as_ull(dst_nbytes));
   }
   std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16 + 1]);
   if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");

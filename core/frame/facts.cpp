@@ -1,4 +1,4 @@
-// The parts of the C ABI that neither encode nor decode.
+// The functions of the C ABI that neither encode nor decode.
 #include <memory>
 #include <new>
 
@@ -21,7 +21,7 @@ const char* tw_cpu_target(void) { return target_name(cpu_target()); }
 
 void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint32_t threads) {
   struct None {};
-  const bool ran = run_pieces<None>(ceil_div(nbytes, TW_LEAF_NBYTES), threads, [&](None&, uint64_t leaf) {
+  const bool ran = run_tiles<None>(ceil_div(nbytes, TW_LEAF_NBYTES), threads, [&](None&, uint64_t leaf) {
     const uint64_t start = leaf * TW_LEAF_NBYTES;
     hash_leaves(static_cast<const uint8_t*>(src) + start,
                 nbytes - start < TW_LEAF_NBYTES ? nbytes - start : TW_LEAF_NBYTES,
@@ -40,13 +40,13 @@ int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, u
   const Dtype& row = find_dtype(dtype);
   if (row.exponent_bits == 0 || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
   constexpr size_t kWords = kSegment;
-  uint8_t exponents[kWords], rests[kWords * sizeof(uint32_t)];
+  uint8_t exponents[kWords], sign_mantissas[kWords * sizeof(uint32_t)];
   uint64_t runs[kWords / 256];
   uint32_t histogram[256];
   const uint8_t* words = static_cast<const uint8_t*>(src);
   for (uint64_t left = nbytes / row.word_nbytes; left != 0;) {
     const size_t n = left < kWords ? left : kWords;
-    word_kernels.split(row, words, n, exponents, rests, runs);
+    word_kernels.split(row, words, n, exponents, sign_mantissas, runs);
     histogram_kernels.bytes(exponents, n, histogram);
     for (unsigned x = 0; x < 256; ++x) counts[x] += histogram[x];
     words += n * row.word_nbytes;

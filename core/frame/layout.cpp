@@ -6,7 +6,7 @@ namespace tw {
 
 bool valid_dtype_name(const char* name) {
   const size_t length = std::strlen(name);
-  if (length < 1 || length > 16) return false;
+  if (length < 1 || length > kMaxDtypeName) return false;
   for (size_t i = 0; i < length; ++i) {
     const char c = name[i];
     if (!((c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_')) return false;
@@ -14,30 +14,41 @@ bool valid_dtype_name(const char* name) {
   return true;
 }
 
+int check_bits(const tw_frame& frame, tw_error* error) {
+  const Dtype& dtype = find_dtype(frame.dtype);
+  if (&dtype == &kOpaque) {
+    if (frame.bits >= 1 && frame.bits <= kMaxBits) return TW_OK;
+    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected 1 to %u bits per element, got %u", kMaxBits,
+                frame.bits);
+  }
+  if (frame.bits == dtype.bits) return TW_OK;
+  return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected %u bits per element for dtype %s, got %u", dtype.bits,
+              dtype.name, frame.bits);
+}
+
 int complete_frame(tw_frame* frame, tw_error* error) {
-  const Dtype& dtype = find_dtype(frame->dtype);
-  const bool known = &dtype != &kOpaque;
-  if (frame->bits < 1 || frame->bits > 1024 || (known && frame->bits != dtype.bits)) {
-    return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected %s bits per element for dtype %s, got %u",
-                known ? "the dtype's" : "1 to 1024", frame->dtype, frame->bits);
-  }
-  unsigned __int128 bits = frame->bits;
-  uint64_t numel = 1;
-  bool overflow = false, empty = false;
+  using Wide = unsigned __int128;
+  const Wide most = Wide{kMaxUncompressed} * 8;
+  Wide bits = frame->bits;
+  bool beyond = false;
   for (uint32_t d = 0; d < frame->ndim; ++d) {
-    empty |= frame->shape[d] == 0;
-    overflow |= __builtin_mul_overflow(numel, frame->shape[d], &numel);
+    const uint64_t size = frame->shape[d];
+    if (size == 0) {  // whatever the other sizes are
+      bits = 0, beyond = false;
+      break;
+    }
+    if (bits > most / size) beyond = true;
+    if (!beyond) bits *= size;
   }
-  if (empty) numel = 0, overflow = false;
-  bits *= numel;
-  if (overflow || bits > static_cast<unsigned __int128>(kMaxUncompressed) * 8) {
-    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtShape, "the shape's size exceeds 2^62 bytes");
+  if (beyond) {
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtShape, "expected a shape of at most 2^62 bytes, got more");
   }
+  const Dtype& dtype = find_dtype(frame->dtype);
   frame->uncompressed_nbytes = static_cast<uint64_t>((bits + 7) / 8);
   frame->word_nbytes = dtype.word_nbytes;
-  frame->num_words = known ? numel : frame->uncompressed_nbytes;
+  frame->num_words = frame->uncompressed_nbytes / dtype.word_nbytes;
   frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
-  frame->header_nbytes = ceil_to(index_offset(*frame) + 8 * frame->num_blocks, kFrameAlign);
+  frame->header_nbytes = header_nbytes(*frame);
   return TW_OK;
 }
 

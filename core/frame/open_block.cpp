@@ -29,39 +29,23 @@ bool allowed(const BlockSpec& spec, const Tag& tag) {
   }
 }
 
-size_t params_nbytes(const BlockSpec& spec, uint8_t kind) {
-  switch (kind) {
-    case kConstant:
-      return spec.dtype->word_nbytes;
-    case kEnec:
-    case kEntropy:
-      return 4;
-    case kCascade:
-      return 3 + 2 * kMaxTiers;
-    case kZeroGroups:
-      return 6;
-    default:
-      return 0;
-  }
-}
-
 }  // namespace
 
 const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
   coded->tag = Tag::from(coded->block[length - 1]);
   if (!allowed(coded->spec, coded->tag)) return "a kind of block that this profile and dtype do not have";
-  size_t descriptor = 1 + params_nbytes(coded->spec, coded->tag.kind);
   const Dtype& dtype = coded->dtype();
+  const size_t descriptor = kind_params_nbytes(coded->tag.kind, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
   const bool split = coded->tag.kind != kPlain;
   coded->rest_width = split ? dtype.mantissa_bits + 1u - k : 8u * dtype.word_nbytes;
-  const size_t rest_params = coded->has_rest() ? RestDecoder::params_nbytes(coded->tag.rest, coded->rest_width) : 0;
+  const size_t rest_params = coded->has_rest() ? rest_params_nbytes(coded->tag.rest, coded->rest_width) : 0;
   if (descriptor + rest_params > length) return "the descriptor exceeds the block";
   coded->params = coded->block + length - descriptor;
   coded->available = length - descriptor - rest_params;
   if (!coded->has_rest()) return nullptr;
-  return coded->rest.open(coded->tag.rest, rest_nbytes(dtype, split), coded->rest_width, coded->n, coded->block,
-                          coded->available, coded->params - rest_params, scratch);
+  return coded->rest.open(coded->tag.rest, split ? dtype.sign_mantissa_nbytes : dtype.word_nbytes, coded->rest_width,
+                          coded->n, coded->block, coded->available, coded->params - rest_params, scratch);
 }
 
 const char* check_padding(const Coded& coded, size_t streams) {

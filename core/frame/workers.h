@@ -1,4 +1,4 @@
-// Short-lived threads over a range of numbered pieces of work.
+// Short-lived threads over numbered tiles of work.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace tw {
 
-// Runs `work(scratch, piece)` for pieces 0 .. num_pieces - 1 on up to `threads` threads, the caller's among them, each
-// with a Scratch of its own; pieces are handed out in order. work returns false to stop everybody. No thread outlives
+// Runs `work(scratch, tile)` for tiles 0 .. num_tiles - 1 on up to `threads` threads, the caller's among them, each
+// with a Scratch of its own; tiles are handed out in order. work returns false to stop everybody. No thread outlives
 // the call. Returns false if there is not even one scratch; fewer threads than asked for are no failure.
 template <class Scratch, class Work>
-bool run_pieces(uint64_t num_pieces, uint32_t threads, Work&& work) {
+bool run_tiles(uint64_t num_tiles, uint32_t threads, Work&& work) {
   std::atomic<uint64_t> next{0};
   std::atomic<bool> stop{false};
   auto loop = [&](Scratch* scratch) {
     while (!stop.load(std::memory_order_relaxed)) {
-      const uint64_t piece = next.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= num_pieces) return;
-      if (!work(*scratch, piece)) stop.store(true, std::memory_order_relaxed);
+      const uint64_t tile = next.fetch_add(1, std::memory_order_relaxed);
+      if (tile >= num_tiles) return;
+      if (!work(*scratch, tile)) stop.store(true, std::memory_order_relaxed);
     }
   };
   std::unique_ptr<Scratch> own(new (std::nothrow) Scratch);
   if (own == nullptr) return false;
   std::vector<std::unique_ptr<Scratch>> scratches;
   std::vector<std::thread> workers;
-  const uint64_t wanted = threads < num_pieces ? threads : num_pieces;
+  const uint64_t wanted = threads < num_tiles ? threads : num_tiles;
   try {
     for (uint64_t t = 1; t < wanted; ++t) {
       // Kept before its thread starts: whatever fails then, nobody takes it away.

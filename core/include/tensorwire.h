@@ -21,7 +21,7 @@ extern "C" {
 
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128
-#define TW_LEAF_NBYTES 131072u    /* piece of content under one leaf hash */
+#define TW_LEAF_NBYTES 131072u    /* content under one leaf hash */
 #define TW_STREAM_NBYTES 2097152u /* streams of content are cut at multiples of this: whole blocks and whole leaves */
 
 typedef enum tw_status {
@@ -85,10 +85,10 @@ TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes,
                        uint32_t threads, tw_error* error);
 
-/* A part of a frame: content bytes [first_byte, first_byte + src_nbytes). first_byte is a multiple of TW_STREAM_NBYTES,
+/* A chunk of content: bytes [first_byte, first_byte + src_nbytes). first_byte is a multiple of TW_STREAM_NBYTES,
  * src_nbytes too unless it reaches the end. The blocks go to dst, one behind the other, and `*written` is their size.
  * `data_offset` is the size of all blocks before. `index` (8 * num_blocks bytes) and `leaves` (16 bytes per
- * TW_LEAF_NBYTES of content) are those of the whole frame; the call fills the part that is its own. */
+ * TW_LEAF_NBYTES of content) are those of the whole frame; the call fills in what belongs to the chunk. */
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
                             uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index,
                             void* leaves, uint32_t threads, tw_error* error);
@@ -102,8 +102,7 @@ TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* i
 /* Check header and index, which must lie whole in src. If src is too short: TW_TRUNCATED; and once
  * TW_FIXED_HEADER_NBYTES are there and plausible, frame->header_nbytes says how much is needed (else it is 0). */
 TW_API int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_error* error);
-/* The part [*data_start, *data_stop) of the blocks, counted from the first block, that content bytes [start, stop)
- * need. */
+/* The bytes [*data_start, *data_stop), counted from the first block, that content bytes [start, stop) need. */
 TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop,
                           uint64_t* data_start, uint64_t* data_stop, tw_error* error);
 /* Decode content bytes [start, stop) into dst. `header` is what tw_decode_header accepted, `data` holds the blocks'

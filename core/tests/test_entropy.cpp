@@ -177,12 +177,12 @@ struct Decoded {
   Bytes symbols;
 };
 
-Decoded decode(const Stream& stream, size_t n, size_t part, const RansKernels& kernels) {
+Decoded decode(const Stream& stream, size_t n, size_t tile, const RansKernels& kernels) {
   static const std::unique_ptr<EntropyDecoder> decoder(new EntropyDecoder);
   Decoded result{false, false, 0, Bytes(n)};  // of exactly n bytes, so that one more is noticed
   result.opened = decoder->open(stream.bytes.data(), stream.nbytes, n, &result.consumed, kernels);
   if (!result.opened) return result;
-  for (size_t i = 0; i < n; i += part) decoder->decode(result.symbols.data() + i, std::min(part, n - i));
+  for (size_t i = 0; i < n; i += tile) decoder->decode(result.symbols.data() + i, std::min(tile, n - i));
   result.finished = decoder->finish();
   return result;
 }
@@ -207,9 +207,9 @@ void test_round_trip(const Bytes& symbols) {
   Bytes more = coded.stream;
   more.insert(more.end(), 100, 0xff);
   for (const RansKernels* kernels : targets()) {
-    for (size_t part : {size_t{32}, size_t{4096}, symbols.size()}) {
+    for (size_t tile : {size_t{32}, size_t{4096}, symbols.size()}) {
       for (const Bytes& bytes : {coded.stream, more}) {
-        const Decoded decoded = decode(Stream(bytes.data(), bytes.size()), symbols.size(), part, *kernels);
+        const Decoded decoded = decode(Stream(bytes.data(), bytes.size()), symbols.size(), tile, *kernels);
         assert(decoded.opened && decoded.finished && decoded.consumed == coded.stream.size());
         assert(decoded.symbols == symbols);
       }

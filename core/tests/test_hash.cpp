@@ -1,4 +1,4 @@
-// H on every target this machine has, whole and in parts, against values of another implementation.
+// H on every target this machine has, whole and in chunks, against values of another implementation.
 #undef NDEBUG
 #include <algorithm>
 #include <cassert>
@@ -39,11 +39,11 @@ Bytes message(size_t nbytes) {
 
 bool operator==(const Hash128& a, const Hash128& b) { return a.low == b.low && a.high == b.high; }
 
-// In parts of `part` bytes and, between them, of none.
-Hash128 hash_in_parts(const HashKernels& kernels, const Bytes& bytes, size_t part) {
+// In chunks of `chunk` bytes and, between them, of none.
+Hash128 hash_in_chunks(const HashKernels& kernels, const Bytes& bytes, size_t chunk) {
   Hasher hasher(kernels);
-  for (size_t i = 0; i < bytes.size(); i += part) {
-    hasher.update(bytes.data() + i, std::min(part, bytes.size() - i));
+  for (size_t i = 0; i < bytes.size(); i += chunk) {
+    hasher.update(bytes.data() + i, std::min(chunk, bytes.size() - i));
     hasher.update(nullptr, 0);
   }
   return hasher.finish();
@@ -52,8 +52,8 @@ Hash128 hash_in_parts(const HashKernels& kernels, const Bytes& bytes, size_t par
 void test_known_values(const HashKernels& kernels) {
   for (const Known& known : kKnown) {
     const Bytes bytes = message(known.nbytes);
-    for (size_t part : {1, 3, 64, 100, 255, 256, 257, 1000, 1024, 5000, 1 << 20}) {
-      assert(hash_in_parts(kernels, bytes, part) == known.hash);
+    for (size_t chunk : {1, 3, 64, 100, 255, 256, 257, 1000, 1024, 5000, 1 << 20}) {
+      assert(hash_in_chunks(kernels, bytes, chunk) == known.hash);
     }
   }
 }
@@ -64,9 +64,9 @@ void test_padding(const HashKernels& kernels) {
     const Bytes bytes = message(nbytes);
     Bytes padded = bytes;
     padded.resize(std::max<size_t>(256, (nbytes + 255) / 256 * 256));
-    const Hash128 hash = hash_in_parts(kHashScalar, padded, padded.size());
-    assert(hash_in_parts(kernels, bytes, 1 << 20) == hash);
-    assert(hash_in_parts(kernels, bytes, nbytes / 3 + 1) == hash);
+    const Hash128 hash = hash_in_chunks(kHashScalar, padded, padded.size());
+    assert(hash_in_chunks(kernels, bytes, 1 << 20) == hash);
+    assert(hash_in_chunks(kernels, bytes, nbytes / 3 + 1) == hash);
     Bytes shifted(1);
     shifted.insert(shifted.end(), bytes.begin(), bytes.end());
     Hasher hasher(kernels);
@@ -78,10 +78,10 @@ void test_padding(const HashKernels& kernels) {
 // A changed bit anywhere changes both halves.
 void test_changes(const HashKernels& kernels) {
   Bytes bytes = message(2000);
-  const Hash128 hash = hash_in_parts(kernels, bytes, bytes.size());
+  const Hash128 hash = hash_in_chunks(kernels, bytes, bytes.size());
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     bytes[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
-    const Hash128 other = hash_in_parts(kernels, bytes, bytes.size());
+    const Hash128 other = hash_in_chunks(kernels, bytes, bytes.size());
     assert(other.low != hash.low && other.high != hash.high);
     bytes[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
   }

@@ -1,4 +1,4 @@
-// Threads under a memory that runs out: whichever allocation fails, every piece is done once, and no thread's scratch
+// Threads under a memory that runs out: whichever allocation fails, every tile is done once, and no thread's scratch
 // is taken away from it.
 #include <chrono>
 #include <cstdio>
@@ -34,7 +34,7 @@ void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(m
 
 namespace {
 
-constexpr uint64_t kNumPieces = 200;
+constexpr uint64_t kNumTiles = 200;
 constexpr uint32_t kThreads = 6;
 
 std::atomic<bool> alive[1024];
@@ -48,13 +48,13 @@ struct Scratch {
 
 // Returns how many allocations were made.
 int run_with(int allocations) {
-  std::atomic<int> done[kNumPieces] = {};
+  std::atomic<int> done[kNumTiles] = {};
   std::atomic<bool> dead{false};
   next_scratch = 0;
   allocations_left = allocations;
-  const bool ran = tw::run_pieces<Scratch>(kNumPieces, kThreads, [&](Scratch& scratch, uint64_t piece) {
+  const bool ran = tw::run_tiles<Scratch>(kNumTiles, kThreads, [&](Scratch& scratch, uint64_t tile) {
     const size_t number = scratch.number;
-    ++done[piece];
+    ++done[tile];
     std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (!alive[number]) dead = true;
     return true;

@@ -30,16 +30,19 @@ void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
 
 namespace {
 
-// In portions: first all x, which takes the vectors, then the counts, in two tables for the reason above.
-template <class Rest, unsigned M>
-void count_wide(const uint8_t* exponents, const uint8_t* rests, size_t n, uint32_t* histogram, uint32_t* other) {
-  constexpr size_t kPortion = 512;
-  constexpr unsigned k = M < kMaxExtraBits ? M : kMaxExtraBits;
-  uint16_t x[kPortion];
-  for (size_t start = 0; start < n; start += kPortion) {
-    const size_t count = n - start < kPortion ? n - start : kPortion;
+// Tile by tile: first all x, which takes the vectors, then the counts, in two tables for the reason above.
+template <class F>
+void count_wide(const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, uint32_t* histogram,
+                uint32_t* other) {
+  using SignMantissa = typename F::SignMantissa;
+  constexpr size_t kTile = 512;
+  constexpr unsigned k = F::kM < kMaxExtraBits ? F::kM : kMaxExtraBits;
+  uint16_t x[kTile];
+  for (size_t start = 0; start < n; start += kTile) {
+    const size_t count = n - start < kTile ? n - start : kTile;
     for (size_t i = 0; i < count; ++i) {
-      const Rest top = static_cast<Rest>(load<Rest>(rests + (start + i) * sizeof(Rest)) >> (M - k)) & ((1u << k) - 1);
+      const SignMantissa number = load<SignMantissa>(sign_mantissas + (start + i) * sizeof(SignMantissa));
+      const SignMantissa top = static_cast<SignMantissa>(number >> (F::kM - k)) & ((1u << k) - 1);
       x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | top);
     }
     size_t i = 0;
@@ -70,26 +73,11 @@ const HistogramKernels kHistogramScalar = {byte_histogram};
 
 const HistogramKernels& histogram_kernels = pick<kHistogramScalar, kHistogramAvx2, kHistogramAvx512, kHistogramNeon>();
 
-void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n,
+void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]) {
   uint32_t other[kMaxWideValues] = {};
   std::memset(histogram, 0, sizeof other);
-  switch (dtype.mantissa_bits) {
-    case 7:
-      count_wide<uint8_t, 7>(exponents, rests, n, histogram, other);
-      break;
-    case 10:
-      count_wide<uint16_t, 10>(exponents, rests, n, histogram, other);
-      break;
-    case 23:
-      count_wide<uint32_t, 23>(exponents, rests, n, histogram, other);
-      break;
-    case 3:
-      count_wide<uint8_t, 3>(exponents, rests, n, histogram, other);
-      break;
-    default:
-      count_wide<uint8_t, 2>(exponents, rests, n, histogram, other);
-  }
+  with_float(dtype, [&](auto type) { count_wide<decltype(type)>(exponents, sign_mantissas, n, histogram, other); });
   for (size_t i = 0; i < kMaxWideValues; ++i) histogram[i] += other[i];
 }
 

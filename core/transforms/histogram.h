@@ -18,9 +18,9 @@ extern const HistogramKernels& histogram_kernels;
 // For any bytes.
 void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 
-// Of x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits). Rests hold M + 1 bits.
+// Of x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits). As WordKernels::split gives them.
 constexpr size_t kMaxWideValues = 256u << kMaxExtraBits;
-void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n,
+void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]);
 
 // flags[i] = 1 if word i is not zero, else 0. Returns the number of ones.

@@ -20,12 +20,12 @@ bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
 // that the caller of the library gave us, writes exactly the field, and ignores high bits.
 struct PlaneKernels {
   void (*unpack_field)(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers);
-  // Numbers [first, first + count) alone; first is a multiple of kRun, and count too unless the part ends the field.
-  void (*unpack_field_part)(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
+  // Numbers [first, first + count) alone; first is a multiple of kRun, and count too unless the tile ends the field.
+  void (*unpack_field_tile)(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
                             uint8_t* numbers);
   void (*pack_field)(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field);
-  // `numbers` are those of the part.
-  void (*pack_field_part)(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field);
+  // `numbers` are those of the tile.
+  void (*pack_field_tile)(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field);
 };
 
 extern const PlaneKernels& plane_kernels;

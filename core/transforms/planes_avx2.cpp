@@ -3,6 +3,6 @@
 
 namespace tw {
 extern const PlaneKernels kPlaneAvx2;
-const PlaneKernels kPlaneAvx2 = {unpack_field, unpack_field_part, pack_field, pack_field_part};
+const PlaneKernels kPlaneAvx2 = {unpack_field, unpack_field_tile, pack_field, pack_field_tile};
 }  // namespace tw
 #endif

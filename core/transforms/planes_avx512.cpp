@@ -3,6 +3,6 @@
 
 namespace tw {
 extern const PlaneKernels kPlaneAvx512;
-const PlaneKernels kPlaneAvx512 = {unpack_field, unpack_field_part, pack_field, pack_field_part};
+const PlaneKernels kPlaneAvx512 = {unpack_field, unpack_field_tile, pack_field, pack_field_tile};
 }  // namespace tw
 #endif

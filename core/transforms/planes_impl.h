@@ -112,7 +112,7 @@ inline size_t plane_nbytes(unsigned p, size_t n) { return n / kRun * (kRun * p /
 
 // Numbers [first, first + count) of a field of n; first is a multiple of kRun.
 template <unsigned WIDTH>
-void unpack_part(const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+void unpack_tile(const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
   if constexpr ((WIDTH & 4) != 0) {
     unpack_plane<4, 0>(field + first * 4 / 8, count, numbers);
     field += plane_nbytes(4, n);
@@ -124,33 +124,33 @@ void unpack_part(const uint8_t* field, size_t n, size_t first, size_t count, uin
   if constexpr ((WIDTH & 1) != 0) unpack_plane<1, WIDTH & 6>(field + first / 8, count, numbers);
 }
 
-void unpack_field_part(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+void unpack_field_tile(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
   switch (width) {
     case 1:
-      return unpack_part<1>(field, n, first, count, numbers);
+      return unpack_tile<1>(field, n, first, count, numbers);
     case 2:
-      return unpack_part<2>(field, n, first, count, numbers);
+      return unpack_tile<2>(field, n, first, count, numbers);
     case 3:
-      return unpack_part<3>(field, n, first, count, numbers);
+      return unpack_tile<3>(field, n, first, count, numbers);
     case 4:
-      return unpack_part<4>(field, n, first, count, numbers);
+      return unpack_tile<4>(field, n, first, count, numbers);
     case 5:
-      return unpack_part<5>(field, n, first, count, numbers);
+      return unpack_tile<5>(field, n, first, count, numbers);
     case 6:
-      return unpack_part<6>(field, n, first, count, numbers);
+      return unpack_tile<6>(field, n, first, count, numbers);
     case 7:
-      return unpack_part<7>(field, n, first, count, numbers);
+      return unpack_tile<7>(field, n, first, count, numbers);
     default:
       std::memcpy(numbers, field + first, count);
   }
 }
 
 void unpack_field(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers) {
-  unpack_field_part(width, field, n, 0, n, numbers);
+  unpack_field_tile(width, field, n, 0, n, numbers);
 }
 
 template <unsigned WIDTH>
-void pack_part(const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
+void pack_tile(const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
   if constexpr ((WIDTH & 4) != 0) {
     pack_plane<4, 0>(numbers, count, field + first * 4 / 8);
     field += plane_nbytes(4, n);
@@ -162,29 +162,29 @@ void pack_part(const uint8_t* numbers, size_t n, size_t first, size_t count, uin
   if constexpr ((WIDTH & 1) != 0) pack_plane<1, WIDTH & 6>(numbers, count, field + first / 8);
 }
 
-void pack_field_part(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
+void pack_field_tile(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
   switch (width) {
     case 1:
-      return pack_part<1>(numbers, n, first, count, field);
+      return pack_tile<1>(numbers, n, first, count, field);
     case 2:
-      return pack_part<2>(numbers, n, first, count, field);
+      return pack_tile<2>(numbers, n, first, count, field);
     case 3:
-      return pack_part<3>(numbers, n, first, count, field);
+      return pack_tile<3>(numbers, n, first, count, field);
     case 4:
-      return pack_part<4>(numbers, n, first, count, field);
+      return pack_tile<4>(numbers, n, first, count, field);
     case 5:
-      return pack_part<5>(numbers, n, first, count, field);
+      return pack_tile<5>(numbers, n, first, count, field);
     case 6:
-      return pack_part<6>(numbers, n, first, count, field);
+      return pack_tile<6>(numbers, n, first, count, field);
     case 7:
-      return pack_part<7>(numbers, n, first, count, field);
+      return pack_tile<7>(numbers, n, first, count, field);
     default:
       std::memcpy(field + first, numbers, count);
   }
 }
 
 void pack_field(unsigned width, const uint8_t* numbers, size_t n, uint8_t* field) {
-  pack_field_part(width, numbers, n, 0, n, field);
+  pack_field_tile(width, numbers, n, 0, n, field);
 }
 
 }  // namespace

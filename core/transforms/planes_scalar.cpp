@@ -2,5 +2,5 @@
 
 namespace tw {
 extern const PlaneKernels kPlaneScalar;
-const PlaneKernels kPlaneScalar = {unpack_field, unpack_field_part, pack_field, pack_field_part};
+const PlaneKernels kPlaneScalar = {unpack_field, unpack_field_tile, pack_field, pack_field_tile};
 }  // namespace tw

@@ -1,4 +1,4 @@
-// Words of a dtype <-> exponents and rests.
+// Words of a float dtype <-> exponents and numbers of sign and mantissa; fields <-> numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,24 +10,23 @@ namespace tw {
 // The most words that are handled at a time: what passes between two kernels stays in the first-level cache.
 constexpr size_t kSegment = 2048;
 
-// Bytes of one rest in scratch: BF16 and F8 1, F16 2, F32 4; words that are not split are their own rest.
-unsigned rest_nbytes(const Dtype& dtype, bool split);
-
-// Kernels, one set per target. No pointer needs alignment. `rest` arrays hold numbers of rest_nbytes().
+// Kernels, one set per target. No pointer needs alignment. `sign_mantissas` are numbers of dtype.sign_mantissa_nbytes,
+// the sign above the mantissa.
 struct WordKernels {
-  // Words of a float dtype into exponents and rests of M + 1 bits; `runs` receives the OR of the rests of each run of
+  // Words to exponents and to signs with mantissas, M + 1 bits; `runs` receives the OR of the latter for each run of
   // 256.
-  void (*split)(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* rests, uint64_t* runs);
+  void (*split)(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
+                uint64_t* runs);
   // The ORs of each run of 256 numbers of `nbytes` bytes each.
   void (*or_runs)(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs);
-  // Put words together; x = base + symbol has E + k bits, a rest M + 1 - k.
-  void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests,
+  // Put words together; x = base + symbol has E + k bits, sign and mantissa M + 1 - k.
+  void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
                    size_t n, uint8_t* words);
   // symbols = x - base where that is below 255, else 255; x = exponent and top k bits of the mantissa.
-  void (*join)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k, uint16_t base,
-               uint8_t* symbols);
-  // Take the top k bits of the mantissa out of rests of M + 1 bits, in place.
-  void (*narrow)(const Dtype& dtype, uint8_t* rests, size_t n, unsigned k);
+  void (*join)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
+               uint16_t base, uint8_t* symbols);
+  // Take the top k bits of the mantissa out, in place: M + 1 - k bits are left.
+  void (*narrow)(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k);
   // Fields to numbers of `nbytes` bytes: numbers [first, first + count) of a field of n numbers of `width` bits, each
   // shifted left by `shift`. first is a multiple of kRun, count at most kSegment. Reads up to kSlack past the field.
   void (*unpack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* field, size_t n, size_t first,

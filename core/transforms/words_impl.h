@@ -10,35 +10,6 @@
 namespace tw {
 namespace {
 
-// Word type, rest type, exponent and mantissa bits.
-template <class Word_, class Rest_, unsigned E, unsigned M>
-struct Float {
-  using Word = Word_;
-  using Rest = Rest_;
-  static constexpr unsigned kE = E, kM = M;
-};
-using Bf16 = Float<uint16_t, uint8_t, 8, 7>;
-using F16 = Float<uint16_t, uint16_t, 5, 10>;
-using F32 = Float<uint32_t, uint32_t, 8, 23>;
-using E4m3 = Float<uint8_t, uint8_t, 4, 3>;
-using E5m2 = Float<uint8_t, uint8_t, 5, 2>;
-
-template <class Body>
-inline void with_float(const Dtype& dtype, Body&& body) {
-  switch (dtype.mantissa_bits) {
-    case 7:
-      return body(Bf16{});
-    case 10:
-      return body(F16{});
-    case 23:
-      return body(F32{});
-    case 3:
-      return body(E4m3{});
-    default:
-      return body(E5m2{});
-  }
-}
-
 template <class Body>
 inline void with_number(unsigned nbytes, Body&& body) {
   switch (nbytes) {
@@ -69,25 +40,25 @@ inline Unaligned<T>* as(uint8_t* p) {
 
 template <class F>
 inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
-                      uint8_t* __restrict rests) {
+                      uint8_t* __restrict sign_mantissas) {
   using Word = typename F::Word;
-  using Rest = typename F::Rest;
+  using SignMantissa = typename F::SignMantissa;
   for (size_t i = 0; i < n; ++i) {
     const Word word = as<Word>(words)[i].value;
     exponents[i] = static_cast<uint8_t>((word >> F::kM) & ((1u << F::kE) - 1));
-    as<Rest>(rests)[i].value =
-        static_cast<Rest>(((word >> (F::kE + F::kM)) << F::kM) | (word & ((Word{1} << F::kM) - 1)));
+    as<SignMantissa>(sign_mantissas)[i].value =
+        static_cast<SignMantissa>(((word >> (F::kE + F::kM)) << F::kM) | (word & ((Word{1} << F::kM) - 1)));
   }
 }
 
 // BF16 byte by byte, as below.
 template <>
 inline void split_run<Bf16>(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
-                            uint8_t* __restrict rests) {
+                            uint8_t* __restrict sign_mantissas) {
   for (size_t i = 0; i < n; ++i) {
     const uint8_t low = words[2 * i], high = words[2 * i + 1];
     exponents[i] = static_cast<uint8_t>(high << 1 | low >> 7);
-    rests[i] = static_cast<uint8_t>((high & 0x80) | (low & 0x7f));
+    sign_mantissas[i] = static_cast<uint8_t>((high & 0x80) | (low & 0x7f));
   }
 }
 
@@ -98,14 +69,16 @@ inline uint64_t or_run(const uint8_t* numbers, size_t n) {
   return all;
 }
 
-void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* rests, uint64_t* runs) {
+void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
+           uint64_t* runs) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
-    using Rest = typename F::Rest;
+    using SignMantissa = typename F::SignMantissa;
     for (size_t i = 0; i < n; i += kRun) {
       const size_t count = n - i < kRun ? n - i : kRun;
-      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i, rests + i * sizeof(Rest));
-      *runs++ = or_run<Rest>(rests + i * sizeof(Rest), count);
+      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i,
+                   sign_mantissas + i * sizeof(SignMantissa));
+      *runs++ = or_run<SignMantissa>(sign_mantissas + i * sizeof(SignMantissa), count);
     }
   });
 }
@@ -118,73 +91,74 @@ void or_runs(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs) 
 }
 
 template <class F, unsigned K>
-inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict rests, size_t n,
-                         uint8_t* __restrict words) {
+inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict sign_mantissas,
+                         size_t n, uint8_t* __restrict words) {
   using Word = typename F::Word;
-  using Rest = typename F::Rest;
-  constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits of a rest below its sign
+  using SignMantissa = typename F::SignMantissa;
+  constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits below the sign
   constexpr Word low_mask = static_cast<Word>((Word{1} << low) - 1);
   for (size_t i = 0; i < n; ++i) {
-    const Word rest = as<Rest>(rests)[i].value;
+    const Word sign_mantissa = as<SignMantissa>(sign_mantissas)[i].value;
     const Word x = static_cast<Word>(symbols[i] + base);
-    as<Word>(words)[i].value = static_cast<Word>((static_cast<Word>(rest >> low) << (F::kE + F::kM)) |
-                                                 static_cast<Word>(x << low) | (rest & low_mask));
+    as<Word>(words)[i].value = static_cast<Word>((static_cast<Word>(sign_mantissa >> low) << (F::kE + F::kM)) |
+                                                 static_cast<Word>(x << low) | (sign_mantissa & low_mask));
   }
 }
 
 // BF16 without extra bits, byte by byte: half of a word's bits each, so no byte is widened.
 template <>
-inline void assemble_all<Bf16, 0>(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict rests,
-                                  size_t n, uint8_t* __restrict words) {
+inline void assemble_all<Bf16, 0>(const uint8_t* __restrict symbols, uint16_t base,
+                                  const uint8_t* __restrict sign_mantissas, size_t n, uint8_t* __restrict words) {
   const uint8_t low_base = static_cast<uint8_t>(base);
   for (size_t i = 0; i < n; ++i) {
     const uint8_t x = static_cast<uint8_t>(symbols[i] + low_base);
-    words[2 * i] = static_cast<uint8_t>((rests[i] & 0x7f) | x << 7);
-    words[2 * i + 1] = static_cast<uint8_t>((rests[i] & 0x80) | x >> 1);
+    words[2 * i] = static_cast<uint8_t>((sign_mantissas[i] & 0x7f) | x << 7);
+    words[2 * i + 1] = static_cast<uint8_t>((sign_mantissas[i] & 0x80) | x >> 1);
   }
 }
 
-void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* rests, size_t n,
-              uint8_t* words) {
+void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
+              size_t n, uint8_t* words) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
     switch (k) {
       case 0:
-        if (base == 0) return assemble_all<F, 0>(symbols, 0, rests, n, words);  // a constant to the compiler
-        return assemble_all<F, 0>(symbols, base, rests, n, words);
+        if (base == 0) return assemble_all<F, 0>(symbols, 0, sign_mantissas, n, words);  // a constant to the compiler
+        return assemble_all<F, 0>(symbols, base, sign_mantissas, n, words);
       case 1:
-        return assemble_all<F, 1>(symbols, base, rests, n, words);
+        return assemble_all<F, 1>(symbols, base, sign_mantissas, n, words);
       case 2:
-        return assemble_all<F, 2>(symbols, base, rests, n, words);
+        return assemble_all<F, 2>(symbols, base, sign_mantissas, n, words);
       default:
-        return assemble_all<F, 3>(symbols, base, rests, n, words);
+        return assemble_all<F, 3>(symbols, base, sign_mantissas, n, words);
     }
   });
 }
 
-void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* rests, size_t n, unsigned k, uint16_t base,
-          uint8_t* symbols) {
+void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
+          uint16_t base, uint8_t* symbols) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
-    using Rest = typename F::Rest;
+    using SignMantissa = typename F::SignMantissa;
     const unsigned low = F::kM - k, top_mask = (1u << k) - 1;
     for (size_t i = 0; i < n; ++i) {
-      const unsigned top = static_cast<unsigned>(as<Rest>(rests)[i].value >> low) & top_mask;
+      const unsigned top = static_cast<unsigned>(as<SignMantissa>(sign_mantissas)[i].value >> low) & top_mask;
       const uint16_t symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
       symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
     }
   });
 }
 
-void narrow(const Dtype& dtype, uint8_t* rests, size_t n, unsigned k) {
+void narrow(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
   with_float(dtype, [&](auto format) {
     using F = decltype(format);
-    using Rest = typename F::Rest;
+    using SignMantissa = typename F::SignMantissa;
     const unsigned low = F::kM - k;
-    const Rest low_mask = static_cast<Rest>((Rest{1} << low) - 1);
+    const SignMantissa low_mask = static_cast<SignMantissa>((SignMantissa{1} << low) - 1);
     for (size_t i = 0; i < n; ++i) {
-      const Rest rest = as<Rest>(rests)[i].value;
-      as<Rest>(rests)[i].value = static_cast<Rest>(((rest >> F::kM) << low) | (rest & low_mask));
+      const SignMantissa sign_mantissa = as<SignMantissa>(sign_mantissas)[i].value;
+      as<SignMantissa>(sign_mantissas)[i].value =
+          static_cast<SignMantissa>(((sign_mantissa >> F::kM) << low) | (sign_mantissa & low_mask));
     }
   });
 }
@@ -238,9 +212,9 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     if (width == 0) {
       std::memset(out, 0, count * sizeof(T));
     } else if (sizeof(T) == 1 && shift == 0) {
-      plane_kernels.unpack_field_part(width, field, n, first, count, out);
+      plane_kernels.unpack_field_tile(width, field, n, first, count, out);
     } else {
-      plane_kernels.unpack_field_part(width, field, n, first, count, small);
+      plane_kernels.unpack_field_tile(width, field, n, first, count, small);
       unpack_plane<T, uint8_t>(small, count, shift, false, out);
     }
     return;
@@ -251,7 +225,7 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
   }
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16) {
-      plane_kernels.unpack_field_part(width - 8, field + n, n, first, count, small);
+      plane_kernels.unpack_field_tile(width - 8, field + n, n, first, count, small);
       return unpack_pair<T, uint8_t, uint8_t>(field + first, small, count, shift, out);
     }
   }
@@ -274,7 +248,7 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
     combine = true;
   }
   if ((width & 7) != 0) {
-    plane_kernels.unpack_field_part(width & 7, field, n, first, count, small);
+    plane_kernels.unpack_field_tile(width & 7, field, n, first, count, small);
     unpack_plane<T, uint8_t>(small, count, shift, combine, out);
   }
 }
@@ -323,7 +297,7 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
     for (size_t i = 0; i < count; ++i) {
       small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
     }
-    plane_kernels.pack_field_part(width & 7, small, n, first, count, field);
+    plane_kernels.pack_field_tile(width & 7, small, n, first, count, field);
   }
 }
 

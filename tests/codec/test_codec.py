@@ -252,9 +252,9 @@ def test_a_range_needs_only_its_blocks() -> None:
     out = bytearray(10)
     reader.decode(frame[nbytes + lo : nbytes + hi], out, start=400_000, stop=400_010, data_offset=lo)
     assert out == content[400_000:400_010]
-    with pytest.raises(TruncatedDataError, match="the blocks lie at bytes"):
+    with pytest.raises(TruncatedDataError, match="expected the blocks at bytes"):
         reader.decode(frame[nbytes + lo : nbytes + hi - 32], out, start=400_000, stop=400_010, data_offset=lo)
-    with pytest.raises(ValueError, match="the blocks lie at bytes"):
+    with pytest.raises(ValueError, match="expected the blocks at bytes"):
         reader.decode(frame[nbytes + lo : nbytes + hi], out, start=400_000, stop=400_010, data_offset=lo + 32)
 
 
