@@ -56,7 +56,7 @@ def test_verify_lists_every_damaged_tensor(packed: Path) -> None:
     (packed / "empty.txt").unlink()
     config = json.loads((packed / "config.json").read_bytes())
     (packed / "config.json").write_text(json.dumps(config))
-    report = verify(packed)
+    report = verify(packed, strict=True)
     assert not report.ok
     found = {(problem.file, problem.tensor, problem.kind) for problem in report.problems}
     assert found == {
@@ -66,6 +66,16 @@ def test_verify_lists_every_damaged_tensor(packed: Path) -> None:
         ("empty.txt", None, "FileNotFoundError"),
         ("config.json", None, "CorruptDataError"),
     }
+
+
+@pytest.mark.parametrize("kind", ["model", "packed"])
+def test_what_is_damaged_is_not_exact(kind: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(kind) / SHARD
+    path.write_bytes(path.read_bytes()[:-10])
+    for target in (path, path.parent):
+        report = verify(target)
+        assert [problem.kind for problem in report.problems] == ["TruncatedDataError"]
+        assert (report.ok, report.exact) == (False, False)
 
 
 def test_files_that_the_manifest_does_not_know(packed: Path, model: Path, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_no_flipped_bit_passes_verify(packed: Path) -> None:
             data = bytearray(whole)
             data[position] ^= 1 << int(generator.integers(8))
             path.write_bytes(data)
-            assert not verify(packed).ok, (name, position)
+            assert not verify(packed, strict=True).ok, (name, position)
         path.write_bytes(whole)
     assert verify(packed).ok
 
@@ -160,9 +160,9 @@ def test_hostile_manifests(
 ) -> None:
     edit_manifest(packed, change)
     with pytest.raises(error):
-        decompress_checkpoint(packed, tmp_path / "x")
+        decompress_checkpoint(packed, tmp_path / "x", strict=True)
     assert not (tmp_path / "x").exists()
-    problem = verify(packed).problems[0]
+    problem = verify(packed, strict=True).problems[0]
     assert (problem.kind, problem.file) == (error.__name__, blamed)
     assert blamed in problem.message
 

@@ -9,6 +9,7 @@ from .operations.inspection import inspect
 from .operations.tensor_file import TensorFile, TensorSlice, load_file, open_file, save_file
 from .operations.verification import verify
 from .results import (
+    ChangedFile,
     CheckpointReport,
     DiffReport,
     FileReport,
@@ -20,6 +21,7 @@ from .results import (
 )
 
 __all__ = [
+    "ChangedFile",
     "CheckpointReport",
     "DiffReport",
     "FileReport",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "ChangedFile",
     "CheckpointReport",
     "DiffReport",
     "FileReport",
@@ -23,6 +24,33 @@ __all__ = [
 
 def _ratio(uncompressed: int, compressed: int) -> float:
     return uncompressed / compressed if compressed else 0.0
+
+
+@dataclass(frozen=True)
+class ChangedFile:
+    """A file beside the tensors that is not what it was when the checkpoint was compressed.
+
+    Attributes:
+        path: relative to the checkpoint.
+        status: "edited" (it holds other bytes; damage looks the same) or "missing".
+        outcome: what decompressing makes of it: "restored" (the manifest holds the original), "kept" (the file that is
+            there is taken) or "left out" (there is none).
+    """
+
+    path: str
+    status: str
+    outcome: str
+
+    @property
+    def message(self) -> str:
+        """The fact as a sentence."""
+        fact = "is missing" if self.status == "missing" else "was edited or damaged after it was compressed"
+        consequence = {
+            "restored": "decompressing restores the original, which tensorwire.json holds",
+            "kept": "decompressing keeps it as it is now",
+            "left out": "decompressing leaves it out",
+        }[self.outcome]
+        return f"{self.path} {fact}; {consequence}"
 
 
 @dataclass(frozen=True)
@@ -60,10 +88,12 @@ class CheckpointReport:
         files: in the order of their names.
         seconds: wall time.
         dry_run: nothing was written.
-        exact: every file written was checked against the SHA-256 of the original. False after decompressing a file
-            without a record of its original, which gives all tensors bit for bit under a new header; always True for
-            "compress", which writes the record.
-        ignored: files in a compressed directory that its manifest does not know; they are not carried over.
+        exact: the checkpoint is the original byte for byte, by the SHA-256 of every file. False after decompressing a
+            file without a record of its original, which gives all tensors bit for bit under a new header, and where a
+            changed file was kept or left out; always True for "compress", which writes the record.
+        ignored: files and directories in a compressed directory that its manifest does not know; they are not carried
+            over.
+        changed: files beside the tensors that are not what they were when the checkpoint was compressed.
     """
 
     action: str
@@ -75,6 +105,7 @@ class CheckpointReport:
     dry_run: bool = False
     exact: bool = True
     ignored: tuple[str, ...] = ()
+    changed: tuple[ChangedFile, ...] = ()
 
     @property
     def nbytes_in(self) -> int:
@@ -117,7 +148,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found. `ok` is True when there are no problems.
+    """What `verify` found. `ok` is True when there are no problems: all tensors are as they were.
 
     Attributes:
         path: as given.
@@ -126,9 +157,10 @@ class VerifyReport:
         num_files, num_tensors: how many were checked.
         nbytes: uncompressed bytes that were decoded and checked.
         seconds: wall time.
-        exact: all files were also compared with the SHA-256 of the originals.
+        exact: decompressing gives the original byte for byte, by the SHA-256 of every file.
         problems: in the order found; at most one for each tensor, plus those of files.
-        ignored: files in the directory that its manifest does not know.
+        ignored: files and directories in the directory that its manifest does not know.
+        changed: files beside the tensors that are not what they were when the checkpoint was compressed.
     """
 
     path: str
@@ -140,6 +172,7 @@ class VerifyReport:
     exact: bool
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
+    changed: tuple[ChangedFile, ...] = ()
 
     @property
     def ok(self) -> bool:

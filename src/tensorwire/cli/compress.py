@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @options.json_option
 def command(
     src: Path, dst: Path | None, profile: Profile, threads: int | None, dry_run: bool, force: bool, as_json: bool
-) -> None:
+) -> int:
     """Compress a checkpoint.
 
     SRC is a .safetensors file or a directory; all other files in a directory travel along. Without DST the result
@@ -39,7 +39,7 @@ def command(
     """
     from ..checkpoint import compress_checkpoint
 
-    convert(
+    return convert(
         compress_checkpoint,
         src,
         dst or options.compressed_path(src),

@@ -11,6 +11,7 @@ import click
 
 from .._text import escape
 from . import output
+from .failures import FINDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ..checkpoint import CheckpointReport, FileReport
 
 
-def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any) -> None:
-    """Run `operation` and print its report. `options` are passed on."""
+def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any) -> int:
+    """Run `operation`, print its report and return the exit code. `options` are passed on."""
     if not (options["force"] or options["dry_run"]) and os.path.lexists(dst):
         raise FileExistsError(errno.EEXIST, "it exists; name another DST, or pass --force to replace it", str(dst))
     if not dst.parent.is_dir():
@@ -41,6 +42,7 @@ def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *,
         output.print_json(report)
     else:
         _print(report, dst)
+    return FINDING if report.changed else 0
 
 
 def _print(report: CheckpointReport, dst: Path) -> None:
@@ -56,8 +58,10 @@ def _print(report: CheckpointReport, dst: Path) -> None:
         f"{output.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
         + ("" if report.action == "transcode" else f" ({output.speed(uncompressed, report.seconds)})")
     )
-    if not report.exact:
+    if not report.exact and not report.changed:
         output.print_line("note: SRC has no record of its original file: tensors are restored, its header is new")
+    for file in report.changed:
+        output.print_line(f"note: {file.message}")
     for name in report.ignored:
         output.print_line(f"note: not carried over, the manifest does not know it: {name}")
 

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("src", type=options.EXISTING_PATH)
 @click.argument("dst", type=options.NEW_PATH, required=False)
+@options.strict_option
 @options.threads_option
 @options.dry_run_option
 @options.force_option
 @options.json_option
-def command(src: Path, dst: Path | None, threads: int | None, dry_run: bool, force: bool, as_json: bool) -> None:
+def command(
+    src: Path, dst: Path | None, strict: bool, threads: int | None, dry_run: bool, force: bool, as_json: bool
+) -> int:
     """Restore a checkpoint, byte for byte.
 
-    Every file is checked against the SHA-256 of its original. Without DST the result stands next to SRC:
+    Every file is checked against the SHA-256 of its original. Files beside the tensors, such as README.md, may have
+    been edited or lost since: they are restored where tensorwire.json holds the original, else kept as they are, and
+    the exit code is 3. Without DST the result stands next to SRC:
     MODEL.tensorwire becomes MODEL, A.tensorwire.safetensors becomes A.safetensors; a name without the suffix gains
     .decompressed.
 
@@ -34,11 +39,12 @@ def command(src: Path, dst: Path | None, threads: int | None, dry_run: bool, for
     """
     from ..checkpoint import decompress_checkpoint
 
-    convert(
+    return convert(
         decompress_checkpoint,
         src,
         dst or options.decompressed_path(src),
         as_json=as_json,
+        strict=strict,
         threads=threads,
         dry_run=dry_run,
         force=force,

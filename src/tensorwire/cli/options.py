@@ -27,6 +27,9 @@ threads_option = click.option(
 )
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress and no result; only errors.")
 force_option = click.option("-f", "--force", is_flag=True, help="Replace DST if it exists, once the new one is whole.")
+strict_option = click.option(
+    "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."
+)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
 PROFILE = click.Choice(["fast", "compact", "enec"])
 PROFILE_HELP = (

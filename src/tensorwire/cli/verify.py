@@ -9,7 +9,7 @@ import click
 
 from .._text import escape
 from . import options, output
-from .failures import BAD_DATA
+from .failures import BAD_DATA, FINDING
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=options.EXISTING_PATH)
+@options.strict_option
 @options.threads_option
 @options.json_option
-def command(path: Path, threads: int | None, as_json: bool) -> int:
+def command(path: Path, strict: bool, threads: int | None, as_json: bool) -> int:
     """Decode everything and check it.
 
     Checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the SHA-256 of each
-    original file. Problems go to standard error, one line each. Exit code 0: all is well; 1: something is damaged.
+    original file. Problems go to standard error, one line each. Exit code 0: all is well; 1: something is damaged;
+    3: only files beside the tensors were edited or are missing.
 
     \b
     Example:
@@ -34,17 +36,21 @@ def command(path: Path, threads: int | None, as_json: bool) -> int:
     from ..checkpoint import verify
 
     with output.progress("verify") as progress:
-        report = verify(path, threads=threads, progress=progress)
+        report = verify(path, strict=strict, threads=threads, progress=progress)
     if as_json:
         output.print_json(report)
     else:
         _print(report)
-    return 0 if report.ok else BAD_DATA
+    if not report.ok:
+        return BAD_DATA
+    return FINDING if report.changed else 0
 
 
 def _print(report: VerifyReport) -> None:
     for problem in report.problems:
         print(f"tensorwire: {escape(problem.message)}", file=sys.stderr)
+    for file in report.changed:
+        output.print_line(f"note: {file.message}")
     for name in report.ignored:
         output.print_line(f"note: not checked, the manifest does not know it: {name}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"
@@ -53,6 +59,8 @@ def _print(report: VerifyReport) -> None:
         content += f" ({output.speed(report.nbytes, report.seconds)})"
     if report.problems:
         verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
+    elif report.changed:
+        verdict = f"all tensors are ok; {output.count(len(report.changed), 'other file')} edited or missing"
     elif report.kind == "plain":
         verdict = "plain; the structure is ok, there are no checksums to check the data against"
     else:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._version import __version__
-from ...errors import CorruptDataError, ErrorContext
+from ...errors import ErrorContext
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, Manifest, ManifestFile, check_new_size, dump_object
 from ..directory.paths import MANIFEST_NAME, is_index, parent
@@ -31,9 +31,10 @@ from ..file.original_record import pack
 from ..file.reader import StoredFile
 from ..file.transfer import compress_file, copy_file, restore_file
 from ..progress import Meter
-from ..results import CheckpointReport, FileReport
+from ..results import ChangedFile, CheckpointReport, FileReport
 from ..storage.files import InputFile, OutputFile
 from ..storage.staging import Workplace
+from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
@@ -86,6 +87,7 @@ def decompress_checkpoint(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     *,
+    strict: bool = False,
     threads: int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -93,13 +95,20 @@ def decompress_checkpoint(
 ) -> CheckpointReport:
     """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
 
+    A file that holds tensors is restored exactly, or the call fails. Of the other files in a directory, such as a
+    README.md, some may have been edited or lost since: one whose original the manifest holds is restored, another is
+    kept as it is now, and the report tells in `changed`.
+
     Arguments and errors are those of `compress_checkpoint`, and:
+
+    Args:
+        strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
 
     Raises:
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    return _convert("decompress", src, dst, None, threads, force, dry_run, progress)
+    return _convert("decompress", src, dst, None, threads, force, dry_run, progress, strict=strict)
 
 
 def transcode_checkpoint(
@@ -107,16 +116,18 @@ def transcode_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile,
+    strict: bool = False,
     threads: int | None = None,
     force: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointReport:
-    """Compress a compressed checkpoint with another profile. The result is the one that compressing the original gives.
+    """Compress a compressed checkpoint with another profile.
 
-    Arguments and errors are those of `decompress_checkpoint`. The content is checked on the way.
+    The result is the one that compressing what `decompress_checkpoint` gives would give. The content is checked on the
+    way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    return _convert("transcode", src, dst, profile, threads, force, dry_run, progress)
+    return _convert("transcode", src, dst, profile, threads, force, dry_run, progress, strict=strict)
 
 
 def _convert(
@@ -128,6 +139,8 @@ def _convert(
     force: bool,
     dry_run: bool,
     progress: Progress | None,
+    *,
+    strict: bool = False,
 ) -> CheckpointReport:
     started = time.monotonic()
     source_path, target_path = absolute(src), absolute(dst)
@@ -152,7 +165,7 @@ def _convert(
         check_places(source_path, target_path)
         place = Workplace(target_path, purpose, force=force)
     with place as work:
-        conversion = _Conversion(action, profile, threads, work, meter, is_directory=is_directory)
+        conversion = _Conversion(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
             if is_directory and profile is not None:
@@ -169,6 +182,7 @@ def _convert(
         dry_run=dry_run,
         exact=conversion.exact,
         ignored=sources.ignored,
+        changed=tuple(conversion.changed),
     )
 
 
@@ -180,7 +194,8 @@ class _Conversion:
         reports: what is told to the caller.
         written: paths of the files of the result.
         profile_found: profile of the last compressed file that was read and tells.
-        exact: whether every restored file was checked against the SHA-256 of its original.
+        exact: whether every file is the original, by its SHA-256.
+        changed: files beside the tensors that were edited or lost.
     """
 
     def __init__(
@@ -192,6 +207,7 @@ class _Conversion:
         meter: Meter,
         *,
         is_directory: bool,
+        strict: bool,
     ) -> None:
         """`profile` is None to restore originals; `work` is None to write nothing."""
         self._action = action
@@ -200,6 +216,7 @@ class _Conversion:
         self._work = work
         self._meter = meter
         self._is_directory = is_directory
+        self._strict = strict
         self._shards: dict[str, Shard] = {}
         self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
@@ -207,6 +224,7 @@ class _Conversion:
         self.written: list[str] = []
         self.profile_found: str | None = None
         self.exact = True
+        self.changed: list[ChangedFile] = []
 
     def run(self, files: Sequence[SourceFile]) -> None:
         """Convert all files; those that depend on others come last."""
@@ -221,6 +239,8 @@ class _Conversion:
                     self._resume(source, facts)
                 elif source.kind == SAFETENSORS:
                     self._transfer(source)
+                elif source.known is not None and not source.location.exists():
+                    self._note_change(source, None)
                 else:
                     self._copy(source)
             self._meter.end()
@@ -273,21 +293,29 @@ class _Conversion:
     def _copy(self, source: SourceFile) -> None:
         with InputFile(source.location) as origin, self._output(source.path) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
-            check_size(source, origin.nbytes)
-            if source.known is not None and source.known.sha256 != sha256:
-                raise CorruptDataError(f"expected a file with SHA-256 {source.known.sha256}, got {sha256}")
+            if source.known is not None:
+                self._note_change(source, sha256)
             file.sync()
             entry = ManifestFile(source.path, COPIED, origin.nbytes, sha256)
             self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
 
+    def _note_change(self, source: SourceFile, current: str | None) -> None:
+        """Note what has become of a file beside the tensors; raise an error if that is asked for."""
+        change = find_change(source, current, strict=self._strict)
+        if change is not None:
+            self.changed.append(change)
+            self.exact = self.exact and change.outcome == "restored"
+
     def _replace(self, source: SourceFile) -> None:
         original = source.content()
+        if source.known is not None:
+            self._note_change(source, current_sha256(source, lambda _: None))
         new = self._replacement(source, original)
         data = original if new is None else new
         with self._output(source.path) as file:
             file.write(0, data)
             file.sync()
-        nbytes_in = source.location.stat().st_size
+        nbytes_in = source.location.stat().st_size if source.location.exists() else 0
         sha256 = hashlib.sha256(original).hexdigest()
         kind = COPIED if new is None else REPLACED
         entry = ManifestFile(source.path, kind, len(original), sha256)
@@ -314,7 +342,9 @@ class _Conversion:
     def _finish(self, source: SourceFile, origin: InputFile, entry: ManifestFile, report: FileReport) -> None:
         self._enter(entry)
         self.reports.append(report)
-        if self._work is not None and (source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES):
+        is_changed = any(change.path == source.path for change in self.changed)  # a later run is to tell of it too
+        is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
+        if self._work is not None and is_large and not is_changed:
             facts = {
                 "source": _fingerprint(origin),
                 "entry": entry.as_json(),
