@@ -10,11 +10,11 @@ from benchmarks.diagnosis.faults.cases import BY_NAME
 from benchmarks.diagnosis.faults.judge import complaint
 from benchmarks.diagnosis.faults.results import wilson
 from benchmarks.diagnosis.faults.watch import Look
-from tensorwire.diagnosis.model import Finding
+from tensorwire.diagnosis.model import Confidence, Finding
 
 
 def found(code: str, suspects: list[int], level: str = "finding", sides: tuple[list[int], ...] = ()) -> Finding:
-    return Finding(code, level, 3.0, suspects, list(sides), "default_pg", "", [], 0.9)  # type: ignore[arg-type]
+    return Finding(code, level, 3.0, suspects, list(sides), "default_pg", "", [], Confidence.HIGH)  # type: ignore[arg-type]
 
 
 RIGHT = found("TW-S1", [2])

@@ -93,7 +93,7 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     lines = out.splitlines()
     finding = not_entered()
     assert lines[0] == f"TW-H1 not-entered hang: {finding.summary}"
-    assert lines[1] == "  finding, confidence 95%"
+    assert lines[1] == "  finding, high confidence"
     assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
     at = lines.index("  stack of rank 2:")
     assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
@@ -168,7 +168,7 @@ def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFix
     opened.append(FakeJob(HUNG[0], [NOTICE]))
     code, out, _ = run(capsys, "diagnose", "--for", "0.05")
     assert code == 0
-    assert f"TW-H1 not-entered hang: {NOTICE.summary}\n  notice, confidence 95%" in out
+    assert f"TW-H1 not-entered hang: {NOTICE.summary}\n  notice, high confidence" in out
 
 
 def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[s
     value = json.loads(out)
     assert out.count("\n") == 1
     (finding,) = value["findings"]
-    assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], 0.95)
+    assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "high")
     assert set(finding["stacks"]) == {"2"}
     assert value["lives"] == {"running": 4, "stopped": 0, "exited": 0, "lost": 0, "unseen": 0}
     assert [(group["state"], group["ranks"], group["num_ranks"]) for group in value["standings"]] == [
@@ -349,7 +349,7 @@ def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys:
     code, out, err = run(capsys, "watch", "--interval", "0.1", "--for", "0.45")
     assert (code, err) == (3, "")
     (line,) = out.splitlines()
-    assert line.partition(" ")[2] == f"TW-H1 95% {not_entered().summary}"
+    assert line.partition(" ")[2] == f"TW-H1 high confidence: {not_entered().summary}"
     assert opened[0].num_looks > 3
 
 
@@ -386,7 +386,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     path = tmp_path / "hang.html"
     code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
     assert (code, err) == (3, "")
-    assert out.splitlines() == [f"TW-H1 95% {not_entered().summary}", f"wrote {path}"]
+    assert out.splitlines() == [f"TW-H1 high confidence: {not_entered().summary}", f"wrote {path}"]
     assert "Not-entered hang: rank 2" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
     page = path.read_text()

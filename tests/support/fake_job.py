@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tensorwire.diagnosis.model import (
     Communicator,
+    Confidence,
     Finding,
     Observation,
     Operation,
@@ -68,7 +69,7 @@ def not_entered(world: int = 4, culprit: int = 2, *, time: float = 1025.0, seque
             f"{world - 1} of {world} ranks wait in all_reduce #{sequence}, the longest for 13.0 s",
             f"rank {culprit} has completed #{sequence - 1} and entered nothing since",
         ],
-        0.95,
+        Confidence.HIGH,
         victims=world - 1,
         stacks={
             culprit: 'File "train.py", line 41, in load_batch\n    time.sleep(3600)\nFile "train.py", line 60, in main'

@@ -48,4 +48,4 @@ def is_notice(finding: Finding, rank: int) -> bool:
 def _said(finding: Finding) -> str:
     sides = f" {finding.sides}" if finding.sides else ""
     evidence = "; ".join(finding.evidence)
-    return f"{finding.code} {finding.suspects}{sides} ({finding.confidence:.2f}): {finding.summary} [{evidence}]"
+    return f"{finding.code} {finding.suspects}{sides} ({finding.confidence} confidence): {finding.summary} [{evidence}]"

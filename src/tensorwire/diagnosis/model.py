@@ -7,6 +7,7 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Literal
 
 Life = Literal["running", "stopped", "exited", "lost"]
@@ -144,6 +145,22 @@ Code = Literal["TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3", "TW-LOST", 
 Level = Literal["finding", "notice"]
 
 
+class Confidence(str, Enum):
+    """How far a finding can be trusted, the most first. docs/diagnosis.md has the rules, and how many were right."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def order(self) -> int:
+        """0 for the highest. The members themselves compare as strings."""
+        return list(Confidence).index(self)
+
+
 @dataclass(slots=True)
 class Finding:
     """A verdict. `notice` is what a person may want to know although nothing is wrong (a declared checkpoint)."""
@@ -156,7 +173,7 @@ class Finding:
     communicator: str
     summary: str  # one sentence that names ranks, operation and group
     evidence: list[str]  # each a measured fact
-    confidence: float  # 0 to 1
+    confidence: Confidence
     victims: int = 0  # ranks that wait
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
 

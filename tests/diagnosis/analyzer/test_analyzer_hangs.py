@@ -49,7 +49,7 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
     assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [culprit], "finding")
     assert finding.summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
     assert finding.victims == 3
-    assert finding.confidence > 0.8
+    assert finding.confidence == "high"
     assert any(f"state {state}" in fact or "stopped" in fact for fact in finding.evidence)
 
 
@@ -243,7 +243,7 @@ def test_nothing_tells_where_it_stopped() -> None:
     finding = only(last(hung(all_in())))
     assert (finding.code, finding.suspects) == ("TW-H3", [])
     assert "unknown" in finding.summary
-    assert finding.confidence <= 0.5
+    assert finding.confidence == "low"
 
 
 def test_all_have_entered_what_is_not_known() -> None:
@@ -261,12 +261,12 @@ def test_a_rank_out_of_view_may_be_who_is_missing() -> None:
 
 
 def test_confidence_is_lower_where_the_view_is_incomplete() -> None:
-    def at(missing: set[int], **more: Any) -> float:
+    def at(missing: set[int], **more: Any) -> str:
         ranks = [rank(n, member(31 - (n == 1), waits=None if n == 1 else 9.0), **more) for n in range(4)]
         return only(last(lambda time: observed(time, [r for r in ranks if r.rank not in missing]), 1.0)).confidence
 
-    assert at({3}) < at(set())
-    assert at(set(), overflow=True) < at(set())
+    assert at(set()) == "high"
+    assert at({3}) == at(set(), overflow=True) == "medium"
 
 
 def test_a_declared_phase_makes_it_a_notice() -> None:
@@ -450,7 +450,7 @@ class TestSendAndReceive:
         finding = only(last(hung(groups)))
         assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 1)
         assert not any("not in view" in fact for fact in finding.evidence)
-        assert 0.7 < finding.confidence < 0.8, "it may wait for a message that it asked for with irecv"
+        assert finding.confidence == "medium", "it may wait for a message that it asked for with irecv"
         way = "to" if call == "send" else "from"
         assert finding.summary == (
             f"rank {culprit} has not entered its end of {call} {way} rank {culprit} of pair; 1 rank waits for it"

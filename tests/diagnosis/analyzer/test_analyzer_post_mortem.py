@@ -108,12 +108,11 @@ def test_who_did_not_give_up_as_the_others_did_stopped_inside(culprit: int, stat
     assert "all_reduce #21 of world" in finding.summary
     assert "a time-out ended it" in finding.summary
     assert any(f"rank {culprit} " in fact for fact in finding.evidence[1:])
-    assert 0.4 < finding.confidence <= 0.9
 
 
 def test_it_is_the_surer_the_more_is_known_of_it() -> None:
     confidences = [ended({2: state}).confidence for state in (STOPPED, dead(12.0), dead(1.0), dead(4.0))]
-    assert confidences == sorted(confidences, reverse=True)
+    assert confidences == ["high", "medium", "low", "low"]
 
 
 @every_rank
@@ -125,7 +124,7 @@ def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, farewell: str) 
     assert finding.summary.startswith("all_reduce #21 of world")
     assert "a time-out ended it" in finding.summary
     assert finding.victims == WORLD
-    assert finding.confidence < 0.5
+    assert finding.confidence == "low"
 
 
 def test_where_a_hung_job_was_ended_nobody_is_accused() -> None:

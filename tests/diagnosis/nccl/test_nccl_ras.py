@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tensorwire.cli import diagnose
+from tensorwire.cli.job import diagnose
 from tensorwire.diagnosis.nccl import ras
 from tensorwire.diagnosis.nccl.ras import RasProcess, query_ras
 from tensorwire.diagnosis.nccl.ras_findings import findings_of

@@ -234,10 +234,10 @@ def test_ranks_that_come_and_go() -> None:
 def test_findings_are_told_once() -> None:
     history = report.History()
     observations = hang(4, culprit=2)
-    finding = not_entered(4, 2)
+    finding = dataclasses.replace(not_entered(4, 2), confidence=model.Confidence.MEDIUM)
     assert history.add(observations[0]) == []
     assert history.add(observations[1], [finding]) == [finding]
-    stronger = dataclasses.replace(finding, confidence=0.99, time=1030.0)
+    stronger = dataclasses.replace(finding, confidence=model.Confidence.HIGH, time=1030.0)
     assert history.add(observations[2], [stronger]) == []
     (episode,) = history.episodes.values()
     assert (episode.finding, episode.first, episode.last) == (stronger, 1025.0, observations[2].time)

@@ -91,12 +91,17 @@ def command(
     listener = Listener(read_key(key_file), bind, port)
     with ExitStack() as stack:
         if metrics_port is not None:
-            from ...diagnosis.service.metrics import MetricsServer
+            from prometheus_client import CollectorRegistry, start_http_server
 
-            metrics = MetricsServer(bind, metrics_port)
-            stack.callback(metrics.close)
-            shows.append(metrics.show)
-            _log("metrics", metrics.address)
+            from ...diagnosis.service.metrics import JobCollector
+
+            collector, registry = JobCollector(), CollectorRegistry()
+            registry.register(collector)
+            server, _ = start_http_server(metrics_port, bind, registry)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            shows.append(collector.show)
+            _log("metrics", (bind, server.server_port))
         journal = None if state_directory is None else Journal(state_directory)
         _log("agents", listener.address)
         with suppress(KeyboardInterrupt):  # the way to end it

@@ -86,7 +86,7 @@ def _finding(finding: Finding) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "finding" else "cyan"
     yield Text.assemble(
         (f"{finding.code} {MEANINGS[finding.code].title}", style),
-        f" ({finding.confidence:.0%}): ",
+        f" ({finding.confidence} confidence): ",
         escape(finding.summary),
     )
     for fact in finding.evidence[:_MAX_EVIDENCE]:

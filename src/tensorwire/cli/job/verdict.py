@@ -44,9 +44,9 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def finding_line(finding: Finding) -> str:
-    """A finding on one line: "TW-H1 95% rank 2 has not entered ..."."""
+    """A finding on one line: "TW-H1 high confidence: rank 2 has not entered ..."."""
     mark = "" if finding.level == "finding" else " notice"
-    return f"{finding.code}{mark} {finding.confidence:.0%} {finding.summary}"
+    return f"{finding.code}{mark} {finding.confidence} confidence: {finding.summary}"
 
 
 def print_news(finding: Finding, *, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
     for finding in findings:
         meaning = MEANINGS[finding.code]
         output.print_line(f"{finding.code} {meaning.title}: {finding.summary}")
-        output.print_line(f"  {finding.level}, confidence {finding.confidence:.0%}")
+        output.print_line(f"  {finding.level}, {finding.confidence} confidence")
         for side in finding.sides:
             output.print_line(f"  one side: {'rank' if len(side) == 1 else 'ranks'} {rank_ranges(side)}")
         for fact in finding.evidence:

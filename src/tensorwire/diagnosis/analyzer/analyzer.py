@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model import Thresholds
+from ..model import Confidence, Thresholds
 from .exit_reasons import CLEAN, is_echo
 from .hang import find_hangs
 from .job import Job
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _GONE = ("exited", "lost")
 _NO_FAILURE = ("", CLEAN)  # farewells
 _SUSPECTS_WITH_STACKS = 3
-_RIVAL = 0.1  # confidence by which a later verdict on the same trouble has to exceed the standing one
-_SILENT_DOUBT = 0.8
 _MOMENT_SECONDS = 2.5  # agents look once a second
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
@@ -214,7 +212,7 @@ class Analyzer:
             old = next((old for old in before if _same_trouble(old, verdict)), None)
             if old is not None:
                 before.remove(old)
-                if _contradicts(verdict, old) and verdict.finding.confidence < old.finding.confidence + _RIVAL:
+                if _contradicts(verdict, old) and not _is_surer(verdict, old):
                     verdict = old
                 else:
                     verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
@@ -222,7 +220,7 @@ class Analyzer:
         for old in before:
             # Whoever it names is out of view: no reason to take it back, if one to be less sure.
             if any(number in observation.ranks and number not in self._ranks for number in old.finding.suspects):
-                confidence = min(old.finding.confidence, _SILENT_DOUBT)
+                confidence = max(old.finding.confidence, Confidence.MEDIUM, key=lambda level: level.order)
                 standing.append(replace(old, finding=replace(old.finding, confidence=confidence)))
         standing.sort(key=lambda verdict: verdict.finding.level == "notice")
         self._standing = standing
@@ -242,6 +240,10 @@ def _same_trouble(old: Verdict, new: Verdict) -> bool:
     if old.finding.suspects and new.finding.suspects:
         return not set(old.finding.suspects).isdisjoint(new.finding.suspects)
     return old.finding.communicator == new.finding.communicator
+
+
+def _is_surer(new: Verdict, old: Verdict) -> bool:
+    return new.finding.confidence.order < old.finding.confidence.order
 
 
 def _contradicts(new: Verdict, old: Verdict) -> bool:

@@ -35,7 +35,9 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     cycle = graph.cycle(held_up)
     if cycle:
         verdicts.append(hang_not_entered.opposite_order(job, graph, cycle))
-    verdicts.sort(key=lambda verdict: (-verdict.finding.victims, -verdict.finding.confidence, verdict.finding.summary))
+    verdicts.sort(
+        key=lambda verdict: (-verdict.finding.victims, verdict.finding.confidence.order, verdict.finding.summary)
+    )
     return verdicts[:_MAX_FINDINGS]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import words
+from .confidence import Basis
 from .job import MAX_SUSPECTS
 from .signatures import inconsistent, sides
 from .transport import Blame, least_moved
@@ -52,21 +53,23 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
             job,
             wait,
             "TW-UNKNOWN",
-            Blame(unseen, [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"], 0.5),
+            Blame(unseen, [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"], Basis.REMAINDER),
             num_victims,
         )
     blame = least_moved(wait.group)
     if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
-        blame = Blame([], ["what the ranks called is not known: only counts are"], 0.4)
+        blame = Blame([], ["what the ranks called is not known: only counts are"], Basis.REMAINDER)
         return _verdict(job, wait, "TW-UNKNOWN", blame, num_victims)
-    nothing = Blame([], ["no process is stopped, and no edge between these ranks is known to be stuck"], 0.4)
+    nothing = Blame(
+        [], ["no process is stopped, and no edge between these ranks is known to be stuck"], Basis.REMAINDER
+    )
     return _verdict(job, wait, "TW-H3", blame or nothing, num_victims)
 
 
 def stopped_inside(job: Job, wait: Wait, number: int, num_victims: int) -> Verdict:
     """H3 on a stopped rank whose last counts are older than the operation it was in."""
     fact = f"rank {number} is stopped (state T), and sent data after others had entered the operation"
-    return _verdict(job, wait, "TW-H3", Blame([number], [fact], 0.8), num_victims)
+    return _verdict(job, wait, "TW-H3", Blame([number], [fact], Basis.COMPARISON), num_victims)
 
 
 def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
@@ -89,7 +92,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         evidence.append(f"all called {calls.pop()}")
     victims = max(0, num_victims - len(suspects))
     evidence += blame.evidence
-    return job.verdict("hang", code, group, suspects, summary, evidence, blame.confidence, victims=victims)
+    return job.verdict("hang", code, group, suspects, summary, evidence, blame.basis, victims=victims)
 
 
 def _left_alone(wait: Wait) -> Blame | None:
@@ -99,7 +102,9 @@ def _left_alone(wait: Wait) -> Blame | None:
     ahead = sorted(wait.group.members.keys() - set(wait.inside))
     if not ahead or 2 * len(ahead) >= len(wait.group.members):
         return None
-    return Blame(ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], 0.5)
+    return Blame(
+        ahead, [f"{words.ranks(ahead)} {words.verb(ahead, 'has', 'have')} completed #{wait.sequence}"], Basis.COMPARISON
+    )
 
 
 def _unseen_peer(job: Job, wait: Wait) -> list[int]:

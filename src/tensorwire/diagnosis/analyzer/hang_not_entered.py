@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import words
+from .confidence import Basis
 from .hang_inside import stopped_inside
 from .job import is_stopped
 
@@ -41,12 +42,12 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
             f"{words.ranks(held)} {words.verb(held, 'has', 'have')} not entered it either, "
             f"but {words.verb(held, 'waits', 'wait')} in another operation"
         )
-    confidence = 0.95
+    basis = Basis.STATE
     if wait.is_pairwise and not any(job.ranks[number].armed for number in named):
-        confidence *= 0.8
+        basis = Basis.COMPARISON
         evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
     if 2 * len(free) > wait.group.size:
-        confidence *= 0.6  # so many that the trouble may as well be with the few
+        basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
     phases = {job.phases.get(number, "") for number in free}
     entered = f"its end of {what}" if wait.is_pairwise else what
     summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
@@ -55,9 +56,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     if any(phases):
         summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
     level: Level = "notice" if all(phases) else "finding"
-    return job.verdict(
-        "hang", "TW-H1", wait.group, order, summary, evidence, confidence, victims=len(victims), level=level
-    )
+    return job.verdict("hang", "TW-H1", wait.group, order, summary, evidence, basis, victims=len(victims), level=level)
 
 
 def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
@@ -92,7 +91,7 @@ def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
         suspects,
         summary,
         evidence,
-        0.9 if majority else 0.85,
+        Basis.STATE,
         victims=len(graph.victims(cycle) - set(suspects)),
         sides=[] if majority else [sides[index] for index in order],
     )

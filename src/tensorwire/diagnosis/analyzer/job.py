@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Communicator, Finding
 from . import words
+from .confidence import Basis, confidence_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -98,15 +99,19 @@ class Job:
         suspects: Sequence[int],
         summary: str,
         evidence: list[str],
-        confidence: float,
+        basis: Basis,
         *,
         victims: int,
+        is_incomplete: bool = False,
         level: Level = "finding",
         sides: Sequence[list[int]] = (),
     ) -> Verdict:
-        """On a group. It names the first few suspects; what is doubtful about it lowers its confidence, and is told."""
+        """On a group. It names the first few suspects; what is out of view lowers its confidence, and is told."""
         named = list(suspects[:MAX_SUSPECTS])
-        factor, reasons = self.doubts(group, named)
+        doubtful, reasons = self.doubts(group, named)
+        confidence = confidence_of(
+            code, basis, names_ranks=bool(named or sides), is_incomplete=doubtful or is_incomplete
+        )
         finding = Finding(
             code,
             level,
@@ -116,36 +121,33 @@ class Job:
             group.title,
             summary,
             evidence + reasons,
-            confidence * factor,
+            confidence,
             victims=victims,
         )
         return Verdict(kind, finding)
 
-    def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[float, list[str]]:
-        """What makes a verdict on this group less certain: a factor for its confidence, and the reasons."""
-        factor, reasons = 1.0, []
+    def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
+        """Whether anything that a verdict on this group depends on is out of view; and what to know about the view."""
+        reasons = []
         ends = {peer for peer in group.peers.values() if peer in self.ranks}  # they may not know of the pair yet
         lacking = group.size - len(group.members.keys() | ends)
         if lacking > 0:
-            factor *= 0.8
             reasons.append(f"{lacking} of {group.size} members of {group.title} are not in view")
         if self.silent_nodes:
-            factor *= 0.9
             names = ", ".join(sorted(self.silent_nodes)[:4])
             reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
         overflown = [number for number in group.members if self.ranks[number].overflow]
         if overflown:
-            factor *= 0.9
             reasons.append(f"{words.ranks(overflown)}: more communicators than a frame has room for")
+        is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
             if rank is not None and rank.tick_seconds > _STALE_SECONDS:
-                factor *= 0.95
                 reasons.append(
                     f"the counts of rank {number} stand still since {words.seconds(rank.tick_seconds)}: its process is "
                     f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")
                 )
-        return factor, reasons
+        return is_incomplete, reasons
 
 
 def is_stopped(rank: Rank) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
+from .confidence import Basis, confidence_of
 from .exit_reasons import CLEAN, gone, is_echo, ran_out_of_time
 from .job import Verdict
 from .post_mortem import given_up
@@ -70,7 +71,9 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
             "",
             what,
             _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
-            0.95 if certain else 0.7,
+            confidence_of(
+                "TW-LOST", Basis.STATE if certain else Basis.COMPARISON, names_ranks=True, is_incomplete=False
+            ),
             victims=len(others) + len(waiting),
         ),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Finding
 from . import words
+from .confidence import Basis, confidence_of
 from .exit_reasons import gone, has_own_words, ran_out_of_time
 from .job import Verdict, is_stopped
 from .transport import Blame, least_moved
@@ -142,8 +143,8 @@ def _not_entered(job: Job, wait: _LastWait, missing: list[int]) -> Verdict:
     facts = []
     if not wait.own.is_pairwise:  # these are not counted alike
         facts = [f"rank {number} had entered #{group.members[number].enqueued} and nothing since" for number in missing]
-    confidence = 0.85 if 2 * len(missing) <= group.size else 0.5
-    return _verdict(job, wait, "TW-H1", summary, Blame(missing, facts[:5], confidence), len(inside))
+    basis = Basis.COMPARISON if 2 * len(missing) <= group.size else Basis.REMAINDER
+    return _verdict(job, wait, "TW-H1", summary, Blame(missing, facts[:5], basis), len(inside))
 
 
 def _stopped_inside(job: Job, wait: _LastWait) -> Verdict | None:
@@ -161,7 +162,7 @@ def _unknown(job: Job, wait: _LastWait) -> Verdict | None:
     if not _has_spoken(job, wait.witness) and any(gone(job.ranks[n]) > end + _PATIENCE for n in wait.needed):
         return None
     summary = f"{wait.what} stopped inside until {_ending(job, wait)}, and the cause is unknown; {_entered(wait)}"
-    nothing = Blame([], ["no rank is known to have ended in another way than the others"], 0.4)
+    nothing = Blame([], ["no rank is known to have ended in another way than the others"], Basis.REMAINDER)
     return _verdict(job, wait, "TW-UNKNOWN", summary, nothing, len(wait.needed))
 
 
@@ -169,7 +170,9 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     """Who did not give up as the witness did: is stopped, was silent from earlier on, or stayed until it was killed."""
     stopped = [number for number in wait.needed if is_stopped(job.ranks[number])]
     if stopped:
-        return Blame(stopped, [f"the process of rank {number} is stopped (state T)" for number in stopped[:5]], 0.9)
+        return Blame(
+            stopped, [f"the process of rank {number} is stopped (state T)" for number in stopped[:5]], Basis.STATE
+        )
     if not _has_spoken(job, wait.witness):
         return None
     end = gone(job.ranks[wait.witness])
@@ -179,13 +182,13 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     if silent:
         sign = {number: f"its last sign of life {words.seconds(ahead[number])}" for number in silent[:5]}
         facts = [f"rank {number} gave {sign[number]} before rank {wait.witness} gave up" for number in sign]
-        return Blame(silent, facts, 0.75)
+        return Blame(silent, facts, Basis.COMPARISON)
     stayed = [number for number in quiet if ahead[number] < -_PATIENCE]
     names = stayed or quiet
     if not names or 2 * len(names) >= len(wait.needed):
         return None
     how = "was still there after others had given up" if stayed else "ended without a word, where others gave up"
-    return Blame(names, [f"rank {number} {how}" for number in names[:5]], 0.6 if stayed else 0.5)
+    return Blame(names, [f"rank {number} {how}" for number in names[:5]], Basis.REMAINDER)
 
 
 def _has_spoken(job: Job, number: int) -> bool:
@@ -207,7 +210,7 @@ def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, 
     farewell = job.ranks[wait.witness].process.farewell
     if farewell:
         evidence[0] += f", with {farewell}"
-    factor, reasons = job.doubts(wait.group, ())
+    is_incomplete, reasons = job.doubts(wait.group, ())
     return Verdict(
         "lost",
         Finding(
@@ -219,7 +222,7 @@ def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, 
             wait.group.title,
             summary,
             evidence + blame.evidence + reasons,
-            blame.confidence * factor,
+            confidence_of(code, blame.basis, names_ranks=bool(blame.suspects), is_incomplete=is_incomplete),
             victims=num_victims,
         ),
     )

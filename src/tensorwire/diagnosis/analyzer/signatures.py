@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import words
+from .confidence import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -80,7 +81,7 @@ def inconsistent(
         suspects,
         summary,
         evidence,
-        0.95 if majority else 0.9,
+        Basis.STATE,
         victims=len(group.members) - len(suspects),
         sides=[] if majority else found,
     )

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from . import words
+from .confidence import Basis
 from .rounds import ENOUGH, Timer
 from .slow_verdicts import Slow, judge
 from .throughput import STEPS, Pace
@@ -152,6 +153,6 @@ class SlowWatch:
                 f"{words.seconds(pace.seconds)} per operation, {words.seconds(normal)} before",
                 "operations were to be timed, but no times of the same rounds came from most of the ranks",
             ],
-            0.3,
+            Basis.REMAINDER,
             victims=len(group.members),
         )

@@ -7,6 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from . import words
+from .confidence import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,9 +114,9 @@ def _pairwise(job: Job, transport: Transport, slow: list[Slow], history: Sequenc
         number = waits[number]
     edges = transport.busy(job, seen | {number}, job.thresholds.slow_seconds)
     if edges is not None or number in seen:
-        return _slow_transfer(job, one, edges, 0.6)
+        return _slow_transfer(job, one, edges, Basis.COMPARISON)
     one.late = [number]
-    return _finding(job, one, "TW-S1", [number], 0.6, [f"the chain of waits ends at rank {number}"])
+    return _finding(job, one, "TW-S1", [number], Basis.COMPARISON, [f"the chain of waits ends at rank {number}"])
 
 
 def _is_long(number: int, one: Slow) -> bool:
@@ -128,28 +129,28 @@ def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Look])
     edges = transport.busy(job, list(one.group.members), thresholds.slow_seconds)
     held = _throttled(job, one, history) or _stopped(one, history)
     if held:
-        return _finding(job, one, "TW-S1", list(held), 0.9, list(held.values()))
+        return _finding(job, one, "TW-S1", list(held), Basis.STATE, list(held.values()))
     if rounds.p_is_valid:
         if one.p >= thresholds.alpha and one.late:
-            return _finding(job, one, "TW-S1", one.late, 0.9, _waits(job, one, history))
+            return _finding(job, one, "TW-S1", one.late, Basis.STATE, _waits(job, one, history))
         if one.p_is_low(thresholds.beta):
-            return _slow_transfer(job, one, edges, 0.9)
+            return _slow_transfer(job, one, edges, Basis.STATE)
         suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
         facts = _waits(job, one, history) + (edges.evidence if edges else [])
-        return _finding(job, one, "TW-S3", suspects, 0.8 if edges else 0.6, facts)
+        return _finding(job, one, "TW-S3", suspects, Basis.COMPARISON, facts)
     if edges is None and rounds.t_max - rounds.t_min >= thresholds.alpha * rounds.t_max and one.late:
-        return _finding(job, one, "TW-S1", one.late, 0.6, _waits(job, one, history))
-    return _slow_transfer(job, one, edges, 0.6)
+        return _finding(job, one, "TW-S1", one.late, Basis.COMPARISON, _waits(job, one, history))
+    return _slow_transfer(job, one, edges, Basis.COMPARISON)
 
 
-def _slow_transfer(job: Job, one: Slow, edges: Blame | None, confidence: float) -> Verdict:
+def _slow_transfer(job: Job, one: Slow, edges: Blame | None, basis: Basis) -> Verdict:
     if edges is None:
         fact = "no edge stands out" if job.edges else "there are no counters of edges to place it"
-        return _finding(job, one, "TW-S2", [], 0.6 * confidence, [fact])
-    return _finding(job, one, "TW-S2", edges.suspects, confidence * edges.confidence, edges.evidence)
+        return _finding(job, one, "TW-S2", [], basis, [fact])
+    return _finding(job, one, "TW-S2", edges.suspects, max(basis, edges.basis), edges.evidence)
 
 
-def _finding(job: Job, one: Slow, code: Code, suspects: list[int], confidence: float, facts: list[str]) -> Verdict:
+def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis, facts: list[str]) -> Verdict:
     rounds, group = one.rounds, one.group
     who = words.ranks(suspects)
     if code == "TW-S1":
@@ -179,10 +180,11 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], confidence: f
     evidence += facts
     untimed = [number for number in group.members if number not in rounds.mean]
     if untimed:
-        confidence *= 0.8
         evidence.append(f"no times of {words.ranks(untimed)}")
     victims = len(group.members) - len(suspects)
-    return job.verdict("slow", code, group, suspects, summary, evidence, confidence, victims=victims)
+    return job.verdict(
+        "slow", code, group, suspects, summary, evidence, basis, victims=victims, is_incomplete=bool(untimed)
+    )
 
 
 def _waits(job: Job, one: Slow, history: Sequence[Look]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import words
+from .confidence import Basis
 from .job import MAX_SUSPECTS, is_stopped
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Blame:
 
     suspects: list[int]
     evidence: list[str]
-    confidence: float
+    basis: Basis
 
 
 class _Sample(NamedTuple):
@@ -126,7 +127,7 @@ class Transport:
         evidence += [
             f"{words.nbytes(unread[number])} lie unread at rank {number}" for number in found if unread[number]
         ]
-        return Blame(found, evidence, 0.95)
+        return Blame(found, evidence, Basis.STATE)
 
     def broken(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
         """The endpoint common to the edges that are stuck, if a retransmission timer has backed off: a dead link.
@@ -145,7 +146,7 @@ class Transport:
             f"edge {a} -> {b}: {words.nbytes(flow.send_queue)} unacknowledged, timer backed off {flow.backoff} times"
             for (a, b), flow in sorted(stuck.items())[:4]
         ]
-        return _endpoints(dict.fromkeys(stuck, 1.0), facts)
+        return _endpoints(dict.fromkeys(stuck, 1.0), facts, Basis.STATE)
 
     def unread(self, job: Job, ranks: Collection[int]) -> Blame | None:
         """The rank that leaves most of what it was sent unread."""
@@ -157,7 +158,7 @@ class Transport:
         if 2 * len(suspects) > len(queues):
             return None
         evidence = [f"{words.nbytes(queues[number])} lie unread at rank {number}" for number in suspects[:5]]
-        return Blame(suspects, evidence, 0.8 if len(suspects) == 1 else 0.5)
+        return Blame(suspects, evidence, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
 
     def busy(self, job: Job, ranks: Collection[int], seconds: float) -> Blame | None:
         """The endpoint common to the edges that had data in flight, or lost it, far more than the ordinary edge.
@@ -190,7 +191,7 @@ class Transport:
         weights = {
             ends: max(0.0, flow.share - ordinary) + min(1.0, flow.retransmits / _LOSSY) for ends, flow in flows.items()
         }
-        return _endpoints(weights, facts[:4])
+        return _endpoints(weights, facts[:4], Basis.COMPARISON)
 
     def _before(self, time: float) -> _Sample | None:
         """The newest sample from then or earlier."""
@@ -243,10 +244,10 @@ def least_moved(group: Group) -> Blame | None:
     if 2 * len(suspects) > len(moved):
         return None
     facts = [f"rank {number} has moved {words.nbytes(moved[number])}, the least" for number in suspects[:5]]
-    return Blame(suspects, facts, 0.6 if len(suspects) == 1 else 0.4)
+    return Blame(suspects, facts, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
 
 
-def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
+def _endpoints(weights: dict[Ends, float], facts: list[str], basis: Basis) -> Blame | None:
     """The fewest ranks at which these edges end: the one with most of their weight, then the one with most of the rest.
 
     Of the two ends of a single edge the sender: what leaves a rank slowly is choked there more often than where it
@@ -254,7 +255,7 @@ def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
     """
     left = {ends: weight for ends, weight in weights.items() if weight > 0}
     suspects: list[int] = []
-    confidence, most = 0.9, 0.0
+    most = 0.0
     while left and len(suspects) < MAX_SUSPECTS:
         scores: dict[int, float] = {}
         sends: dict[int, float] = {}
@@ -274,9 +275,9 @@ def _endpoints(weights: dict[Ends, float], facts: list[str]) -> Blame | None:
         for rival in rivals:
             if sends.get(rival, 0.0) > _TIE * sends.get(first, 0.0):
                 suspects.append(rival)
-                confidence = min(confidence, 0.5)
+                basis = Basis.REMAINDER
             else:
                 facts = [*facts, f"rank {first} is the sender; its peer, rank {rival}, is not excluded"]
-                confidence = min(confidence, 0.7)
+                basis = max(basis, Basis.COMPARISON)
         left = {ends: weight for ends, weight in left.items() if not set(ends) & set(suspects)}
-    return Blame(suspects, facts, confidence) if suspects else None
+    return Blame(suspects, facts, basis) if suspects else None

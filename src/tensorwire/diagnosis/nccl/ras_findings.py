@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..analyzer import words
+from ..analyzer.confidence import Basis, confidence_of
 from ..analyzer.job import MAX_SUSPECTS
 from ..model import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..model import Code
     from .ras import RasCommunicator, RasProcess, RasStatus
 
-_STANDS_STILL = 0.7  # RAS counts launches: the ranks behind may be in a long kernel, or about to launch
-_GIVEN_UP = 0.8
+# RAS counts launches: the ranks behind may be in a long kernel, or about to launch. Whom it gives up may live.
+_BASIS = Basis.COMPARISON
 
 
 def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Finding]:
@@ -38,7 +40,7 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
                 "",
                 f"NCCL has given up {_processes(after.dead)}",
                 [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead"],
-                _GIVEN_UP,
+                confidence_of("TW-LOST", _BASIS, names_ranks=bool(ranks), is_incomplete=False),
             )
         )
     earlier = {group.hash: group for group in before.communicators}
@@ -66,8 +68,9 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         for rank in ranks[:MAX_SUSPECTS]
         if (member := members.get(rank)) is not None and member.process is not None
     ]
+    code: Code = "TW-H1" if ranks else "TW-UNKNOWN"
     return Finding(
-        "TW-H1" if ranks else "TW-UNKNOWN",
+        code,
         "finding",
         seconds,
         ranks[:MAX_SUSPECTS],
@@ -75,7 +78,7 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         title,
         f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and nobody goes on",
         evidence,
-        _STANDS_STILL,
+        confidence_of(code, _BASIS, names_ranks=bool(ranks), is_incomplete=False),
         victims=max(0, group.size - lowest.num_ranks),
     )
 

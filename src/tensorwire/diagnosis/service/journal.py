@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ...errors import CorruptDataError
-from ..model import Code, Finding, Level
+from ..model import Code, Confidence, Finding, Level
 from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
 from .time_share import TimeShare
 
@@ -126,7 +126,7 @@ def _finding(entry: dict[str, Any]) -> Finding:
         str(entry["communicator"]),
         str(entry["summary"]),
         [str(fact) for fact in entry["evidence"]],
-        float(entry["confidence"]),
+        Confidence(entry["confidence"]),
         int(entry["victims"]),
         {int(rank): str(text) for rank, text in entry["stacks"].items()},
     )

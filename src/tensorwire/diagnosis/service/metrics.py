@@ -1,95 +1,40 @@
-"""The analyzer's numbers for Prometheus, as OpenMetrics text over HTTP. Needs prometheus_client (tensorwire[job]).
+"""The analyzer's numbers for Prometheus. Needs prometheus_client (tensorwire[job]), which serves them.
 
 Metrics are of the job and of suspects: none has a label that takes as many values as there are ranks.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, get_args
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from typing import TYPE_CHECKING, Any, get_args
 
-from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..model import Code, Level, Life
-from ..page.deadline import DeadlineSocket
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator, Mapping
 
     from prometheus_client.core import Metric
 
     from .service import View
 
-_READ_SECONDS: Final = 5.0
-_POLL_SECONDS: Final = 0.1  # until a wish to end is seen
 _PREFIX = "tensorwire_"
 
 
-class MetricsServer:
-    """Serves what `show` was given last, from a thread of its own, one reader after another.
+class JobCollector(Collector):
+    """Gives what it was shown last to the registry that it is registered with, from any thread."""
 
-    Args:
-        host: the address to bind; loopback unless the caller wants others in.
-        port: 0 for any free one, see `address`.
-
-    Raises OSError where the address cannot be bound.
-    """
-
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self._collector = _Collector()
-        registry = CollectorRegistry()
-        registry.register(self._collector)
-        self._server = make_server(host, port, make_wsgi_app(registry), _Server, _Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
+    def __init__(self) -> None:
+        self._view: View | None = None  # replaced whole: another thread may be reading
 
     def show(self, view: View) -> None:
-        """Serve these numbers from now on."""
-        self._collector.view = view
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(WSGIServer):
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, address = super().get_request()
-        reader = DeadlineSocket(fileno=connection.detach())
-        reader.deadline = time.monotonic() + _Handler.timeout
-        return reader, address
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Readers that are too slow, or go away, are no news."""
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _READ_SECONDS  # for a request: a reader that sends little or nothing must not keep the others out
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Requests are no news."""
-
-
-class _Collector(Collector):
-    def __init__(self) -> None:
-        self.view: View | None = None  # replaced whole: the other thread may be reading
+        """Give these numbers from now on."""
+        self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        view = self.view
+        view = self._view
         if view is None:
             return
         observation, counters = view.observation, view.counters
@@ -113,15 +58,12 @@ class _Collector(Collector):
 
 
 def _suspects(view: View) -> Metric:
-    family = GaugeMetricFamily(_PREFIX + "suspect_confidence", "Of a finding.", labels=("code", "rank"))
-    confidences: dict[tuple[Code, str], float] = {}
-    for finding in view.findings:
-        if finding.level == "finding":
-            for rank in finding.suspects:
-                key = finding.code, str(rank)
-                confidences[key] = max(finding.confidence, confidences.get(key, 0.0))
-    for key, confidence in confidences.items():
-        family.add_metric(key, confidence)
+    family = GaugeMetricFamily(
+        _PREFIX + "suspects", "1 for each suspect of a finding.", labels=("code", "rank", "confidence")
+    )
+    found = [finding for finding in view.findings if finding.level == "finding"]
+    for labels in {(f.code, str(rank), f.confidence.value): None for f in found for rank in f.suspects}:
+        family.add_metric(labels, 1)
     return family
 
 

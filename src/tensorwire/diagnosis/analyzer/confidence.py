@@ -1,0 +1,39 @@
+"""How far a finding can be trusted: the one place that decides it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ..model import Code, Confidence
+
+_LEVELS = tuple(Confidence)
+
+
+class Basis(IntEnum):
+    """What the choice of suspects rests on. The larger, the weaker."""
+
+    STATE = 0
+    """Something that was read as it is: which ranks are in which operation, what each called, a stopped process, a
+    retransmission timer that has backed off, throttling, times of the same rounds, the last words of a process."""
+
+    COMPARISON = 1
+    """Counters or times of ranks, compared: these ranks stand out, and another cause can make them stand out too."""
+
+    REMAINDER = 2
+    """Who is left when others are excluded, or one of several that look alike."""
+
+
+def confidence_of(code: Code, basis: Basis, *, names_ranks: bool, is_incomplete: bool) -> Confidence:
+    """The rules; docs/diagnosis.md has them too.
+
+    A finding that names no rank, or no cause, is of low confidence. Of the others, one that rests on states is of high
+    confidence, on a comparison of medium, on a remainder of low; and it is one level lower if anything that it depends
+    on is out of view.
+
+    Args:
+        names_ranks: there are suspects, or sides that disagree.
+        is_incomplete: members of the group, nodes or times are out of view.
+    """
+    if code == "TW-UNKNOWN" or not names_ranks:
+        return Confidence.LOW
+    return _LEVELS[min(basis + is_incomplete, len(_LEVELS) - 1)]

@@ -1,0 +1,36 @@
+"""The rules that decide how far a finding can be trusted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.diagnosis.analyzer.confidence import Basis, confidence_of
+from tensorwire.diagnosis.model import Confidence
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Code
+
+
+@pytest.mark.parametrize(
+    ("basis", "whole", "incomplete"),
+    [
+        (Basis.STATE, "high", "medium"),
+        (Basis.COMPARISON, "medium", "low"),
+        (Basis.REMAINDER, "low", "low"),
+    ],
+)
+def test_what_is_out_of_view_costs_one_level(basis: Basis, whole: str, incomplete: str) -> None:
+    assert confidence_of("TW-H1", basis, names_ranks=True, is_incomplete=False) == whole
+    assert confidence_of("TW-H1", basis, names_ranks=True, is_incomplete=True) == incomplete
+
+
+@pytest.mark.parametrize(("code", "names_ranks"), [("TW-UNKNOWN", True), ("TW-H3", False)])
+def test_who_names_no_rank_or_no_cause_is_never_sure(code: Code, names_ranks: bool) -> None:
+    assert confidence_of(code, Basis.STATE, names_ranks=names_ranks, is_incomplete=False) == "low"
+
+
+def test_the_highest_comes_first() -> None:
+    assert sorted(["low", "high", "medium"], key=lambda level: Confidence(level).order) == ["high", "medium", "low"]
+    assert f"{Confidence.HIGH}" == str(Confidence.HIGH) == "high"
