@@ -11,9 +11,11 @@ import pytest
 
 from benchmarks import environment
 from benchmarks.diagnosis.faults import __main__ as program
+from benchmarks.diagnosis.faults import levels
 from benchmarks.diagnosis.faults.cases import BY_NAME, CASES
-from benchmarks.diagnosis.faults.results import Results
+from benchmarks.diagnosis.faults.results import JSON, Results
 from benchmarks.diagnosis.faults.run import Outcome
+from tensorwire.diagnosis.model import Confidence, Finding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +41,7 @@ class Stage:
     def run(self, case: Any, rank: int) -> Outcome:
         if next(Stage.numbers) % 3 == 0:
             raise BrokenPipeError("no more\nranks")
-        return Outcome(rank, "", 3.0)
+        return Outcome(rank, "", 3.0, {"high": True})
 
     def reset(self) -> None:
         pass
@@ -49,13 +51,13 @@ def test_runs_are_added_to_those_of_another_commit(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     first = Results(path, facts("abc"))
     first.skipped["clock-step"] = "no C compiler"
-    first.add(SLEEP, 0, seconds=3.1, wrong="")
-    first.add(SLEEP, 1, seconds=None, wrong="nothing found")
+    first.add(SLEEP, 0, seconds=3.1, wrong="", levels={"high": True})
+    first.add(SLEEP, 1, seconds=None, wrong="nothing found", levels={})
     first.add_failed(SLEEP, 2, "no network")
     second = Results(path, facts("def"))
     assert second.due(SLEEP, 5) == [2, 3, 0]
     assert second.due(CHECKPOINT, 2) == [0, 0]
-    second.add(SLEEP, 2, seconds=3.3, wrong="")
+    second.add(SLEEP, 2, seconds=3.3, wrong="", levels={"high": True})
     assert [(row["rank"], row["commit"]) for row in json.loads(path.read_text())["runs"]] == [
         (0, "abc"),
         (1, "abc"),
@@ -67,7 +69,27 @@ def test_runs_are_added_to_those_of_another_commit(tmp_path: Path) -> None:
     assert "- h1-sleep, fault at rank 1: nothing found" in page
     assert "- h1-sleep, fault at rank 2: no network" in page
     assert "- clock-step: no C compiler" in page
+    assert "| high | not measured | 2 of 2 |" in page
+    assert "| low | not measured | not measured |" in page
     assert Results(path, facts(), fresh=True).rows == []
+
+
+def found(confidence: Confidence, rank: int, level: str = "finding") -> Finding:
+    return Finding("TW-H1", level, 3.0, [rank], [], "default_pg", "", [], confidence)  # type: ignore[arg-type]
+
+
+def test_a_confidence_is_right_where_all_of_its_verdicts_are() -> None:
+    high, low = Confidence.HIGH, Confidence.LOW
+    right = levels.levels_of(SLEEP, 2, [found(high, 2), found(low, 2), found(low, 2)])
+    assert right == {"high": True, "low": True}
+    wrong = levels.levels_of(SLEEP, 2, [found(high, 2), found(low, 2), found(low, 1), found(low, 2)])
+    assert wrong == {"high": True, "low": False}
+    assert levels.levels_of(CHECKPOINT, 0, [found(high, 0, "notice"), found(low, 0)]) == {"low": False}
+    assert levels.count([right, wrong, {}]) == {"high": [2, 2], "medium": [0, 0], "low": [1, 2]}
+
+
+def test_the_table_of_confidence_is_that_of_the_recordings_now() -> None:
+    assert json.loads(JSON.read_text())["recorded"] == levels.of_recordings()
 
 
 def test_what_is_no_result_is_refused_and_kept(tmp_path: Path) -> None:
@@ -80,7 +102,7 @@ def test_what_is_no_result_is_refused_and_kept(tmp_path: Path) -> None:
 
 def test_turns_are_all_runs_that_are_due(tmp_path: Path) -> None:
     results = Results(tmp_path / "faults.json", facts())
-    results.add(KILL, 2, seconds=2.0, wrong="")
+    results.add(KILL, 2, seconds=2.0, wrong="", levels={"high": True})
     turns = program.turns(CASES, results, 9)
     runs = Counter((case.name, rank) for turn in turns for case, rank in turn)
     assert runs == Counter((case.name, case.rank(run)) for case in CASES for run in range(9)) - Counter(

@@ -99,6 +99,11 @@ class Faults:
         found = [run for run in self.runs if not kinds or BY_NAME[run["case"]].kind in kinds]
         return sum(not run["wrong"] for run in found), len(found)
 
+    def recorded(self, confidence: str) -> str:
+        """How many verdicts of a confidence were right in the recordings."""
+        right, told = _load("diagnosis-faults.json")["recorded"][confidence]
+        return f"{right} of {told}"
+
     def row(self, *kinds: str) -> str:
         """The count, and the 95 % interval of its share."""
         right, runs = self.count(*kinds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import gzip
+import json
 import signal
 import sys
 import threading
@@ -17,6 +18,7 @@ from queue import Empty, SimpleQueue
 from benchmarks.environment import describe, load
 from tensorwire.diagnosis.service.recording import Recorder
 
+from . import levels
 from .cases import BY_NAME, CASES, Case
 from .launch import WORLD_SIZE
 from .results import JSON, Results
@@ -36,11 +38,22 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=JSON, help="a .json file; the page is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each case once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=range(WORLD_SIZE), help="with --record: the faulty rank")
+    parser.add_argument(
+        "--levels",
+        action="store_true",
+        help="run nothing: count the right verdicts of each confidence in the recordings",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     cases = [BY_NAME[name] for name in options.case] if options.case else CASES
     if options.record is not None:
         record(cases, options.record, options.rank)
+        return
+    if options.levels:
+        results = Results(options.output, json.loads(options.output.read_text())["environment"])
+        results.recorded = levels.of_recordings()
+        results.write()
+        print(results.page())
         return
     facts = describe(" ".join(["python -m benchmarks.diagnosis.faults", *sys.argv[1:]]))
     facts |= {"load": load(), "thresholds": ", ".join(f"{k} {v:g}" for k, v in dataclasses.asdict(THRESHOLDS).items())}
@@ -114,7 +127,7 @@ def attempt(stage: Stage, case: Case, rank: int, results: Results) -> str:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         results.add_failed(case, rank, reason)
         return f"{case.name} at rank {rank}: FAILED: {reason}"
-    results.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong)
+    results.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong, levels=outcome.levels)
     return show(case, outcome)
 
 

@@ -10,8 +10,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import ROOT
+from tensorwire.diagnosis.model import Confidence
 
 from .cases import CASES, Case
+from .levels import count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +62,12 @@ class Results:
         self.rows: list[Row] = []
         self.failed: list[Row] = []
         self.skipped: dict[str, str] = {}
+        self.recorded: dict[str, list[int]] = {}  # by confidence, see levels.count: of the recordings
         if not fresh and path.exists():
             try:
                 known = json.loads(path.read_text())
                 self.rows, self.failed, self.skipped = known["runs"], known["failed"], known["skipped"]
+                self.recorded = known["recorded"]
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path} holds no results to add to ({error!r}); --fresh begins again") from None
 
@@ -78,9 +82,16 @@ class Results:
                 ranks.append(rank)
         return ranks
 
-    def add(self, case: Case, rank: int, *, seconds: float | None, wrong: str) -> None:
-        """A run that was judged: seconds from the fault to the verdict, and what was wrong with it, "" if nothing."""
-        self._append(self.rows, {"case": case.name, "rank": rank, "seconds": seconds, "wrong": wrong})
+    def add(self, case: Case, rank: int, *, seconds: float | None, wrong: str, levels: dict[str, bool]) -> None:
+        """A run that was judged.
+
+        Args:
+            seconds: from the fault to the verdict.
+            wrong: what was wrong with it; "" if nothing.
+            levels: the confidence of its verdicts, see levels.levels_of.
+        """
+        row = {"case": case.name, "rank": rank, "seconds": seconds, "wrong": wrong, "levels": levels}
+        self._append(self.rows, row)
 
     def add_failed(self, case: Case, rank: int, reason: str) -> None:
         """A run that could not be judged. It does not count, and is due again."""
@@ -93,6 +104,7 @@ class Results:
 
     def write(self) -> None:
         known = {"environment": self.environment, "skipped": self.skipped, "failed": self.failed}
+        known["recorded"] = self.recorded
         head = json.dumps(known, indent=1)[:-2]
         rows = ",\n".join(json.dumps(row) for row in self.rows)
         new = self._path.with_suffix(".new")
@@ -135,6 +147,7 @@ class Results:
             lines += [f"- {name}, fault at rank {row['rank']}: {row['wrong']}" for row in rows[:_MORE]]
             if len(rows) > _MORE:
                 lines.append(f"- {name}: {len(rows) - _MORE} more")
+        lines += self._levels()
         if self.failed:
             lines += ["", "## Not judged", "", "These runs failed before there was anything to judge.", ""]
             lines += [f"- {row['case']}, fault at rank {row['rank']}: {row['reason']}" for row in self.failed]
@@ -142,6 +155,28 @@ class Results:
             lines += ["", "## Skipped", ""]
             lines += [f"- {name}: {reason}" for name, reason in self.skipped.items()]
         return "\n".join(lines) + "\n"
+
+    def _levels(self) -> list[str]:
+        """How many verdicts of each confidence were right."""
+        judged = [row["levels"] for row in self.rows if "levels" in row]
+        columns = (self.recorded, count(judged))
+        rows = [
+            f"| {level.value} | " + " | ".join(_right(column.get(level.value, [0, 0])) for column in columns) + " |"
+            for level in Confidence
+        ]
+        return [
+            "",
+            "## Confidence",
+            "",
+            "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that "
+            "the analyzer is tested with; `python -m benchmarks.diagnosis.faults --levels` analyzes them again. Of "
+            f"the {len(self.rows)} runs above {len(judged)} say which confidence their verdicts had: runs of before "
+            "there were three levels do not. Not measured on faults that the matrix does not have.",
+            "",
+            "| confidence | right, in the recordings | right, in the runs |",
+            "|---|---|---|",
+            *rows,
+        ]
 
     def _of(self, *cases: Case) -> list[Row]:
         names = {case.name for case in cases}
@@ -152,6 +187,11 @@ class Results:
         times = sorted(row["seconds"] for row in rows if row["seconds"] is not None)
         latency = f"{median(times):.1f} (at most {times[-1]:.1f})" if times else "-"
         return f"| {case.name} | {case.about} | {case.code or 'nothing'} | {_share(rows)} | {latency} |"
+
+
+def _right(counted: list[int]) -> str:
+    right, told = counted
+    return f"{right} of {told}" if told else "not measured"
 
 
 def _commits(rows: list[Row]) -> str:

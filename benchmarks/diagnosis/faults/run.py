@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .cases import WORLD, Case, Scene, TrainingStoppedError
 from .judge import complaint, is_notice
 from .launch import WORLD_SIZE, Nursery, TrainingJob
+from .levels import levels_of
 from .needs import build_clock, missing
 from .network import Network
 from .services import Services
@@ -33,6 +34,7 @@ class Outcome:
     rank: int
     wrong: str  # what was wrong; "" if nothing
     seconds: float | None  # from the fault to the first finding
+    levels: dict[str, bool]  # each confidence that a verdict had, and whether those verdicts were right
 
 
 class Stage:
@@ -69,7 +71,8 @@ class Stage:
                 if not wrong:
                     raise
         first = next((look.time - start for look in looks if any(map(is_finding, look.findings))), None)
-        outcome = Outcome(rank, wrong or complaint(case, rank, looks, start), first)
+        levels = levels_of(case, rank, (finding for look in looks for finding in look.findings))
+        outcome = Outcome(rank, wrong or complaint(case, rank, looks, start), first, levels)
         if record is not None or wrong or not case.mends or not self._is_calm_again(job, watch):
             self.clear()
         return outcome
