@@ -58,11 +58,14 @@ test-neon: $(VENV)/.tools ## core/tests for aarch64, under qemu
 	  ctest --test-dir build/neon --output-on-failure --no-tests=error -j $(JOBS); \
 	fi
 
-check: $(VENV)/.dev ## Lint, types and formatting
+check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
+	$(VENV)/bin/shellcheck .ci/run
+	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 sanitize: $(VENV)/.test ## The core's tests and the codec's under address and undefined-behaviour sanitizers
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire import _core
+from tensorwire import __version__, _core
 from tensorwire.diagnosis.page import native
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def test_the_binding_has_the_fields_of_the_header(repository: Path) -> None:
         declared = re.findall(r"^  \w+ (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
         assert declared
         assert [field[0] for field in binding._fields_] == declared
+
+
+def test_the_citation_names_the_version(repository: Path) -> None:
+    assert f"\nversion: {__version__}\n" in (repository / "CITATION.cff").read_text()
+    assert f"## [{__version__.split('.dev')[0]}] - " in (repository / "CHANGELOG.md").read_text()
 
 
 def test_the_transcript_of_the_readme_points_into_the_example(repository: Path) -> None:
