@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from tensorwire.codec import dtype_bits, exponent_histogram, new_buffer
+from tensorwire.codec import dtype_bits, exponent_histogram, float_fields, new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,6 @@ ROW_SIGMA = 0.3
 COLUMN_SIGMA = 0.3
 EMBEDDING_SIGMA = 0.4
 NORM_SIGMA = 0.1
-_EXPONENTS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,14 @@ class Dataset:
         return hashlib.sha256(self.data).hexdigest()
 
     def bounds(self) -> tuple[float, float]:
-        """The order-0 bounds of the ratio, over all tensors and by tensor: exponents at their entropy, the rest raw."""
+        """Order-0 bounds of the ratio, over all tensors and by tensor: exponents at their entropy, all else raw."""
+        fields = float_fields(self.dtype)
+        assert fields is not None, self.dtype
         counts = np.array([exponent_histogram(self.dtype, tensor) for tensor in self.tensors()], np.float64)
-        rest = counts.sum() * (dtype_bits(self.dtype) - _EXPONENTS[self.dtype][0])
+        raw = counts.sum() * (1 + fields.mantissa_bits)
         bits = 8.0 * len(self.data)
         whole, by_tensor = _information(counts.sum(axis=0)), sum(map(_information, counts))
-        return bits / (whole + rest), bits / (by_tensor + rest)
+        return bits / (whole + raw), bits / (by_tensor + raw)
 
 
 def load(name: str) -> Dataset:

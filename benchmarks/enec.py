@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorwire.codec import FrameReader, compress
+from tensorwire.codec import FrameReader, compress, dtype_bits, float_fields
 
 if TYPE_CHECKING:
     from benchmarks.data import Dataset
 
 GROUPS = (4, 8, 16, 32)
-# numpy type of a word, bits of the mantissa, bits of the exponent
-_WORDS = {
-    "BF16": (np.uint16, 7, 8),
-    "F16": (np.uint16, 10, 5),
-    "F32": (np.uint32, 23, 8),
-    "F8_E4M3": (np.uint8, 3, 4),
-    "F8_E5M2": (np.uint8, 2, 5),
-}
 
 
 def sizes(dataset: Dataset, blocks: int) -> dict[str, int]:
@@ -31,17 +23,19 @@ def sizes(dataset: Dataset, blocks: int) -> dict[str, int]:
     Returns:
         nbytes: as encoded; exact_nbytes: the least; fixed_nbytes: the least with groups of 16; blocks: how many.
     """
-    word, mantissa, bits = _WORDS[dataset.dtype]
+    fields = float_fields(dataset.dtype)
+    assert fields is not None, dataset.dtype
+    mask = (1 << fields.exponent_bits) - 1
     frame = compress(dataset.data, profile="enec", dtype=dataset.dtype)
     reader = FrameReader(frame)
     infos = reader.block_infos(frame[reader.info.header_nbytes :][: reader.info.data_nbytes])
     indexes = [i for i, info in enumerate(infos) if info.kind == "enec"]
-    words = np.frombuffer(dataset.data, word)
+    words = np.frombuffer(dataset.data, f"u{dtype_bits(dataset.dtype) // 8}")
     total = {"nbytes": 0, "exact_nbytes": 0, "fixed_nbytes": 0, "blocks": 0}
     for i in indexes[:: max(1, len(indexes) // blocks)]:
         start = i * reader.info.block_words
-        exponents = words[start : start + infos[i].num_words] >> mantissa & ((1 << bits) - 1)
-        least = least_nbytes(exponents.astype(np.int64), bits)
+        exponents = words[start : start + infos[i].num_words] >> fields.mantissa_bits & mask
+        least = least_nbytes(exponents.astype(np.int64), fields.exponent_bits)
         total["nbytes"] += infos[i].exponent_nbytes
         total["exact_nbytes"] += min(least.values())
         total["fixed_nbytes"] += least[16]

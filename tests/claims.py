@@ -86,11 +86,11 @@ CLAIMS: dict[str, list[str]] = {
         f"splitting words, which fetches them, {share('encode', 'split')}; hashing content and blocks "
         f"{share('encode', 'accumulate')}; counting exponents "
         f"{share('encode', 'count_values', 'byte_histogram_vector')}; writing tiers "
-        f"{share('encode', 'pack_plane<2u, 0u>', 'pack_field_part')}; choosing {share('encode', 'cascade_choose')}.",
+        f"{share('encode', 'pack_plane', 'pack_field')}; choosing {share('encode', 'cascade_choose')}.",
         "putting words together and writing them around the caches "
         f"{share('decode', 'weave', 'assemble', 'stream_copy')}, expanding escapes {share('decode', 'expand')}, "
         f"checking hashes {share('decode', 'accumulate')}, unpacking fields "
-        f"{share('decode', 'unpack_field_part', 'unpack_plane<2u, 0u>')}.",
+        f"{share('decode', 'unpack_field', 'unpack_plane')}.",
         f"BF16 {_decode_of_memcpy(BF16)} of memcpy on MiniLM, but {_decode_of_memcpy(LARGE)} on 548 MiB "
         f"({_decode_of_memcpy(LARGE, verify=False)} without checksums), where memcpy goes around the caches and "
         f"reaches {epyc(LARGE, 'memcpy').decompress.gbs:.0f} GB/s. F16 {_decode_of_memcpy(F16)}, F32 "

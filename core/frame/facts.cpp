@@ -36,6 +36,12 @@ void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash) {
   store_hash(hash_root(nbytes, static_cast<const uint8_t*>(leaves)), static_cast<uint8_t*>(hash));
 }
 
+int tw_find_dtype(const char* name, tw_dtype* dtype) {
+  const Dtype& row = find_dtype(name);
+  *dtype = {row.bits, row.word_nbytes, row.exponent_bits, row.mantissa_bits};
+  return &row == &kOpaque ? TW_INVALID_ARGUMENT : TW_OK;
+}
+
 int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts) {
   const Dtype& row = find_dtype(dtype);
   if (row.exponent_bits == 0 || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;

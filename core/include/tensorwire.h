@@ -117,6 +117,17 @@ TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data
 TW_API void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint32_t threads);
 /* Content hash from the leaves. */
 TW_API void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash);
+
+/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 where words are not split. */
+typedef struct tw_dtype {
+  uint32_t bits; /* per element */
+  uint32_t word_nbytes;
+  uint32_t exponent_bits;
+  uint32_t mantissa_bits;
+} tw_dtype;
+
+/* TW_INVALID_ARGUMENT for a dtype that is not in the table. */
+TW_API int tw_find_dtype(const char* name, tw_dtype* dtype);
 /* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for a dtype without an exponent. */
 TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts);
 

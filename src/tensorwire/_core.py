@@ -69,6 +69,17 @@ class Frame(ctypes.Structure):
     ]
 
 
+class Dtype(ctypes.Structure):
+    """tw_dtype"""
+
+    _fields_ = [
+        ("bits", ctypes.c_uint32),
+        ("word_nbytes", ctypes.c_uint32),
+        ("exponent_bits", ctypes.c_uint32),
+        ("mantissa_bits", ctypes.c_uint32),
+    ]
+
+
 class BlockInfo(ctypes.Structure):
     """tw_block_info"""
 
@@ -185,6 +196,7 @@ _decode = _function(
 )  # fmt: skip
 _hash_leaves = _function("tw_hash_leaves", None, _address, _u64, _address, _u32)
 _hash_root = _function("tw_hash_root", None, _u64, _address, _address)
+_find_dtype = _function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(Dtype))
 _exponent_histogram = _function("tw_exponent_histogram", ctypes.c_int, _text, _address, _u64, _u64_out)
 _block_infos = _function(
     "tw_block_infos", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, ctypes.POINTER(BlockInfo),
@@ -367,6 +379,12 @@ def hash_root(nbytes: int, leaves: Buffer) -> bytes:
     with Pin(leaves) as source, Pin(root, writable=True) as target:
         _hash_root(nbytes, source.address, target.address)
     return bytes(root)
+
+
+def find_dtype(name: str) -> Dtype | None:
+    """The row of the format's table of dtypes; None for any other name."""
+    dtype = Dtype()
+    return dtype if _find_dtype(name.encode(), dtype) == _OK else None
 
 
 def exponent_histogram(dtype: str, src: Buffer, counts: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .._text import escape
+from ..codec import float_fields
 from . import output
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..checkpoint import InspectReport, TensorInfo
 
-_BIAS = {"BF16": 127, "F32": 127, "F16": 15, "F8_E4M3": 7, "F8_E5M2": 15}
 _COLORS = {"BF16": "#2a6f97", "F32": "#d1495b", "F16": "#66a182", "F8_E4M3": "#edae49", "F8_E5M2": "#5c4d7d"}
 _RARE = 1e-7
 """Shares below this are not drawn."""
@@ -58,13 +58,15 @@ def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
     """A thin outline for each tensor, a bold one for all elements of a dtype."""
     for dtype in sorted({tensor.dtype for tensor in tensors}):
         same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        fields = float_fields(dtype)
+        assert fields is not None, dtype
         sums = [0] * 256
         for tensor in same:
             counts = tensor.exponent_counts or ()
             sums = [a + b for a, b in zip(sums, counts, strict=True)]
-            axes.step(*_shares(counts, _BIAS[dtype]), where="mid", color=_COLORS[dtype], alpha=0.2, linewidth=0.5)
+            axes.step(*_shares(counts, fields.bias), where="mid", color=_COLORS[dtype], alpha=0.2, linewidth=0.5)
         axes.step(
-            *_shares(sums, _BIAS[dtype]),
+            *_shares(sums, fields.bias),
             where="mid",
             color=_COLORS[dtype],
             linewidth=1.5,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..codec import FrameReader
+from ..codec import FloatFields, FrameReader, float_fields
 from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
 from .triton_kernels import cascade_kernel, constant_kernel, enec_kernel, stored_kernel
 
@@ -32,20 +32,10 @@ _MOST_TIERS = 5
 _PER_RUN = 255
 
 
-class _Dtype(NamedTuple):
-    torch: str
-    word: torch.dtype
-    exponent_bits: int
-    mantissa_bits: int
-
-
-_DTYPES = {
-    "BF16": _Dtype("bfloat16", torch.int16, 8, 7),
-    "F16": _Dtype("float16", torch.int16, 5, 10),
-    "F32": _Dtype("float32", torch.int32, 8, 23),
-    "F8_E4M3": _Dtype("float8_e4m3fn", torch.uint8, 4, 3),
-    "F8_E5M2": _Dtype("float8_e5m2", torch.uint8, 5, 2),
-}
+_TORCH_NAMES = {
+    "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 class _Block(NamedTuple):
@@ -63,7 +53,7 @@ class _Block(NamedTuple):
 
     def unsupported(self, what: str) -> UnsupportedTensorError:
         return UnsupportedTensorError(
-            f"expected blocks stored, constant, enec or cascade with one field of rests, got {what}",
+            f"expected blocks stored, constant, enec or cascade with sign_mantissa in one field, got {what}",
             block=self.ordinal,
             byte=self.position,
             advice="decode it on the CPU with tensorwire.decompress",
@@ -98,8 +88,8 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     Args:
         frame: exactly one frame: a contiguous one-dimensional tensor of uint8, on the current device (on the CPU only
             with TRITON_INTERPRET=1), at an address that is a multiple of 4. Its dtype is BF16, F16, F32, F8_E4M3 or
-            F8_E5M2; its blocks are stored, constant, enec or cascade, with rests verbatim or trimmed alike in the whole
-            block.
+            F8_E5M2; its blocks are stored, constant, enec or cascade, with sign_mantissa verbatim or trimmed alike in
+            the whole block.
 
     Returns:
         A new tensor on the same device.
@@ -116,19 +106,20 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
         )
     reader = _open(frame)
     info = reader.info
-    if info.dtype not in _DTYPES:
-        raise UnsupportedTensorError(f"expected one of the dtypes {', '.join(_DTYPES)}, got {info.dtype}")
-    dtype = _DTYPES[info.dtype]
+    fields = float_fields(info.dtype)
+    if fields is None:
+        raise UnsupportedTensorError(f"expected one of the dtypes {', '.join(_TORCH_NAMES)}, got {info.dtype}")
+    word = _WORDS[info.bits // 8]
     launches: dict[_Launch, list[list[int]]] = {}
-    for block in _blocks(frame, reader, dtype.word.itemsize):
-        launch, row = _plan(block, dtype)
+    for block in _blocks(frame, reader, word.itemsize):
+        launch, row = _plan(block, word.itemsize, fields)
         launches.setdefault(launch, []).append(row)
 
-    words = torch.empty(info.uncompressed_nbytes // dtype.word.itemsize, dtype=dtype.word, device=frame.device)
+    words = torch.empty(info.uncompressed_nbytes // word.itemsize, dtype=word, device=frame.device)
     for (kernel, constants), rows in launches.items():
         table = torch.tensor(rows, dtype=torch.int64, device=frame.device)
         kernel[(len(rows),)](frame, table, words, *constants, _SEGMENT)
-    result: torch.Tensor = words.view(getattr(torch, dtype.torch)).reshape(info.shape)
+    result: torch.Tensor = words.view(getattr(torch, _TORCH_NAMES[info.dtype])).reshape(info.shape)
     return result
 
 
@@ -166,9 +157,8 @@ def _blocks(frame: torch.Tensor, reader: FrameReader, word_nbytes: int) -> list[
     ]
 
 
-def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
+def _plan(block: _Block, word_nbytes: int, fields: FloatFields) -> tuple[_Launch, list[int]]:
     """The launch that decodes a block, and the block's row of its table."""
-    word_nbytes = dtype.word.itemsize
     stored_nbytes = -(-block.num_words * word_nbytes // 32) * 32
     head = [block.first_word, block.num_words]
     if block.nbytes > stored_nbytes:
@@ -187,44 +177,44 @@ def _plan(block: _Block, dtype: _Dtype) -> tuple[_Launch, list[int]]:
         return _Launch(constant_kernel, ()), [*head, word]
     name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 13)
     params = block.tail[-1 - params_nbytes : -1]
-    rest_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, dtype)
-    shared = (dtype.exponent_bits, dtype.mantissa_bits, rest_bits, trail)
+    sign_mantissa_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, fields)
+    shared = (fields.exponent_bits, fields.mantissa_bits, sign_mantissa_bits, trail)
     params_nbytes += rest_params_nbytes
-    rest_nbytes = _field_size(block.num_words, rest_bits)
+    sign_mantissa_nbytes = _field_size(block.num_words, sign_mantissa_bits)
     if kind == _ENEC:
-        return _plan_enec(block, params, variant, shared, rest_nbytes, params_nbytes)
-    return _plan_cascade(block, params, variant, shared, rest_nbytes, params_nbytes)
+        return _plan_enec(block, params, variant, shared, sign_mantissa_nbytes, params_nbytes)
+    return _plan_cascade(block, params, variant, shared, sign_mantissa_nbytes, params_nbytes)
 
 
-def _plan_rest(block: _Block, kind: str, rest: int, end: int, dtype: _Dtype) -> tuple[int, int, int]:
-    """Bits of a rest that are stored, zeros below them, and size of the parameters, `end` bytes before the tag."""
-    bits = dtype.mantissa_bits + 1
+def _plan_rest(block: _Block, kind: str, rest: int, end: int, fields: FloatFields) -> tuple[int, int, int]:
+    """Bits of sign_mantissa that are stored, zeros below them, size of the parameters, `end` bytes before the tag."""
+    bits = fields.mantissa_bits + 1
     if rest == 0:
         return bits, 0, 0
     if rest > 1:
-        raise block.unsupported(f"one of kind {kind} with rests in bytes")
+        raise block.unsupported(f"one of kind {kind} with sign_mantissa in bytes")
     lead, trail = block.tail[-3 - end : -1 - end]
     if trail == _PER_RUN:
-        raise block.unsupported(f"one of kind {kind} with rests trimmed run by run")
+        raise block.unsupported(f"one of kind {kind} with sign_mantissa trimmed run by run")
     if lead + trail > bits:
-        raise block.corrupt(f"expected rests of {bits} bits, got {lead} and {trail} to trim")
+        raise block.corrupt(f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim")
     return bits - lead - trail, trail, 2
 
 
 def _plan_enec(
-    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], rest_nbytes: int, params_nbytes: int
+    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], sign_mantissa_nbytes: int, params_nbytes: int
 ) -> tuple[_Launch, list[int]]:
     b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
     if not (2 <= variant <= 5 and 1 <= m < nb <= shared[0]):
         raise block.corrupt(f"expected parameters of enec for {shared[0]} bits, got m {m}, nb {nb}, variant {variant}")
     n, group = block.num_words, 1 << variant
-    sizes = [rest_nbytes, _field_size(n, m), _field_size(-(-n // group), 1), _field_size(num_high, nb - m)]
+    sizes = [sign_mantissa_nbytes, _field_size(n, m), _field_size(-(-n // group), 1), _field_size(num_high, nb - m)]
     positions = block.place(sizes, params_nbytes)
     return _Launch(enec_kernel, (*shared, group, m, nb)), [block.first_word, n, *positions, num_high, b]
 
 
 def _plan_cascade(
-    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], rest_nbytes: int, params_nbytes: int
+    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], sign_mantissa_nbytes: int, params_nbytes: int
 ) -> tuple[_Launch, list[int]]:
     widths = _TIER_WIDTHS[variant]
     lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
@@ -243,9 +233,9 @@ def _plan_cascade(
 
     n, widths, tiers = block.num_words, (*widths, 8), [*tiers, (0, 0, 0)]  # bytes name exponents 0 to 255
     numbers = [n, *counts[: len(widths) - 1]]
-    sizes = [rest_nbytes, *(_field_size(count, w) for count, w in zip(numbers, widths, strict=True))]
-    rests, *positions = block.place(sizes, params_nbytes)
-    row = [block.first_word, n, rests]
+    sizes = [sign_mantissa_nbytes, *(_field_size(count, w) for count, w in zip(numbers, widths, strict=True))]
+    sign_mantissa, *positions = block.place(sizes, params_nbytes)
+    row = [block.first_word, n, sign_mantissa]
     for position, count, tier in zip(positions, numbers, tiers, strict=True):
         row += [position, count, *tier]
     packed_widths = sum(w << 4 * k for k, w in enumerate(widths))

@@ -22,7 +22,7 @@ __all__ = ["cascade_kernel", "constant_kernel", "enec_kernel", "stored_kernel"]
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
 
-# Planes and fields: `base` is where one starts. Planes of 16 bits occur in rests only, which begin with their block.
+# Planes and fields: `base` is where one starts. Planes of 16 bits occur in sign_mantissa only, which begins the block.
 
 
 @_jit
@@ -131,16 +131,16 @@ def _store_words(
     x: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr,
+    sign_mantissa_bits: tl.constexpr,
     trail: tl.constexpr,
     segment: tl.constexpr,
     whole: tl.constexpr,
 ) -> None:
-    """Join the exponents x of a segment with the rests, of which `rest_bits` bits are stored above `trail` zeros."""
+    """Join the exponents x of a segment with sign and mantissa: `sign_mantissa_bits` bits above `trail` zeros."""
     n = tl.load(row + 1).to(tl.int32)
-    rest = _fields(frame + tl.load(row + 2), n, start, segment, rest_bits, whole) << trail
-    sign = rest >> mantissa_bits
-    mantissa = rest & ((1 << mantissa_bits) - 1)
+    sign_mantissa = _fields(frame + tl.load(row + 2), n, start, segment, sign_mantissa_bits, whole) << trail
+    sign = sign_mantissa >> mantissa_bits
+    mantissa = sign_mantissa & ((1 << mantissa_bits) - 1)
     word = (sign << (exponent_bits + mantissa_bits)) | (x << mantissa_bits) | mantissa
     i = start + tl.arange(0, segment)
     # In the interpreter of Triton 3.2 what depends on a cumsum has 64 bits until it is cast to another type.
@@ -156,7 +156,7 @@ def _enec_segment(
     used: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr,
+    sign_mantissa_bits: tl.constexpr,
     trail: tl.constexpr,
     group: tl.constexpr,
     m: tl.constexpr,
@@ -183,7 +183,7 @@ def _enec_segment(
     y = low | (high << m)
     s = y - ((y >> (nb - 1)) << nb)
     x = (tl.load(row + 7).to(tl.int32) - s) & ((1 << exponent_bits) - 1)
-    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
+    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, sign_mantissa_bits, trail, segment, whole)
     return used + tl.sum(has_high, 0)
 
 
@@ -194,14 +194,14 @@ def enec_kernel(
     words: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr,
+    sign_mantissa_bits: tl.constexpr,
     trail: tl.constexpr,
     group: tl.constexpr,
     m: tl.constexpr,
     nb: tl.constexpr,
     segment: tl.constexpr,
 ) -> None:
-    """Row: first word, n, rest, low, mask, high, num_high, b."""
+    """Row: first word, n, sign_mantissa, low, mask, high, num_high, b."""
     row = table + tl.program_id(0) * 8
     n = tl.load(row + 1).to(tl.int32)
     full = n // segment * segment
@@ -209,12 +209,12 @@ def enec_kernel(
     for start in range(0, full, segment):
         used = _enec_segment(
             frame, row, words, start, used,
-            exponent_bits, mantissa_bits, rest_bits, trail, group, m, nb, segment, True,
+            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, group, m, nb, segment, True,
         )  # fmt: skip
     for start in range(full, n, segment):
         used = _enec_segment(
             frame, row, words, start, used,
-            exponent_bits, mantissa_bits, rest_bits, trail, group, m, nb, segment, False,
+            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, group, m, nb, segment, False,
         )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def _cascade_segment(
     used6: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr,
+    sign_mantissa_bits: tl.constexpr,
     trail: tl.constexpr,
     widths: tl.constexpr,
     segment: tl.constexpr,
@@ -275,7 +275,7 @@ def _cascade_segment(
     waiting, x, used4 = _later_tier(frame, row + 18, used4, waiting, x, widths >> 12 & 15)
     waiting, x, used5 = _later_tier(frame, row + 23, used5, waiting, x, widths >> 16 & 15)
     waiting, x, used6 = _later_tier(frame, row + 28, used6, waiting, x, widths >> 20 & 15)
-    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, rest_bits, trail, segment, whole)
+    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, sign_mantissa_bits, trail, segment, whole)
     return used2, used3, used4, used5, used6
 
 
@@ -286,13 +286,13 @@ def cascade_kernel(
     words: tl.tensor,
     exponent_bits: tl.constexpr,
     mantissa_bits: tl.constexpr,
-    rest_bits: tl.constexpr,
+    sign_mantissa_bits: tl.constexpr,
     trail: tl.constexpr,
     widths: tl.constexpr,
     num_tiers: tl.constexpr,
     segment: tl.constexpr,
 ) -> None:
-    """Row: first word, n, rest, then for each tier: digits, their number, first exponent, below, jump.
+    """Row: first word, n, sign_mantissa, then for each tier: digits, their number, first exponent, below, jump.
 
     Digit d of a tier is the exponent `first + d`, plus `jump` from d = `below` on: past what the tiers before name.
     `widths` has four bits for each of `num_tiers` tiers, of which the bytes are the last: 0x8322 for 2, 2, 3 and bytes.
@@ -308,10 +308,10 @@ def cascade_kernel(
     for start in range(0, full, segment):
         used2, used3, used4, used5, used6 = _cascade_segment(
             frame, row, words, start, used2, used3, used4, used5, used6,
-            exponent_bits, mantissa_bits, rest_bits, trail, widths, segment, True,
+            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, widths, segment, True,
         )  # fmt: skip
     for start in range(full, n, segment):
         used2, used3, used4, used5, used6 = _cascade_segment(
             frame, row, words, start, used2, used3, used4, used5, used6,
-            exponent_bits, mantissa_bits, rest_bits, trail, widths, segment, False,
+            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, widths, segment, False,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from math import ceil, log2, prod
 from typing import TYPE_CHECKING
 
-from ...codec import exponent_histogram, new_buffer
+from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import ErrorContext
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import absolute, compressed_directory
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ...codec import BlockInfo, FrameInfo, FrameReader
     from ..file.reader import StoredTensor
     from ..progress import Progress
-
-_FLOATS = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2")
-"""The dtypes whose exponents are coded apart."""
 
 
 def inspect(
@@ -99,7 +96,7 @@ def safetensors_files(root: Path) -> dict[str, Path]:
 def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int | None) -> TensorInfo:
     dtype, shape, nbytes = stored.layout(tensor.name)
     numel = prod(shape)
-    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if dtype in _FLOATS and numel else None
+    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if float_fields(dtype) and numel else None
     info = TensorInfo(
         name=tensor.name,
         file=file,
