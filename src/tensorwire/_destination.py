@@ -56,7 +56,8 @@ class Destination:
         *,
         force: bool,
         is_directory: bool = False,
-        sources: Sequence[Path] = (),
+        source: Path | None = None,
+        source_files: Sequence[Path] = (),
         owned: Owned | None = None,
         example: str = "model.safetensors",
     ) -> None:
@@ -65,7 +66,8 @@ class Destination:
             path: absolute.
             force: whether anything at all may be replaced.
             is_directory: whether the result is a directory.
-            sources: files and directories that the result is made from; they are never touched.
+            source: the file or directory that the result is made from.
+            source_files: the files in it.
             owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that
                 must stay. Of a directory it returns the relative paths of all files that may go with it.
             example: the name of a file, for advice.
@@ -73,7 +75,8 @@ class Destination:
         self.path = path
         self.force = force
         self.is_directory = is_directory
-        self._sources = sources
+        self.source = source
+        self._source_files = source_files
         self._owned = owned
         self._example = example
 
@@ -86,7 +89,7 @@ class Destination:
             ValueError: it is the same as a source, holds one, or lies in one.
         """
         self._check_parent()
-        self._check_sources()
+        self._check_source()
         status = _lstat(self.path)
         if status is None:
             return None
@@ -123,7 +126,7 @@ class Destination:
         """
         if checked is None:
             try:
-                _rename_new(new, self.path)
+                rename_new(new, self.path)
             except FileExistsError:
                 raise self._intrusion(["."]) from None
             return None
@@ -134,8 +137,8 @@ class Destination:
             new.replace(self.path)  # all that this file system can do: `confirm` was a moment ago
             return None
         self.path.rename(spare)
-        self._confirm_moved(spare, checked, lambda: _rename_new(spare, self.path))
-        _rename_new(new, self.path)
+        self._confirm_moved(spare, checked, lambda: rename_new(spare, self.path))
+        rename_new(new, self.path)
         return self.discard(spare, checked)
 
     def _confirm_moved(self, old: Path, checked: Standing, undo: Callable[[], object]) -> None:
@@ -180,7 +183,7 @@ class Destination:
         while True:
             kept = self.path.with_name(f"{self.path.name}.kept" + (f"-{number}" if number > 1 else ""))
             try:
-                _rename_new(place, kept)
+                rename_new(place, kept)
             except FileExistsError:
                 number += 1
             else:
@@ -195,12 +198,13 @@ class Destination:
         if not parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, f"not a directory; {_NAMED_OTHERWISE}", str(parent))
 
-    def _check_sources(self) -> None:
-        for source in self._sources:
-            if is_same(self.path, source):
-                raise ValueError(f"{self.path} and {source} are the same; {_NAMED_OTHERWISE}")
-            if self.is_directory and (_lies_in(self.path, source) or _lies_in(source, self.path)):
-                raise ValueError(f"{self.path} and {source} must not lie in each other; {_NAMED_OTHERWISE}")
+    def _check_source(self) -> None:
+        if self.source is None:
+            return
+        if is_same(self.path, self.source):
+            raise ValueError(f"{self.path} and {self.source} are the same; {_NAMED_OTHERWISE}")
+        if self.is_directory and (lies_in(self.path, self.source) or lies_in(self.source, self.path)):
+            raise ValueError(f"{self.path} and {self.source} must not lie in each other; {_NAMED_OTHERWISE}")
 
     def _check_kind(self, status: os.stat_result) -> None:
         mode = status.st_mode
@@ -254,7 +258,7 @@ class Destination:
 
     def _check_no_source_inside(self, device: int, inodes: set[int]) -> None:
         """Links may lead from a source into the directory."""
-        for source in self._sources:
+        for source in self._source_files:
             with suppress(FileNotFoundError):
                 status = source.stat()
                 if status.st_dev == device and status.st_ino in inodes:
@@ -353,7 +357,7 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
         for other in sources:
             if is_same(place, other):
                 raise ValueError(f"the result of {source} would replace {other}; {_NAMED_OTHERWISE}")
-            if _lies_in(place, other):
+            if lies_in(place, other):
                 raise ValueError(f"the result of {source} would lie in {other}; {_NAMED_OTHERWISE}")
     return places
 
@@ -364,6 +368,12 @@ def is_same(a: Path, b: Path) -> bool:
         return os.path.samestat(a.stat(), b.stat())
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def mark_of(path: Path) -> str | None:
+    """What tells what stands at a path from anything else that might; None if nothing stands there."""
+    status = _lstat(path)
+    return None if status is None else _mark(status)
 
 
 def look(path: Path) -> Standing | None:
@@ -421,7 +431,8 @@ def _holds(directory: os.stat_result, path: Path) -> bool:
     return False
 
 
-def _lies_in(path: Path, directory: Path) -> bool:
+def lies_in(path: Path, directory: Path) -> bool:
+    """Whether a path leads to the directory or into it, links followed, whatever they are called."""
     try:
         return directory.is_dir() and _holds(directory.stat(), path)
     except FileNotFoundError:
@@ -457,7 +468,7 @@ def _open_up(directory: Path) -> None:
         directory.chmod(0o700)
 
 
-def _rename_new(new: Path, path: Path) -> None:
+def rename_new(new: Path, path: Path) -> None:
     """Rename to a name that nothing has; FileExistsError if something has it."""
     if _renameat2(new, path, _RENAME_NOREPLACE):
         return

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tensorwire import _destination
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
-from tensorwire.checkpoint.storage import files
-from tensorwire.checkpoint.storage import staging as workplace_module
+from tensorwire.checkpoint.storage import files, staging
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Runs one operation and kills itself where it is told to.
 KILLED = """
     import os, signal, sys
+    from tensorwire import _destination as destination
     from tensorwire import checkpoint
     from tensorwire.checkpoint.operations import conversion
     from tensorwire.checkpoint.storage import files, staging
@@ -67,21 +68,21 @@ KILLED = """
 """
 
 STAGES = [
-    ("after staging.Workplace._acquire", 0),
-    ("after staging.Workplace._open_journal", 0),
+    ("after staging.Staging._acquire", 0),
+    ("after staging.Staging._open_journal", 0),
     *(("before files.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
     *(("before files.OutputFile.sync", count) for count in (1, 2, 4)),
-    *(("before staging.Workplace.record", count) for count in (0, 1, 2)),
-    *(("after staging.Workplace.record", count) for count in (0, 1, 2)),
-    ("before conversion.Conversion.write_manifest", 0),
-    ("after conversion.Conversion.write_manifest", 0),
-    ("before staging.Workplace.commit", 0),
-    ("before staging._replace", 0),
+    *(("before staging.Staging.record", count) for count in (0, 1, 2)),
+    *(("after staging.Staging.record", count) for count in (0, 1, 2)),
+    ("before conversion._Conversion.write_manifest", 0),
+    ("after conversion._Conversion.write_manifest", 0),
+    ("before staging.Staging.commit", 0),
+    ("before destination.Destination.replace", 0),
 ]
 LATE_STAGES = [
-    ("after staging._exchange", 0),
-    ("after staging._replace", 0),
-    ("after staging.Workplace.commit", 0),
+    ("after destination._exchange", 0),
+    ("after destination.Destination.replace", 0),
+    ("after staging.Staging.commit", 0),
 ]
 
 
@@ -116,9 +117,9 @@ def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, sta
     assert tree_hashes(tmp_path / "x") == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
     num_resumed = sum(file.resumed for file in report.files)
-    if stage == "after staging.Workplace.record":
+    if stage == "after staging.Staging.record":
         assert num_resumed == count + 1
-    if stage in ("before staging.Workplace.commit", "before conversion.Conversion.write_manifest"):
+    if stage in ("before staging.Staging.commit", "before conversion._Conversion.write_manifest"):
         assert num_resumed == 3
 
 
@@ -151,31 +152,32 @@ def test_killed_where_directories_cannot_be_swapped(
 ) -> None:
     """Without an atomic exchange there is a moment between two renames; the next run sets it right."""
     dst = tmp_path / "x"
-    shutil.copytree(packed / "vae", dst)
+    write_model(tmp_path / "other", num_shards=1)
+    compress_checkpoint(tmp_path / "other", dst)
+    shutil.rmtree(tmp_path / "other")
     old = tree_hashes(dst)
-    monkeypatch.setattr(workplace_module, "_exchange", lambda a, b: False)
     rename = Path.rename
-    calls = []
 
     class Killed(BaseException):
         pass
 
     def killed(path: Path, target: Path) -> Path:
         result = rename(path, target)
-        calls.append(path)
-        if len(calls) == (2 if is_new else 1):
+        if dst == (target if is_new else path):
             raise Killed
         return result
 
+    monkeypatch.setattr(_destination, "_renameat2", lambda a, b, flags: False)
     monkeypatch.setattr(Path, "rename", killed)
-    monkeypatch.setattr(workplace_module.Workplace, "__exit__", lambda self, *error: os.close(self._lock))
+    monkeypatch.setattr(staging.Staging, "__exit__", lambda self, *error: os.close(self._lock))
     with pytest.raises(Killed):
         compress_checkpoint(model, dst, force=True)
     monkeypatch.undo()
+    assert dst.exists() == is_new
     with pytest.raises(FileExistsError):
         compress_checkpoint(model, dst)
     assert tree_hashes(dst) == (tree_hashes(packed) if is_new else old), name
-    monkeypatch.setattr(workplace_module, "_exchange", lambda a, b: False)
+    monkeypatch.setattr(_destination, "_renameat2", lambda a, b, flags: False)
     compress_checkpoint(model, dst, force=True)
     assert tree_hashes(dst) == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
@@ -186,7 +188,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
     """Finished shards are used again only if neither they nor what they were made from have changed."""
     source, dst = tmp_path / "model", tmp_path / "x"
     shutil.copytree(model, source)
-    run_killed("compress", source, dst, "before staging.Workplace.commit", 0)
+    run_killed("compress", source, dst, "before staging.Staging.commit", 0)
     shard = source / "model-00001-of-00002.safetensors"
     result = tmp_path / "x.partial" / "result"
     num_resumed, profile = 3, "fast"
@@ -219,7 +221,7 @@ def test_what_is_resumed_is_still_good(model: Path, tmp_path: Path, change: str)
 
 
 def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before staging.Workplace.commit", 0)
+    run_killed("compress", model, tmp_path / "x", "before staging.Staging.commit", 0)
     journal = tmp_path / "x.partial" / "journal.jsonl"
     lines = journal.read_bytes()
     for cut, num_resumed in (
@@ -242,41 +244,18 @@ def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) 
 def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
     compress_checkpoint(source, tmp_path / "expected")
-    for stage, count in (("before files.OutputFile.sync", 1), ("before staging._replace", 0)):
+    for stage, count in (("before files.OutputFile.sync", 1), ("before destination.Destination.replace", 0)):
         run_killed("compress", source, dst, stage, count)
         assert not dst.exists()
     compress_checkpoint(source, dst)
     assert dst.read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-def test_nothing_is_overwritten_without_force(model: Path, packed: Path, tmp_path: Path) -> None:
-    file, directory, link = tmp_path / "file", tmp_path / "directory", tmp_path / "link"
-    file.write_text("mine")
-    directory.mkdir()
-    link.symlink_to("nowhere")
-    for dst in (file, directory, link):
-        for source in (model, model / "model-00001-of-00002.safetensors"):
-            with pytest.raises(FileExistsError):
-                compress_checkpoint(source, dst)
-        with pytest.raises(FileExistsError):
-            decompress_checkpoint(packed, dst)
-    assert file.read_text() == "mine"
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["directory", "file", "link"]
-    for dst in (file, directory, link):
-        compress_checkpoint(model, dst, force=True)
-        assert not dst.is_symlink()
-        assert tree_hashes(dst) == tree_hashes(packed)
-    source = model / "model-00001-of-00002.safetensors"
-    compress_checkpoint(source, directory, force=True)
-    assert verify(directory).ok
-    assert directory.is_file()
-
-
 def test_a_partial_path_that_is_not_ours(model: Path, tmp_path: Path) -> None:
     partial = tmp_path / "x.partial"
     partial.mkdir()
     (partial / "mine").write_text("mine")
-    with pytest.raises(FileExistsError, match="not made by tensorwire"):
+    with pytest.raises(FileExistsError, match="did not make"):
         compress_checkpoint(model, tmp_path / "x", force=True)
     assert (partial / "mine").read_text() == "mine"
     shutil.rmtree(partial)
@@ -482,7 +461,7 @@ def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
 
 
 def test_journal_lines_say_what_was_done(model: Path, tmp_path: Path) -> None:
-    run_killed("compress", model, tmp_path / "x", "before staging.Workplace.commit", 0)
+    run_killed("compress", model, tmp_path / "x", "before staging.Staging.commit", 0)
     lines = [json.loads(line) for line in (tmp_path / "x.partial" / "journal.jsonl").read_text().splitlines()]
     assert lines[0].keys() >= {"format", "version", "writer", "action", "profile", "src"}
     hashes = tree_hashes(model)

@@ -94,6 +94,8 @@ class CheckpointReport:
         ignored: files and directories in a compressed directory that its manifest does not know; they are not carried
             over.
         changed: files beside the tensors that are not what they were when the checkpoint was compressed.
+        notices: what files had that their results do not get, such as access control lists; and where something is
+            kept that came to `dst` at the last moment.
     """
 
     action: str
@@ -106,6 +108,7 @@ class CheckpointReport:
     exact: bool = True
     ignored: tuple[str, ...] = ()
     changed: tuple[ChangedFile, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def nbytes_in(self) -> int:

@@ -64,6 +64,8 @@ def _print(report: CheckpointReport, dst: Path) -> None:
         output.print_line(f"note: {file.message}")
     for name in report.ignored:
         output.print_line(f"note: not carried over, the manifest does not know it: {name}")
+    for notice in report.notices:
+        output.print_line(f"note: {notice}")
 
 
 def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...errors import CorruptDataError, ErrorContext, LimitExceededError
+from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ..file.original_record import Record
 from ..file.reader import StoredFile
 from ..storage.files import read_file
@@ -72,13 +73,6 @@ def absolute(path: str | os.PathLike[str]) -> Path:
     return Path.cwd() / path
 
 
-def check_places(src: Path, dst: Path) -> None:
-    """Raise ValueError if one of them lies in the other: the source must survive whatever happens to the target."""
-    a, b = src.resolve(), dst.resolve()
-    if a == b or a in b.parents or b in a.parents:
-        raise ValueError(f"{dst} and {src} must not be the same nor lie in each other")
-
-
 def single_file(path: Path) -> Sources:
     """A checkpoint that is one file.
 
@@ -105,10 +99,23 @@ def original_directory(root: Path) -> Sources:
         is_small_config = is_config(file.path) and file.nbytes <= MAX_JSON_NBYTES
         if is_small_config and is_compressed_config(read_file(file.location, MAX_JSON_NBYTES)):
             raise ValueError(f"{file.location} says that {root} {_USE_TRANSCODE}")
+    for file in found:
+        if is_safetensors(file.path):
+            _refuse_compressed(file, root)
     if not any(is_safetensors(file.path) for file in found):
         refuse_pickles(root, [file.path for file in found])
         raise ValueError(f"{root} holds no .safetensors file: there is nothing to compress")
     return Sources(tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found))
+
+
+def _refuse_compressed(file: FoundFile, root: Path) -> None:
+    """Before the work: a result that stands among originals, where compressing a shard puts it."""
+    with suppress(FormatError), StoredFile(file.location) as stored:
+        if stored.compressed:
+            raise ValueError(
+                f"{root} holds a file that is compressed already: {file.path}; move it to another directory, "
+                f"or delete it if its original is there too"
+            )
 
 
 def compressed_directory(root: Path) -> Sources:

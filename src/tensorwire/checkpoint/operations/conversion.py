@@ -12,16 +12,17 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..._destination import Destination
 from ..._version import __version__
 from ...errors import ErrorContext
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, Manifest, ManifestFile, check_new_size, dump_object
 from ..directory.paths import MANIFEST_NAME, is_index, parent
+from ..directory.replaceable import made_by_us
 from ..directory.sources import (
     absolute,
     check_compressed,
     check_original,
-    check_places,
     check_size,
     compressed_directory,
     original_directory,
@@ -32,13 +33,15 @@ from ..file.reader import StoredFile
 from ..file.transfer import compress_file, copy_file, restore_file
 from ..progress import Meter
 from ..results import ChangedFile, CheckpointReport, FileReport
+from ..storage.access import Access, access_of, dropped, give_access
 from ..storage.files import InputFile, OutputFile
-from ..storage.staging import Workplace
+from ..storage.staging import Staging
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ...codec import Profile
     from ..directory.sources import SourceFile
@@ -160,10 +163,19 @@ def _convert(
         "src": str(source_path),
     }
     meter = Meter(progress, sources.nbytes)
-    place: Workplace | nullcontext[None] = nullcontext()
+    written = {file.path for file in sources.files}
+    place: Staging | nullcontext[None] = nullcontext()
     if not dry_run:
-        check_places(source_path, target_path)
-        place = Workplace(target_path, purpose, force=force)
+        destination = Destination(
+            target_path,
+            force=force,
+            is_directory=is_directory,
+            source=source_path,
+            source_files=[file.location for file in sources.files],
+            owned=(lambda _: written) if action == "decompress" else made_by_us,
+            example=source_path.name,
+        )
+        place = Staging(destination, purpose)
     with place as work:
         conversion = _Conversion(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
         with ErrorContext(file=source_path):
@@ -171,7 +183,8 @@ def _convert(
             if is_directory and profile is not None:
                 conversion.write_manifest(Manifest(profile, tuple(sorted(conversion.entries))))
         if work is not None:
-            work.commit(conversion.written if is_directory else None)
+            written.intersection_update(conversion.written)
+            work.commit(conversion.written if is_directory else None, source_path if is_directory else None)
     return CheckpointReport(
         action=action,
         src=str(src),
@@ -183,6 +196,7 @@ def _convert(
         exact=conversion.exact,
         ignored=sources.ignored,
         changed=tuple(conversion.changed),
+        notices=(*conversion.notices(), *(work.notices if work is not None else ())),
     )
 
 
@@ -203,7 +217,7 @@ class _Conversion:
         action: Action,
         profile: Profile | None,
         threads: int | None,
-        work: Workplace | None,
+        work: Staging | None,
         meter: Meter,
         *,
         is_directory: bool,
@@ -225,44 +239,65 @@ class _Conversion:
         self.profile_found: str | None = None
         self.exact = True
         self.changed: list[ChangedFile] = []
+        self._access: Access | None = None
+        self._dropped: dict[str, list[str]] = {}
 
     def run(self, files: Sequence[SourceFile]) -> None:
         """Convert all files; those that depend on others come last."""
         if self._work is not None and self._is_directory:
-            self._work.result.mkdir(exist_ok=True)
+            self._work.result.mkdir(0o700, exist_ok=True)
         for source in sorted(files, key=lambda file: (file.kind == REPLACED, file.path)):
             self._meter.begin(source.path, source.nbytes)
             with ErrorContext(file=source.location):
+                access = self._note_access(source)
                 if source.kind == REPLACED:
-                    self._replace(source)
+                    self._replace(source, access)
                 elif (facts := self._resumable(source)) is not None:
-                    self._resume(source, facts)
+                    self._resume(source, facts, access)
                 elif source.kind == SAFETENSORS:
-                    self._transfer(source)
+                    self._transfer(source, access)
                 elif source.known is not None and not source.location.exists():
                     self._note_change(source, None)
                 else:
-                    self._copy(source)
+                    self._copy(source, access)
             self._meter.end()
 
     def write_manifest(self, manifest: Manifest) -> None:
         data = manifest.dump()
-        with self._output(MANIFEST_NAME) as file:
+        with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()
 
-    def _output(self, path: str) -> OutputFile:
+    def notices(self) -> list[str]:
+        """What files had that their results do not get."""
+        return [
+            f"not kept: {name} of {paths[0]}" + (f" and {len(paths) - 1} other files" if len(paths) > 1 else "")
+            for name, paths in self._dropped.items()
+        ]
+
+    def _note_access(self, source: SourceFile) -> Access:
+        """What the result of a file allows. The manifest tells of all files, so it allows what all of them do."""
+        place = source.location
+        if source.known is not None and not place.exists():  # what the manifest knows of it is as open as that
+            place = place.parents[source.path.count("/")] / MANIFEST_NAME
+        access = access_of(place)
+        self._access = access if self._access is None else self._access.meet(access)
+        for name in dropped(place):
+            self._dropped.setdefault(name, []).append(source.path)
+        return access
+
+    def _output(self, path: str, access: Access | None) -> OutputFile:
         self.written.append(path)
         if self._work is None:
             return OutputFile(None)
         if not self._is_directory:
-            return OutputFile(self._work.result)
+            return OutputFile(self._work.result, access)
         location = self._work.result.joinpath(*path.split("/"))
         location.parent.mkdir(parents=True, exist_ok=True)
-        return OutputFile(location)
+        return OutputFile(location, access)
 
-    def _transfer(self, source: SourceFile) -> None:
-        with StoredFile(source.location) as stored, self._output(source.path) as file:
+    def _transfer(self, source: SourceFile, access: Access) -> None:
+        with StoredFile(source.location) as stored, self._output(source.path, access) as file:
             (check_original if self._action == "compress" else check_compressed)(stored)
             record = source.record(stored) if self._action != "compress" else None
             self.profile_found = stored.profile or self.profile_found
@@ -290,8 +325,8 @@ class _Conversion:
             )
             self._finish(source, stored.file, entry, report)
 
-    def _copy(self, source: SourceFile) -> None:
-        with InputFile(source.location) as origin, self._output(source.path) as file:
+    def _copy(self, source: SourceFile, access: Access) -> None:
+        with InputFile(source.location) as origin, self._output(source.path, access) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
             if source.known is not None:
                 self._note_change(source, sha256)
@@ -306,13 +341,13 @@ class _Conversion:
             self.changed.append(change)
             self.exact = self.exact and change.outcome == "restored"
 
-    def _replace(self, source: SourceFile) -> None:
+    def _replace(self, source: SourceFile, access: Access) -> None:
         original = source.content()
         if source.known is not None:
             self._note_change(source, current_sha256(source, lambda _: None))
         new = self._replacement(source, original)
         data = original if new is None else new
-        with self._output(source.path) as file:
+        with self._output(source.path, access) as file:
             file.write(0, data)
             file.sync()
         nbytes_in = source.location.stat().st_size if source.location.exists() else 0
@@ -368,8 +403,7 @@ class _Conversion:
         if self._work is None or source.path not in self._work.finished:
             return None
         facts = self._work.finished[source.path]
-        result = self._work.result
-        location = result.joinpath(*source.path.split("/")) if self._is_directory else result
+        location = self._place(source)
         if not location.is_file() or location.stat().st_size != facts["nbytes_out"]:
             return None
         with InputFile(source.location) as origin:
@@ -381,12 +415,16 @@ class _Conversion:
                 return facts if copy_file(origin, None, advance=lambda _: None) == facts["entry"]["sha256"] else None
         return None
 
-    def _resume(self, source: SourceFile, facts: dict[str, Any]) -> None:
+    def _place(self, source: SourceFile) -> Path:
+        """Where the result of a file is made."""
         assert self._work is not None
+        result = self._work.result
+        return result.joinpath(*source.path.split("/")) if self._is_directory else result
+
+    def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
+        give_access(self._place(source), access)
         if self._profile is not None and source.kind == SAFETENSORS:
-            result = self._work.result
-            location = result.joinpath(*source.path.split("/")) if self._is_directory else result
-            with StoredFile(location) as stored:
+            with StoredFile(self._place(source)) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes)
         self.written.append(source.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..._destination import Destination
 from ...codec import as_array, check_framework, num_threads, tensor_view
 from ...errors import ErrorContext
 from ..directory.sources import absolute
@@ -14,7 +15,7 @@ from ..file.reader import StoredFile
 from ..file.writer import CompressedWriter, check_names
 from ..storage.files import OutputFile
 from ..storage.pipeline import WINDOW_NBYTES
-from ..storage.staging import Workplace
+from ..storage.staging import Staging
 
 if TYPE_CHECKING:
     import os
@@ -34,7 +35,11 @@ def save_file(
     metadata: Mapping[str, str] | None = None,
     threads: int | None = None,
 ) -> None:
-    """Write named tensors, compressed, to a safetensors file. An existing file is replaced once the new one is whole.
+    """Write named tensors, compressed, to a safetensors file.
+
+    As with safetensors' own function, a file that stands there is replaced without a question; here once the new one is
+    whole, which gets the permissions of the old one. Only a regular file is replaced: never a directory, a link, a
+    device or a pipe.
 
     Args:
         tensors: NumPy arrays or torch tensors.
@@ -43,6 +48,8 @@ def save_file(
     Raises:
         UnsupportedTensorError: a tensor cannot be stored (device, layout, dtype).
         ValueError: names collide or are not allowed, metadata is not text, or the header would exceed 100 MB.
+        FileExistsError: something stands at `path` that is not a regular file.
+        BlockingIOError: another process is writing the same `path`.
         OSError: writing fails; the old file is unchanged.
     """
     metadata = dict(metadata or {})
@@ -61,8 +68,8 @@ def save_file(
         out[:] = views[index].data[start : start + len(out)]
 
     with (
-        Workplace(absolute(path), {"action": "save"}, force=True) as work,
-        OutputFile(work.result) as file,
+        Staging(Destination(absolute(path), force=True), {"action": "save"}) as work,
+        OutputFile(work.result, work.access_of_standing()) as file,
         CompressedWriter(file, entries, metadata, profile=profile, threads=threads) as writer,
     ):
         for index, view in enumerate(views):

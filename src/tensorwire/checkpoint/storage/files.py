@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...errors import TruncatedDataError
+from .access import PRIVATE, give_access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from .access import Access
 
 _FLUSH_NBYTES = 64 << 20
 
@@ -101,17 +104,19 @@ class OutputFile:
         nbytes: end of what has been written.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, access: Access | None = None) -> None:
+        """`access` is what `sync` gives the file, which is its owner's alone until then; by default a new file's."""
         self.path = path
         self.nbytes = 0
+        self._access = access
         self._fd = -1
         self._flusher: threading.Thread | None = None
         self._flush_error: OSError | None = None
         self._num_unflushed = 0
         if path is not None:
-            # Not through a link that somebody has put there.
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-            self._fd = os.open(path, flags, 0o666)
+            path.unlink(missing_ok=True)  # an earlier run's, or a link that somebody has put there
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._fd = os.open(path, flags, 0o666 if access is None else PRIVATE)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         view = memoryview(data)
@@ -135,12 +140,14 @@ class OutputFile:
                 os.ftruncate(self._fd, nbytes)
 
     def sync(self) -> None:
-        """Wait until the data is on the disk."""
+        """Set the permissions and wait until the data is on the disk."""
         if self.path is not None:
             with naming(self.path):
                 self._join()
                 if self._flush_error is not None:
                     raise self._flush_error
+                if self._access is not None:
+                    give_access(self._fd, self._access)
                 os.fsync(self._fd)
 
     def _flush(self) -> None:

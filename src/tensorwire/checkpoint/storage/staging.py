@@ -4,123 +4,197 @@ It holds ``lock``, ``journal.jsonl`` and ``result``, a file or a directory. The 
 being made, each further line that one file of the result is whole and on the disk. When all are, `result` takes the
 place of `dst` in one step, and the rest is removed. A run that is interrupted leaves `dst` as it was; the next one that
 makes the same goes on with the files that the journal lists.
+
+Before `result` takes the place of something, the journal is replaced by one line that says what is replaced by what.
+So the next run knows which is which wherever this one is killed, and removes nothing else.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import json
 import os
+import secrets
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..._destination import Standing, lies_in, mark_of, rename_new
+from .access import access_of, give_access
 from .files import OutputFile, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from ..._destination import Destination
+    from .access import Access
+
 _LOCK, _JOURNAL, _RESULT, _OLD = "lock", "journal.jsonl", "result", "old"
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+_NAMES = {_LOCK, _JOURNAL, _RESULT, _OLD}
+_LOCK_TEXT = b"tensorwire works here; see docs/checkpoints.md\n"
 
 
-class Workplace:
-    """Use it in a ``with`` statement; without `commit` nothing happens to `dst`.
+class Staging:
+    """Use it in a ``with`` statement; without `commit` nothing happens to the destination.
 
     Attributes:
         result: path of the file or directory in the making.
         finished: what earlier runs have recorded, by path.
+        standing: what stands at the destination and is to be replaced; None if nothing does.
+        notices: what the user has to know of what stood at the destination.
     """
 
-    def __init__(self, dst: Path, purpose: dict[str, Any], *, force: bool) -> None:
+    def __init__(self, destination: Destination, purpose: dict[str, Any]) -> None:
         """`purpose` is what the result depends on; a journal with another purpose is of no use.
 
         Raises:
-            FileExistsError: `dst` exists and `force` is False, or the partial path is something else.
-            BlockingIOError: another process works on the same `dst`.
+            FileExistsError: something at the destination must stay, or the partial path is something else.
+            BlockingIOError: another process works on the same destination.
         """
-        self._dst = dst
-        self._force = force
+        destination.check()
+        self._destination = destination
+        self._dst = destination.path
         self._purpose = purpose
-        self._partial = dst.with_name(dst.name + ".partial")
+        self._partial = self._dst.with_name(self._dst.name + ".partial")
+        if destination.source is not None and lies_in(destination.source, self._partial):
+            raise ValueError(f"{destination.source} lies in {self._partial}, which is written to; move it")
+        self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
         self.finished: dict[str, dict[str, Any]] = {}
-        self._refuse_existing()
+        self.standing: Standing | None = None
+        self.notices: list[str] = []
 
-    def __enter__(self) -> Workplace:
+    def __enter__(self) -> Staging:
         self._lock = self._acquire()
         try:
-            self._recover()
-            self._open_journal()
+            records = self._recover()
+            self.standing = self._destination.check()  # no other process of ours changes it from here on
+            self._open_journal(records)
         except BaseException:
+            with suppress(OSError):
+                self._leave()
             os.close(self._lock)
             raise
         return self
 
-    def _refuse_existing(self) -> None:
-        if not self._force and os.path.lexists(self._dst):
-            raise FileExistsError(errno.EEXIST, "it exists; force replaces it", str(self._dst))
+    def access_of_standing(self) -> Access | None:
+        """What the file allows that is to be replaced; None if there is none."""
+        return None if self.standing is None else access_of(self._dst)
 
     def _acquire(self) -> int:
-        path = self._partial / _LOCK
         while True:
-            self._make_partial()
-            try:
-                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:
-                continue  # its owner has just removed the directory
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The lock counts only if the file is still the one that others will find.
-                if os.path.samestat(os.fstat(lock), path.stat()):
-                    return lock
-            except FileNotFoundError:
-                pass
-            except BlockingIOError:
-                os.close(lock)
-                raise BlockingIOError(
-                    errno.EWOULDBLOCK, "another process is making it; wait for it to end", str(self._dst)
-                ) from None
-            os.close(lock)
+            lock = self._join() if os.path.lexists(self._partial) else self._make()
+            if lock is not None:
+                return lock
 
-    def _make_partial(self) -> None:
+    def _make(self) -> int | None:
+        """Make the partial directory, which appears with its lock held. None if somebody else was faster."""
+        new = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
         try:
-            self._partial.mkdir()
-        except FileExistsError:
-            with suppress(FileNotFoundError):
-                names = [entry.name for entry in self._partial.iterdir()] if self._partial.is_dir() else ["."]
-                if _LOCK in names or not names:
-                    return
-                raise FileExistsError(
-                    errno.EEXIST, "it is in the way and was not made by tensorwire; remove it", str(self._partial)
-                ) from None
+            new.mkdir(0o700)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(self._partial)) from error
+        lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(lock, _LOCK_TEXT)
+            rename_new(new, self._partial)
+        except BaseException as error:
+            os.close(lock)
+            (new / _LOCK).unlink()
+            new.rmdir()
+            if isinstance(error, FileExistsError):
+                return None
+            raise
+        return lock
 
-    def _recover(self) -> None:
-        """Finish or undo what `_replace` could not do in one step."""
-        old = self._partial / _OLD
-        if os.path.lexists(old):
-            if os.path.lexists(self._dst):
-                _remove(old)
-            else:
-                old.rename(self._dst)
-        self._refuse_existing()  # it may have appeared while we waited for nothing but the lock
+    def _join(self) -> int | None:
+        """Lock the partial directory that is there. None if it is gone by now."""
+        path = self._partial / _LOCK
+        try:
+            if not stat.S_ISDIR(self._partial.lstat().st_mode):
+                raise self._foreign()
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if os.path.lexists(self._partial) and not os.path.lexists(path):
+                raise self._foreign() from None
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._foreign() from None
+            raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The lock counts only if the file is still the one that others will find.
+            if not os.path.samestat(os.fstat(lock), path.lstat()):
+                os.close(lock)
+                return None
+            if os.pread(lock, len(_LOCK_TEXT) + 1, 0) != _LOCK_TEXT or not self._is_all_ours():
+                raise self._foreign()
+        except FileNotFoundError:
+            os.close(lock)
+            return None
+        except BlockingIOError:
+            os.close(lock)
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, "another process is making it; wait for it to end", str(self._dst)
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock
 
-    def _open_journal(self) -> None:
+    def _is_all_ours(self) -> bool:
+        return _NAMES.issuperset(entry.name for entry in self._partial.iterdir())
+
+    def _foreign(self) -> FileExistsError:
+        text = "is in the way, and tensorwire did not make all of it; move it"
+        return FileExistsError(errno.EEXIST, text, str(self._partial))
+
+    def _recover(self) -> list[dict[str, Any]]:
+        """The journal's records. Finishes or undoes a replacement that was interrupted."""
         path = self._partial / _JOURNAL
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         records: list[dict[str, Any]] = []
         with suppress(ValueError):  # what a crash has cut off counts for nothing
             records.extend(json.loads(line) for line in lines[:-1])
+        if records and "replacing" in records[0]:
+            self._replacing = records[0]["replacing"]
+            self._settle()
+            return []
+        return records
+
+    def _settle(self) -> None:
+        """Leave nothing here of a replacement: what is in our way is ours, or was replaced, or is kept."""
+        assert self._replacing is not None
+        new, old = self._replacing["new"], Standing(**self._replacing["old"])
+        for place in (self.result, self._partial / _OLD):
+            found, present = mark_of(place), mark_of(self._dst)
+            kept = None
+            if found == new:
+                _remove(place)  # it has not come to it
+            elif found == old.mark and present is None:
+                rename_new(place, self._dst)
+            elif found == old.mark and present == new:
+                kept = self._destination.discard(place, old)
+            elif found is not None:
+                kept = self._destination.keep(place)
+            if kept is not None:
+                self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
+        self._replacing = None
+        self.finished.clear()
+
+    def _open_journal(self, records: list[dict[str, Any]]) -> None:
         if records and records[0] == self._purpose:
             self.finished = {record["path"]: record for record in records[1:]}
+            _open_up(self.result)
         else:
             _remove(self.result)
             records = [self._purpose]
-        self._journal = OutputFile(path)
+        self._journal = OutputFile(self._partial / _JOURNAL)
         self._append(records)
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:
@@ -133,68 +207,82 @@ class Workplace:
         self._append([{**facts, "path": path}])
         self.finished[path] = facts
 
-    def commit(self, paths: Collection[str] | None) -> None:
-        """Put the result in the place of `dst`: a directory of these files, or with None a single file."""
+    def commit(self, paths: Collection[str] | None, like: Path | None = None) -> None:
+        """Put the result in the place of `dst`: a directory of these files, or with None a single file.
+
+        Args:
+            like: a directory that gives the directories of the result their permissions.
+
+        Raises:
+            FileExistsError: something came to `dst` meanwhile; it stays, and the result waits for the next run.
+        """
         if paths is not None:
-            self._sync_directories(set(paths))
-        self._refuse_existing()
-        # From here on `result` may be the old checkpoint, which no journal must vouch for.
-        _remove(self._partial / _JOURNAL)
+            self._finish_directories(set(paths), like)
+        standing = self._destination.confirm(self.standing)
+        if standing is not None:
+            self._replacing = {"new": mark_of(self.result), "old": standing._asdict()}
+            self._journal.truncate(0)
+            self._append([{"replacing": self._replacing}])
         sync_directory(self._partial)
-        _replace(self.result, self._dst, self._partial / _OLD)
+        kept = self._destination.replace(self.result, standing, self._partial / _OLD)
+        if kept is not None:
+            self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
+        if like is not None:
+            give_access(self._dst, access_of(like))
         sync_directory(self._dst.parent)
         self.finished.clear()
 
-    def _sync_directories(self, paths: set[str]) -> None:
+    def _finish_directories(self, paths: set[str], like: Path | None) -> None:
         """Sync the directories of the result, and drop what an earlier run has left and nobody wants now."""
         for directory, _, names in os.walk(self.result, topdown=False):
+            place = Path(directory)
             for name in names:
-                location = Path(directory, name)
-                if location.relative_to(self.result).as_posix() not in paths:
-                    location.unlink()
-            if not any(Path(directory).iterdir()) and Path(directory) != self.result:
-                Path(directory).rmdir()
-            else:
-                sync_directory(Path(directory))
+                if (place / name).relative_to(self.result).as_posix() not in paths:
+                    (place / name).unlink()
+            if place != self.result and not any(place.iterdir()):
+                place.rmdir()
+                continue
+            sync_directory(place)
+            if like is not None:
+                source = like / place.relative_to(self.result)
+                access = access_of(source if source.is_dir() else like)
+                if place == self.result:  # which is to be renamed
+                    access = access._replace(mode=access.mode | 0o700)
+                give_access(place, access)
 
     def __exit__(self, *error: object) -> None:
         self._journal.close()
         try:
-            if not self.finished:  # nothing that a later run could use
-                for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
-                    _remove(self._partial / name)
-                self._partial.rmdir()
+            if self._replacing is not None:
+                self._settle()
+            self._leave()
         finally:
             os.close(self._lock)
 
-
-def _replace(new: Path, dst: Path, old: Path) -> None:
-    """Rename `new` to `dst`. What was there before is gone afterwards, and not a moment before."""
-    if not os.path.lexists(dst) or not (dst.is_dir() or new.is_dir()):
-        new.replace(dst)
-    elif _exchange(new, dst):
-        _remove(new)
-    else:
-        dst.rename(old)
-        new.rename(dst)
-        _remove(old)
-
-
-def _exchange(a: Path, b: Path) -> bool:
-    """Swap two paths in one step; False where the platform cannot."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        return False
-    if renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0:
-        return True
-    if ctypes.get_errno() in (errno.ENOSYS, errno.EINVAL):
-        return False
-    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(b))
+    def _leave(self) -> None:
+        """Remove the partial directory unless it holds what a later run can use."""
+        if self.finished:
+            return
+        place = self._partial
+        if self._is_all_ours():  # under another name first: nobody else finds half of it
+            place = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
+            self._partial.rename(place)
+        for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
+            _remove(place / name)
+        with suppress(OSError):  # somebody has put something in
+            place.rmdir()
 
 
 def _remove(path: Path) -> None:
+    """Remove what this module has made."""
     if path.is_dir() and not path.is_symlink():
+        _open_up(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _open_up(path: Path) -> None:
+    """Let us write to directories that an earlier run has given the permissions of read-only ones."""
+    for directory, _, _ in os.walk(path):
+        Path(directory).chmod(0o700)

@@ -1,0 +1,56 @@
+"""What compress and transcode may replace: what tensorwire wrote, never an original."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from ...errors import FormatError
+from ..file.reader import StoredFile
+from .manifest import SAFETENSORS, read_manifest
+from .paths import MANIFEST_NAME, PICKLE_SUFFIXES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MODEL_SUFFIXES = (*PICKLE_SUFFIXES, ".safetensors", ".gguf", ".h5", ".msgpack", ".npz", ".onnx")
+_ADVICE = "move it, or name another destination"
+
+
+def made_by_us(path: Path) -> frozenset[str]:
+    """The files that may go with the directory `path`: all that its manifest lists. None for a file that may go.
+
+    Raises:
+        FileExistsError: it is not a compressed checkpoint, or not only one, or a file that may be an original.
+    """
+    if not path.is_dir():
+        _check_file(path)
+        return frozenset()
+    try:
+        manifest = read_manifest(path)
+    except FormatError as error:
+        raise _refusal(path, f"has a {MANIFEST_NAME} that does not say what tensorwire wrote: {error}") from None
+    if manifest is None:
+        raise _refusal(path, f"has no {MANIFEST_NAME}: tensorwire did not write it, so it is never replaced")
+    for file in manifest.files:
+        place = path.joinpath(*file.path.split("/"))
+        if file.kind == SAFETENSORS and place.is_file() and not place.is_symlink():
+            _check_file(place)
+    return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files)})
+
+
+def _check_file(path: Path) -> None:
+    """Raise FileExistsError for a safetensors file without anything of ours, and for every other model."""
+    if path.stat().st_size == 0:
+        return
+    try:
+        with StoredFile(path) as stored:
+            if not stored.compressed:
+                raise _refusal(path, "is a safetensors file that tensorwire did not write, so it is never replaced")
+    except FormatError:
+        if path.name.endswith(_MODEL_SUFFIXES):
+            raise _refusal(path, "looks like a model that tensorwire did not write, so it is never replaced") from None
+
+
+def _refusal(path: Path, text: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, f"{text}; {_ADVICE}", str(path))
