@@ -88,8 +88,8 @@ class Destination:
             FileNotFoundError, NotADirectoryError: the directory that the result is to stand in is not there.
             ValueError: it is the same as a source, holds one, or lies in one.
         """
-        self._check_parent()
         self._check_source()
+        self._check_parent()
         status = _lstat(self.path)
         if status is None:
             return None
