@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,6 +21,9 @@ from tests.support.conformance import CASES, Case
 from tests.support.frame_surgery import Surgery
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.registry import PROFILES, Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups")
@@ -74,6 +78,26 @@ def test_core_refuses_malformed_frames(malformed: Malformed) -> None:
     with pytest.raises(tensorwire.FormatError) as raised:
         decompress(frame)
     assert type(raised.value).__name__ == malformed.error
+
+
+def _refusal(decoder: Callable[[bytes], object], data: bytes) -> str:
+    """The class of the error that a decoder raises, "" if it raises none."""
+    try:
+        decoder(data)
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
+def test_core_and_reference_refuse_every_prefix_alike(malformed: Malformed) -> None:
+    """Where a frame is wrong and also ends too early, the order of checks in docs/format.md says which error comes."""
+    frame = malformed.build()
+    # Magic, the fixed fields, the shape, the index; one length stands for the blocks behind.
+    lengths = [*range(0, 128, 8), *range(128, min(len(frame), 200), 3), len(frame) - 1]
+    found = {n: (_refusal(decompress, frame[:n]), _refusal(decode, frame[:n])) for n in lengths}
+    assert {n: errors for n, errors in found.items() if errors[0] != errors[1]} == {}
+    assert all(errors[1] for errors in found.values())
 
 
 @pytest.mark.parametrize("profile", PROFILES)
