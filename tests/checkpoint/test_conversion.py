@@ -36,7 +36,8 @@ def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None
     assert tree_hashes(model) == before
     assert (report.action, report.profile, report.exact, report.dry_run) == ("compress", profile, True, False)
     assert {file.path: file.nbytes_in for file in report.files} == {
-        name: (model / name).stat().st_size for name in before
+        **{name: (model / name).stat().st_size for name in before},
+        "tensorwire.json": 0,
     }
     assert all(file.nbytes_out == (tmp_path / "packed" / file.path).stat().st_size for file in report.files)
     assert report.ratio > 1.1

@@ -27,21 +27,11 @@ from tensorwire.checkpoint.directory.config_and_index import Shard, new_index
 from tensorwire.checkpoint.directory.manifest import Manifest, ManifestFile, load_object, parse_manifest
 from tensorwire.checkpoint.directory.paths import MANIFEST_NAME, is_plain_relative
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, UnsupportedVersionError
-from tests.support.checkpoint_models import SHARD, container, weights
+from tests.support.checkpoint_models import SHARD, container, edit_manifest, weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-def edit_manifest(root: Path, change: Callable[[dict[str, Any]], object], *, sign: bool = True) -> None:
-    """Change a manifest, with a checksum that is right again."""
-    body = json.loads((root / "tensorwire.json").read_bytes())
-    del body["checksum"]
-    change(body)
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    body["checksum"] = hashlib.sha256(canonical.encode()).hexdigest() if sign else "0" * 64
-    (root / "tensorwire.json").write_text(json.dumps(body))
 
 
 def test_damage_leaves_nothing_behind(packed: Path, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def test_dry_run_writes_nothing_and_says_the_sizes(command: str, model: Path, co
     assert not done["dry_run"]
     assert planned["files"] == done["files"]
     for file in done["files"]:
-        assert file["nbytes_out"] == (target / file["path"]).stat().st_size
+        written = target / file["path"]
+        assert file["nbytes_out"] == (written.stat().st_size if written.exists() else 0)
 
 
 def test_transcode_gives_what_compress_gives(model: Path, compressed: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 SHARD = "model-00001-of-00002.safetensors"
@@ -92,3 +92,13 @@ def read_header(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     header: dict[str, Any] = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return header
+
+
+def edit_manifest(root: Path, change: Callable[[dict[str, Any]], object], *, sign: bool = True) -> None:
+    """Change a manifest, with a checksum that is right again."""
+    body = json.loads((root / "tensorwire.json").read_bytes())
+    del body["checksum"]
+    change(body)
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    body["checksum"] = hashlib.sha256(canonical.encode()).hexdigest() if sign else "0" * 64
+    (root / "tensorwire.json").write_text(json.dumps(body))

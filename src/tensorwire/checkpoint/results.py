@@ -55,13 +55,14 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class FileReport:
-    """One file of a checkpoint that was written (or would be, in a dry run).
+    """One file of a checkpoint that was read and written (or would be, in a dry run).
 
     Attributes:
         path: relative to the checkpoint.
-        kind: "safetensors" (coded or decoded), "replaced" (config.json or an index that had to change) or "copied".
-        nbytes_in: size of the file read.
-        nbytes_out: size of the file written.
+        kind: "safetensors" (coded or decoded), "replaced" (config.json or an index that had to change), "copied" or
+            "manifest" (tensorwire.json, which a compressed directory has and its original has not).
+        nbytes_in: size of the file read; 0 if there is none.
+        nbytes_out: size of the file written; 0 if there is none.
         num_tensors: tensors in the file; 0 unless kind is "safetensors".
         num_compressed: how many of them are stored compressed on the compressed side.
         resumed: an earlier, interrupted run had already finished it.
@@ -96,6 +97,8 @@ class CheckpointReport:
         changed: files beside the tensors that are not what they were when the checkpoint was compressed.
         notices: what files had that their results do not get, such as access control lists; and where something is
             kept that came to `dst` at the last moment.
+        excluded: files and directories that are left out, or were when the checkpoint was compressed: those that match
+            `exclude`, and the history of a clone. A directory's path ends with a slash.
     """
 
     action: str
@@ -109,6 +112,7 @@ class CheckpointReport:
     ignored: tuple[str, ...] = ()
     changed: tuple[ChangedFile, ...] = ()
     notices: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def nbytes_in(self) -> int:
@@ -117,7 +121,7 @@ class CheckpointReport:
 
     @property
     def nbytes_out(self) -> int:
-        """Bytes written: the sum over all files, the manifest not counted."""
+        """Bytes written: the sum over all files."""
         return sum(file.nbytes_out for file in self.files)
 
     @property

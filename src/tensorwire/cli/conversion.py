@@ -62,6 +62,10 @@ def _print(report: CheckpointReport, dst: Path) -> None:
         output.print_line("note: SRC has no record of its original file: tensors are restored, its header is new")
     for file in report.changed:
         output.print_line(f"note: {file.message}")
+    for name in report.excluded:
+        advice = "; --exclude '!.git' includes it" if report.action == "compress" and name.endswith(".git/") else ""
+        when = "" if report.action == "compress" else " when it was compressed"
+        output.print_line(f"note: left out{when}: {name}{advice}")
     for name in report.ignored:
         output.print_line(f"note: not carried over, the manifest does not know it: {name}")
     for notice in report.notices:

@@ -68,10 +68,16 @@ class ManifestFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """The whole manifest. `writer` is the version of the package that wrote it."""
+    """The whole manifest.
+
+    Attributes:
+        excluded: relative paths of the files and directories that were left out; a directory's ends with a slash.
+        writer: version of the package that wrote it.
+    """
 
     profile: str
     files: tuple[ManifestFile, ...]
+    excluded: tuple[str, ...] = ()
     writer: str = __version__
 
     def dump(self) -> bytes:
@@ -86,6 +92,7 @@ class Manifest(NamedTuple):
             "writer": self.writer,
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
+            "excluded": list(self.excluded),
         }
         data = dump_object({**body, "checksum": _checksum(body)})
         check_new_size(len(data))
@@ -129,7 +136,11 @@ def parse_manifest(data: bytes) -> Manifest:
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
         raise CorruptDataError("expected profile, writer and files in the manifest")
-    manifest = Manifest(profile, tuple(_parse_file(file) for file in files), writer)
+    excluded = body.get("excluded")
+    if not isinstance(excluded, list) or not all(isinstance(path, str) for path in excluded):
+        raise CorruptDataError("expected a list of paths as excluded in the manifest")
+    check_paths(path.removesuffix("/") for path in excluded)
+    manifest = Manifest(profile, tuple(_parse_file(file) for file in files), tuple(excluded), writer)
     check_paths(file.path for file in manifest.files)
     if any(file.path == MANIFEST_NAME for file in manifest.files):
         raise CorruptDataError("expected a manifest that does not list itself")

@@ -10,11 +10,14 @@ from ...errors import CorruptDataError
 from ..file.names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from pathspec import GitIgnoreSpec
 
 MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
+GIT_DIRECTORY = ".git"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 _MAX_PATH_LENGTH = 4096
@@ -82,30 +85,60 @@ def check_paths(paths: Iterable[str]) -> None:
         raise CorruptDataError(f"expected {shown(path)} to be a file or a directory, not both")
 
 
-def scan(root: Path) -> list[FoundFile]:
-    """The files of a directory, at any depth, sorted by path. Links to files are followed.
+class Listing(NamedTuple):
+    """What is in a directory, at any depth, sorted.
+
+    Attributes:
+        files: those that count.
+        excluded: relative paths of the files and directories that do not; a directory's ends with a slash.
+    """
+
+    files: list[FoundFile]
+    excluded: list[str]
+
+
+def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
+    """The files of a directory, at any depth. Links to files are followed.
+
+    Args:
+        exclude: patterns as in a .gitignore. They come after `.git`, the history of a clone: "!.git" includes it.
 
     Raises:
-        ValueError: a link to a directory, something that is neither file nor directory, or a name that a manifest
-            cannot hold.
+        ValueError: a link to a directory, something that is neither file nor directory, a name that a manifest cannot
+            hold, or a pattern that is none.
         OSError: reading fails, a link leads nowhere.
     """
-    return sorted(_walk(root, ""))
+    from pathspec import GitIgnoreSpec
+
+    spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, *exclude])
+    excluded: list[str] = []
+    files = sorted(_walk(root, "", spec, excluded))
+    return Listing(files, sorted(excluded))
 
 
-def _walk(directory: Path, prefix: str) -> Iterator[FoundFile]:
+def is_history(path: str) -> bool:
+    """Whether a relative path leads into the history of a clone."""
+    return GIT_DIRECTORY in path.split("/")
+
+
+def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, excluded: list[str]) -> Iterator[FoundFile]:
     with os.scandir(directory) as entries:
         for entry in entries:
             path = prefix + entry.name
+            directory_path = path + "/" if entry.is_dir() else path
+            if spec.match_file(directory_path):
+                excluded.append(directory_path)
+                continue
             if not is_plain_relative(path) or not _is_unicode(path):
                 raise ValueError(f"file {shown(path)}: expected a name of valid Unicode without backslash; rename it")
             location = directory / entry.name
             if entry.is_dir():
                 if entry.is_symlink():
                     raise ValueError(
-                        f"{shown(path)} is a link to a directory, which may lead anywhere; replace it by a copy"
+                        f"{shown(path)} is a link to a directory, which may lead anywhere; "
+                        "replace it by a copy, or exclude it"
                     )
-                yield from _walk(location, path + "/")
+                yield from _walk(location, directory_path, spec, excluded)
                 continue
             status = location.stat()
             if not stat.S_ISREG(status.st_mode):

@@ -58,11 +58,19 @@ class SourceFile(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """All files of a checkpoint. `manifest` is None for originals; `ignored` are files that it does not know."""
+    """A checkpoint that is to be converted.
+
+    Attributes:
+        files: all of them.
+        manifest: None for originals.
+        ignored: files and directories that the manifest does not know; a directory's path ends with a slash.
+        excluded: those that were left out when it was compressed, or are to be.
+    """
 
     files: tuple[SourceFile, ...]
     manifest: Manifest | None = None
     ignored: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -86,13 +94,15 @@ def single_file(path: Path) -> Sources:
     return Sources((SourceFile(path.name, path, SAFETENSORS, nbytes),))
 
 
-def original_directory(root: Path) -> Sources:
-    """The files of an uncompressed directory.
+def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
+    """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
-        ValueError: it is compressed, has no safetensors file, or holds something that cannot be carried along.
+        ValueError: it is compressed, has no safetensors file, is the root of a hub cache, or holds something that
+            cannot be carried along.
     """
-    found = scan(root)
+    _refuse_hub_cache(root)
+    found, excluded = scan(root, exclude)
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {_USE_TRANSCODE}")
     for file in found:
@@ -105,7 +115,8 @@ def original_directory(root: Path) -> Sources:
     if not any(is_safetensors(file.path) for file in found):
         refuse_pickles(root, [file.path for file in found])
         raise ValueError(f"{root} holds no .safetensors file: there is nothing to compress")
-    return Sources(tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found))
+    files = tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found)
+    return Sources(files, excluded=tuple(excluded))
 
 
 def _refuse_compressed(file: FoundFile, root: Path) -> None:
@@ -133,8 +144,10 @@ def compressed_directory(root: Path) -> Sources:
         for file in manifest.files
     )
     known = {file.path for file in files} | {MANIFEST_NAME}
-    ignored = tuple(file.path for file in scan(root) if file.path not in known)
-    return Sources(files, manifest, ignored)
+    found, excluded = scan(root)
+    ignored = [file.path for file in found if file.path not in known]
+    ignored += [path for path in excluded if not any(file.startswith(path) for file in known)]
+    return Sources(files, manifest, tuple(sorted(ignored)), manifest.excluded)
 
 
 def check_original(stored: StoredFile) -> None:
@@ -153,6 +166,18 @@ def check_size(source: SourceFile, nbytes: int) -> None:
     """Raise CorruptDataError if an original does not have the size that the manifest says."""
     if source.known is not None and source.nbytes != nbytes:
         raise CorruptDataError(f"expected an original of {source.nbytes} bytes, got {nbytes}", file=source.location)
+
+
+def _refuse_hub_cache(root: Path) -> None:
+    """Raise ValueError for the directory of a model in a hub's cache, which holds each file as a blob and as a link."""
+    snapshots = root / "snapshots"
+    if not ((root / "blobs").is_dir() and (root / "refs").is_dir() and snapshots.is_dir()):
+        return
+    main = root / "refs" / "main"
+    revision = read_file(main, 4096).decode(errors="replace").strip() if main.is_file() else ""
+    paths = sorted(snapshots.iterdir(), key=lambda path: (path.name != revision, path.name))
+    advice = f"name a snapshot in it: {' or '.join(map(str, paths))}" if paths else "it holds no snapshot"
+    raise ValueError(f"{root} is a model's directory in a hub cache, which holds each file twice; {advice}")
 
 
 def refuse_pickles(place: Path, paths: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...codec import dtype_bits, new_buffer
 from ...errors import CorruptDataError
 from ..directory.manifest import read_manifest
-from ..directory.paths import MANIFEST_NAME, is_index, is_safetensors, scan
+from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.sources import absolute
 from ..file.names import shown
 from ..file.reader import StoredFile
@@ -161,12 +161,12 @@ def _differing_files(a: Path, b: Path) -> tuple[str, ...]:
 
 
 def _file_hashes(root: Path) -> dict[str, str]:
-    """SHA-256 of the originals of a directory's files that are neither safetensors nor index."""
+    """SHA-256 of the originals of a directory's files that are neither safetensors nor index, nor history."""
     manifest = read_manifest(root)
     if manifest is not None:
         return {file.path: file.sha256 for file in manifest.files if _counts(file.path)}
     hashes = {}
-    for file in scan(root):
+    for file in scan(root).files:
         if _counts(file.path):
             with InputFile(file.location) as source:
                 hashes[file.path] = copy_file(source, None, advance=lambda _: None)
@@ -174,4 +174,4 @@ def _file_hashes(root: Path) -> dict[str, str]:
 
 
 def _counts(path: str) -> bool:
-    return not (is_safetensors(path) or is_index(path) or path == MANIFEST_NAME)
+    return not (is_safetensors(path) or is_index(path) or path == MANIFEST_NAME or is_history(path))

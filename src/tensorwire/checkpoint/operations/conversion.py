@@ -58,6 +58,7 @@ def compress_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile = "fast",
+    exclude: Sequence[str] = (),
     threads: int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -70,6 +71,8 @@ def compress_checkpoint(
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
             synced. A run that was interrupted goes on where it stopped when it is repeated.
         profile: "fast", "compact" or "enec".
+        exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
+            say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
         force: replace an existing `dst`, once the new one is whole.
         dry_run: encode, write nothing; `dst` is not looked at.
@@ -80,10 +83,11 @@ def compress_checkpoint(
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
         ValueError: `src` is compressed already (see `transcode_checkpoint`), is a pickle, contains a directory link,
-            or a name that collides with one of ours; `dst` and `src` lie in each other.
+            or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
+            checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
     """
-    return _convert("compress", src, dst, profile, threads, force, dry_run, progress)
+    return _convert("compress", src, dst, profile, threads, force, dry_run, progress, exclude=exclude)
 
 
 def decompress_checkpoint(
@@ -143,15 +147,18 @@ def _convert(
     dry_run: bool,
     progress: Progress | None,
     *,
+    exclude: Sequence[str] = (),
     strict: bool = False,
 ) -> CheckpointReport:
     started = time.monotonic()
     source_path, target_path = absolute(src), absolute(dst)
     is_directory = source_path.is_dir()
     if not is_directory:
+        if exclude:
+            raise ValueError(f"exclude is for the files of a directory, {source_path} is a file")
         sources = single_file(source_path)
     elif action == "compress":
-        sources = original_directory(source_path)
+        sources = original_directory(source_path, exclude)
     else:
         sources = compressed_directory(source_path)
     purpose = {
@@ -180,8 +187,10 @@ def _convert(
         conversion = _Conversion(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
-            if is_directory and profile is not None:
-                conversion.write_manifest(Manifest(profile, tuple(sorted(conversion.entries))))
+            if is_directory:
+                nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
+                nbytes_out = conversion.write_manifest(sources.excluded) if profile is not None else 0
+                conversion.reports.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
         if work is not None:
             written.intersection_update(conversion.written)
             work.commit(conversion.written if is_directory else None, source_path if is_directory else None)
@@ -197,6 +206,7 @@ def _convert(
         ignored=sources.ignored,
         changed=tuple(conversion.changed),
         notices=(*conversion.notices(), *(work.notices if work is not None else ())),
+        excluded=sources.excluded,
     )
 
 
@@ -262,11 +272,14 @@ class _Conversion:
                     self._copy(source, access)
             self._meter.end()
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        data = manifest.dump()
+    def write_manifest(self, excluded: tuple[str, ...]) -> int:
+        """Write the manifest of a compressed directory; return its size."""
+        assert self._profile is not None
+        data = Manifest(self._profile, tuple(sorted(self.entries)), excluded).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()
+        return len(data)
 
     def notices(self) -> list[str]:
         """What files had that their results do not get."""

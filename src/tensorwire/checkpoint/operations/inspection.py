@@ -87,7 +87,7 @@ def safetensors_files(root: Path) -> dict[str, Path]:
     """
     if not root.is_dir():
         return {root.name: root}
-    files = {file.path: file.location for file in scan(root) if is_safetensors(file.path)}
+    files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")
     return files

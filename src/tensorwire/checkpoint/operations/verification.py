@@ -96,7 +96,7 @@ class _Verifier:
         else:
             self.compressed = True
             return list(sources.files), sources.ignored
-        found = [file for file in scan(root) if is_safetensors(file.path)]
+        found = [file for file in scan(root).files if is_safetensors(file.path)]
         if not found and not self.problems:
             raise ValueError(f"{root} holds no .safetensors file")
         return [SourceFile(*file[:2], SAFETENSORS, file.nbytes) for file in found], ()

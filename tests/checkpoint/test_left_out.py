@@ -1,0 +1,128 @@
+"""What is left out of a checkpoint directory: patterns, a clone's .git; and caches of hubs, which are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, diff, transcode_checkpoint, verify
+from tensorwire.errors import CorruptDataError
+from tests.support.checkpoint_models import SHARD, edit_manifest, tree_hashes, write_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def add_git(root: Path) -> None:
+    (root / ".git" / "objects").mkdir(parents=True)
+    (root / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / ".git" / "objects" / "pack").write_bytes(bytes(5000))
+
+
+def without(root: Path, *prefixes: str) -> dict[str, str]:
+    return {path: digest for path, digest in tree_hashes(root).items() if not path.startswith(prefixes)}
+
+
+def test_patterns_leave_out_files_and_directories(model: Path, tmp_path: Path) -> None:
+    report = compress_checkpoint(model, tmp_path / "packed", exclude=["*.bin", "assets/", "/tokenizer.json"])
+    assert report.excluded == ("assets/", "tokenizer.json", "training_args.bin")
+    expected = without(model, "assets/", "tokenizer.json", "training_args.bin")
+    assert set(tree_hashes(tmp_path / "packed")) == expected.keys() | {"tensorwire.json"}
+    for back in (
+        decompress_checkpoint(tmp_path / "packed", tmp_path / "back"),
+        transcode_checkpoint(tmp_path / "packed", tmp_path / "other", profile="enec"),
+        decompress_checkpoint(tmp_path / "other", tmp_path / "again"),
+    ):
+        assert back.excluded == report.excluded, "the manifest remembers"
+    assert tree_hashes(tmp_path / "back") == tree_hashes(tmp_path / "again") == expected
+    assert json.loads((tmp_path / "packed" / "tensorwire.json").read_bytes())["excluded"] == list(report.excluded)
+
+
+def test_a_later_pattern_takes_back_an_earlier_one(model: Path, tmp_path: Path) -> None:
+    report = compress_checkpoint(model, tmp_path / "x", exclude=["*.txt", "!empty.txt", "*.bin"], dry_run=True)
+    assert report.excluded == ("training_args.bin",)
+
+
+def test_shards_can_be_left_out_but_not_all(model: Path, tmp_path: Path) -> None:
+    report = compress_checkpoint(model, tmp_path / "packed", exclude=["vae/"])
+    assert [file.path for file in report.files if file.kind == "safetensors"] == [SHARD, SHARD.replace("01-", "02-")]
+    with pytest.raises(ValueError, match=r"no \.safetensors file"):
+        compress_checkpoint(model, tmp_path / "x", exclude=["*.safetensors", "*.bin"])
+
+
+def test_patterns_need_a_directory(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="directory"):
+        compress_checkpoint(model / SHARD, tmp_path / "x", exclude=["a"])
+
+
+def test_a_clone_leaves_out_its_history(model: Path, tmp_path: Path) -> None:
+    add_git(model)
+    report = compress_checkpoint(model, tmp_path / "packed")
+    assert report.excluded == (".git/",)
+    assert decompress_checkpoint(tmp_path / "packed", tmp_path / "back").excluded == (".git/",)
+    assert tree_hashes(tmp_path / "back") == without(model, ".git/")
+    assert diff(model, tmp_path / "packed").equal
+    report = compress_checkpoint(model, tmp_path / "whole", exclude=["!.git"])
+    assert report.excluded == ()
+    decompress_checkpoint(tmp_path / "whole", tmp_path / "all")
+    assert tree_hashes(tmp_path / "all") == tree_hashes(model)
+
+
+def test_a_compressed_directory_may_be_a_clone(packed: Path, model: Path, tmp_path: Path) -> None:
+    add_git(packed)
+    assert verify(packed).ignored == (".git/",)
+    assert decompress_checkpoint(packed, tmp_path / "back").ignored == (".git/",)
+    assert tree_hashes(tmp_path / "back") == tree_hashes(model)
+
+
+@pytest.mark.parametrize("excluded", [5, [5], ["../x"], ["/x"], ["a", "a"], [""], ["/"]])
+def test_hostile_lists_of_what_was_left_out(packed: Path, tmp_path: Path, excluded: object) -> None:
+    edit_manifest(packed, lambda body: body.update(excluded=excluded))
+    with pytest.raises(CorruptDataError):
+        decompress_checkpoint(packed, tmp_path / "x")
+
+
+def hub_cache(root: Path, *revisions: str) -> Path:
+    for name in ("blobs", "refs", "snapshots"):
+        (root / name).mkdir(parents=True)
+    for revision in revisions:
+        snapshot = root / "snapshots" / revision
+        write_model(snapshot)
+        for name, digest in tree_hashes(snapshot).items():
+            if not (root / "blobs" / digest).exists():
+                (root / "blobs" / digest).write_bytes((snapshot / name).read_bytes())
+            (snapshot / name).unlink()
+            (snapshot / name).symlink_to(root / "blobs" / digest)
+    (root / "refs" / "main").write_text(revisions[-1])
+    return root
+
+
+def test_the_root_of_a_hub_cache_is_refused_with_the_snapshot_to_name(tmp_path: Path) -> None:
+    root = hub_cache(tmp_path / "models--org--name", "aa11")
+    with pytest.raises(ValueError, match="hub cache") as caught:
+        compress_checkpoint(root, tmp_path / "packed")
+    assert str(root / "snapshots" / "aa11") in str(caught.value)
+    compress_checkpoint(root / "snapshots" / "aa11", tmp_path / "packed")
+    assert verify(tmp_path / "packed").exact
+
+
+def test_the_snapshot_of_main_is_named_first(tmp_path: Path) -> None:
+    root = hub_cache(tmp_path / "models--org--name", "aa11", "bb22")
+    with pytest.raises(ValueError, match="hub cache") as caught:
+        compress_checkpoint(root, tmp_path / "packed")
+    message = str(caught.value)
+    assert 0 < message.index("snapshots/bb22") < message.index("snapshots/aa11")
+
+
+def test_totals_are_of_the_whole_directories(model: Path, tmp_path: Path) -> None:
+    size = lambda root: sum(path.stat().st_size for path in root.rglob("*") if path.is_file())  # noqa: E731
+    packed, other, back = tmp_path / "packed", tmp_path / "other", tmp_path / "back"
+    for report, source, target in (
+        (compress_checkpoint(model, packed), model, packed),
+        (transcode_checkpoint(packed, other, profile="compact"), packed, other),
+        (decompress_checkpoint(packed, back), packed, back),
+    ):
+        assert (report.nbytes_in, report.nbytes_out) == (size(source), size(target))
+    assert compress_checkpoint(model, tmp_path / "x", dry_run=True).nbytes_out == size(packed)

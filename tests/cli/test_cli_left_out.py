@@ -1,0 +1,47 @@
+"""compress --exclude, and what the commands say of files that are left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.command_line import Run
+
+
+def test_exclude_is_told_then_and_later(model: Path, tmp_path: Path, run: Run) -> None:
+    (model / "onnx").mkdir()
+    (model / "onnx" / "model.onnx").write_bytes(bytes(100))
+    small, back = tmp_path / "small", tmp_path / "back"
+    ran = run("compress", model, small, "--exclude", "*.txt", "--exclude", "onnx/")
+    assert (ran.code, ran.err) == (0, "")
+    assert [line for line in ran.out.splitlines() if line.startswith("note: ")] == [
+        "note: left out: notes.txt",
+        "note: left out: onnx/",
+    ]
+    ran = run("decompress", small, back)
+    assert ran.code == 0
+    assert "note: left out when it was compressed: onnx/" in ran.out
+    assert sorted(path.name for path in back.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_clone_is_told_how_to_keep_its_history(model: Path, tmp_path: Path, run: Run) -> None:
+    (model / ".git").mkdir()
+    (model / ".git" / "HEAD").write_text("ref")
+    assert "note: left out: .git/; --exclude '!.git' includes it" in run("compress", model, tmp_path / "a").out
+    assert run("compress", model, tmp_path / "b", "--exclude", "!.git").code == 0
+    assert (tmp_path / "b" / ".git" / "HEAD").read_text() == "ref"
+
+
+def test_exclude_of_a_file_is_wrong_usage(model: Path, tmp_path: Path, run: Run) -> None:
+    ran = run("compress", model / "model.safetensors", tmp_path / "x", "--exclude", "a")
+    assert (ran.code, ran.out) == (2, "")
+    assert "directory" in ran.err
+
+
+def test_the_total_row_counts_the_manifest(model: Path, tmp_path: Path, run: Run) -> None:
+    ran = run("compress", model, tmp_path / "small")
+    assert any(line.split()[:2] == ["tensorwire.json", "manifest"] for line in ran.out.splitlines())
+    report = run("decompress", tmp_path / "small", tmp_path / "back", "--json").json
+    assert report["nbytes_in"] == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
