@@ -44,6 +44,12 @@ RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, 
 bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,
                   size_t* written, uint8_t* params, RestScratch* scratch);
 
+// What the rests of a block are: sign and mantissa of floats, or whole words.
+struct RestLayout {
+  bool sign_mantissa;
+  unsigned nbytes, width;  // of a number: in memory, in bits
+};
+
 struct RestDecodeScratch {
   alignas(64) uint8_t bytes[kSegment + kSlack];
   alignas(64) uint8_t segment[kSegment * kMaxWordNbytes + kSlack];
@@ -54,7 +60,7 @@ class RestDecoder {
  public:
   // `src` are the streams of the block, kSlack readable beyond `available`, and must outlive the decoding; `params` has
   // rest_params_nbytes(). Returns nullptr or what is wrong.
-  const char* open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src, size_t available,
+  const char* open(uint8_t mode, const RestLayout& layout, size_t n, const uint8_t* src, size_t available,
                    const uint8_t* params, RestDecodeScratch* scratch);
   size_t streams_nbytes() const { return streams_nbytes_; }
   // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment. To
@@ -73,6 +79,7 @@ class RestDecoder {
   const char* open_bytes(const uint8_t* src, size_t available, const uint8_t* params);
   const uint8_t* slice_bytes(unsigned s, size_t first, size_t count);
 
+  const struct RestMessages* messages_;
   const uint8_t* field_;
   RestDecodeScratch* scratch_;
   size_t n_, streams_nbytes_;

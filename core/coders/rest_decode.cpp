@@ -3,20 +3,31 @@
 #include "coders/rest.h"
 
 namespace tw {
+
+// What is wrong, by the name that the stream has for whoever reads it.
+struct RestMessages {
+  const char *too_long, *filler, *trimmed, *misfit;
+};
+
 namespace {
 
-constexpr const char* kTooLong = "the rest's streams exceed the block";
-constexpr const char* kFiller = "filler bits of the rest are not zero";
-constexpr const char* kMisfit = "a slice's value does not fit its bits";
+constexpr RestMessages kOfSignMantissa = {
+    "expected streams of sign_mantissa that end within the block", "expected zeros in the filler bits of sign_mantissa",
+    "expected no more bits to trim than sign_mantissa has", "expected slices of sign_mantissa that fit their bits"};
+constexpr RestMessages kOfWords = {
+    "expected streams of words that end within the block", "expected zeros in the filler bits of words",
+    "expected no more bits to trim than words have", "expected slices of words that fit their bits"};
 
 }  // namespace
 
-const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, size_t n, const uint8_t* src,
-                              size_t available, const uint8_t* params, RestDecodeScratch* scratch) {
+const char* RestDecoder::open(uint8_t mode, const RestLayout& layout, size_t n, const uint8_t* src, size_t available,
+                              const uint8_t* params, RestDecodeScratch* scratch) {
+  const unsigned width = layout.width;
+  messages_ = layout.sign_mantissa ? &kOfSignMantissa : &kOfWords;
   field_ = src;
   scratch_ = scratch;
   n_ = n;
-  nbytes_ = nbytes;
+  nbytes_ = layout.nbytes;
   width_ = width;
   field_width_ = width;
   shift_ = 0;
@@ -27,27 +38,28 @@ const char* RestDecoder::open(uint8_t mode, unsigned nbytes, unsigned width, siz
     lead_ = params[0];
     shift_ = params[1];
     per_run_ = params[1] == kTrailPerRun;
-    if (unsigned{lead_} + (per_run_ ? 0 : shift_) > width) return "trimmed bits exceed the width of the rest";
+    if (unsigned{lead_} + (per_run_ ? 0 : shift_) > width) return messages_->trimmed;
     field_width_ = width - lead_ - (per_run_ ? 0 : shift_);
   }
   if (!per_run_) {
     streams_nbytes_ = field_nbytes(n, field_width_);
-    if (streams_nbytes_ > available) return kTooLong;
-    return filler_is_zero(src, n, field_width_) ? nullptr : kFiller;
+    if (streams_nbytes_ > available) return messages_->too_long;
+    return filler_is_zero(src, n, field_width_) ? nullptr : messages_->filler;
   }
   const size_t num_runs = ceil_div(n, kRun);
-  if (num_runs > available) return kTooLong;
+  if (num_runs > available) return messages_->too_long;
   std::memcpy(trails_, src, num_runs);
   size_t offset = num_runs;
   for (size_t r = 0; r < num_runs; ++r) {
-    if (trails_[r] > field_width_) return "trimmed bits exceed the width of the rest";
+    if (trails_[r] > field_width_) return messages_->trimmed;
     offsets_[r] = static_cast<uint32_t>(offset);
     offset += field_nbytes(n - r * kRun < kRun ? n - r * kRun : kRun, field_width_ - trails_[r]);
   }
   streams_nbytes_ = offset;
-  if (offset > available) return kTooLong;
+  if (offset > available) return messages_->too_long;
   const size_t last = num_runs - 1;
-  return filler_is_zero(src + offsets_[last], n - last * kRun, field_width_ - trails_[last]) ? nullptr : kFiller;
+  return filler_is_zero(src + offsets_[last], n - last * kRun, field_width_ - trails_[last]) ? nullptr
+                                                                                             : messages_->filler;
 }
 
 const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const uint8_t* params) {
@@ -60,19 +72,20 @@ const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const 
     slice = {params[s], static_cast<uint8_t>(bits), 0, src + used};
     if (slice.coding == kSliceVerbatim) {
       const size_t nbytes = field_nbytes(n_, bits);
-      if (nbytes > left) return kTooLong;
-      if (!filler_is_zero(slice.field, n_, bits)) return kFiller;
+      if (nbytes > left) return messages_->too_long;
+      if (!filler_is_zero(slice.field, n_, bits)) return messages_->filler;
       used += nbytes;
     } else if (slice.coding == kSliceConstant) {
-      if (left == 0) return kTooLong;
+      if (left == 0) return messages_->too_long;
       slice.value = src[used++];
-      if (slice.value >> bits != 0) return kMisfit;
+      if (slice.value >> bits != 0) return messages_->misfit;
     } else if (slice.coding == kSliceEntropy) {
       size_t consumed = 0;
-      if (!scratch_->entropy[s].open(src + used, left, n_, &consumed)) return "invalid entropy stream";
+      if (!scratch_->entropy[s].open(src + used, left, n_, &consumed))
+        return "expected a valid entropy stream in a slice";
       used += consumed;
     } else {
-      return "unknown coding of a slice";
+      return "expected a coding of a slice of 0 to 2";
     }
   }
   streams_nbytes_ = used;
@@ -99,10 +112,10 @@ const uint8_t* RestDecoder::slice_bytes(unsigned s, size_t first, size_t count) 
 }
 
 const char* RestDecoder::finish() const {
-  if (misfit_) return kMisfit;
+  if (misfit_) return messages_->misfit;
   for (unsigned s = 0; s < num_slices_; ++s) {
     if (slices_[s].coding == kSliceEntropy && !scratch_->entropy[s].finish()) {
-      return "entropy stream does not end where it should";
+      return "expected the entropy stream of a slice to end with its symbols";
     }
   }
   return nullptr;

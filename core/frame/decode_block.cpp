@@ -62,7 +62,7 @@ const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t
   for (const uint8_t* at = find(symbols); at != nullptr; at = find(at + 1)) {
     const size_t i = static_cast<size_t>(at - symbols);
     uint16_t x = 0;
-    if (!exponents.next_escape(dtype, &x)) return "num_escapes is not the number of escapes";
+    if (!exponents.next_escape(dtype, &x)) return "expected num_escapes to be the number of symbols 255";
     word_kernels.assemble(dtype, &none, x, exponents.params.k, sign_mantissas + i * dtype.sign_mantissa_nbytes, 1,
                           words + i * dtype.word_nbytes);
   }
@@ -81,7 +81,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     prefetch(output, s, num_segments);
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
-    if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "an exponent wider than the dtype's";
+    if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "expected exponents that the dtype has";
     const uint8_t* sign_mantissas = coded.rest.segment(first, count);
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream ? scratch->words : words;
@@ -96,7 +96,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
 }
 
 const char* decode_constant(const Coded& coded, size_t length, const BlockOutput& output) {
-  if (length != kBlockAlign) return "a constant block of more than 32 bytes";
+  if (length != kBlockAlign) return "expected a constant block of 32 bytes";
   const size_t width = coded.dtype().word_nbytes, nbytes = coded.n * width;
   std::memcpy(output.words, coded.params, width);
   for (size_t done = width; done < nbytes;) {
@@ -126,7 +126,7 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
   if (wrong != nullptr) return wrong;
   if (!enec_decode(coded.kind_streams(), coded.n, coded.dtype().exponent_bits, params, num_high, scratch->exponents,
                    &scratch->enec)) {
-    return "num_high is not the number of words in flagged groups";
+    return "expected num_high to be the number of words in flagged groups";
   }
   Exponents exponents;
   exponents.whole = scratch->exponents;
@@ -140,13 +140,13 @@ const char* decode_cascade(Coded& coded, const BlockOutput& output, DecodeScratc
   if (wrong != nullptr) return wrong;
   CascadeDecoder cascade;
   if (!cascade.open(coded.kind_streams(), params, coded.dtype().exponent_bits, &scratch->cascade)) {
-    return "a tier's count is not its escapes, an exponent is too wide, or filler bits are not zero";
+    return "expected counts of tiers to be their escapes, exponents of the dtype, zeros in filler bits";
   }
   Exponents exponents;
   exponents.cascade = &cascade;
   wrong = weave(coded, exponents, output, scratch);
   if (wrong != nullptr) return wrong;
-  return cascade.finish() ? nullptr : "a tier's count is not its escapes";
+  return cascade.finish() ? nullptr : "expected the count of tier 2 to be the escapes of tier 1";
 }
 
 const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -165,8 +165,9 @@ const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratc
   }
   wrong = weave(coded, exponents, output, scratch);
   if (wrong != nullptr) return wrong;
-  if (exponents.escapes_used != exponents.params.num_escapes) return "num_escapes is not the number of escapes";
-  return decoder->finish() ? nullptr : "an entropy stream does not end where it should";
+  if (exponents.escapes_used != exponents.params.num_escapes)
+    return "expected num_escapes to be the number of symbols 255";
+  return decoder->finish() ? nullptr : "expected the entropy stream to end with its symbols";
 }
 
 const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
@@ -176,7 +177,7 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
                           const BlockOutput& output) {
   const size_t nbytes = n * spec.dtype->word_nbytes;
   for (size_t i = nbytes; i < length; ++i) {
-    if (block[i] != 0) return "padding is not zero";
+    if (block[i] != 0) return "expected zeros in the padding";
   }
   if (output.stream) {
     word_kernels.stream_copy(output.words, block, nbytes);
@@ -189,7 +190,7 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
 const char* decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
                        DecodeScratch* scratch, bool inner) {
   const size_t stored = stored_nbytes(*spec.dtype, n);
-  if (length > stored) return "a block longer than its content";
+  if (length > stored) return "expected a block no longer than its content";
   if (length == stored) return decode_stored(spec, block, length, n, output);
   return decode_coded(spec, block, length, n, output, scratch, inner);
 }
@@ -203,7 +204,7 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
   for (size_t g = 0; g < zeros.num_groups; ++g) kept += scratch->flags[g];
   kept *= zeros.group;
   if (scratch->flags[zeros.num_groups - 1] != 0) kept -= zeros.num_groups * zeros.group - coded.n;
-  if (kept != zeros.num_words) return "num_words is not the number of words in groups that are kept";
+  if (kept != zeros.num_words) return "expected num_words to be the number of words in groups that are kept";
   const BlockOutput inner = {scratch->inner, false, nullptr, 0};
   wrong = decode_any(coded.spec, coded.block, zeros.inner_nbytes, zeros.num_words, inner, scratch, true);
   if (wrong != nullptr) return wrong;
@@ -223,7 +224,7 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
 
 const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
                          const BlockOutput& output, DecodeScratch* scratch, bool inner) {
-  Coded coded{spec, block, n, {}, nullptr, 0, 0, {}};
+  Coded coded{spec, block, n, {}, nullptr, 0, {}};
   const char* wrong = open_coded(length, &scratch->rest, &coded);
   if (wrong != nullptr) return wrong;
   switch (coded.tag.kind) {
@@ -239,7 +240,8 @@ const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t len
     case kPlain:
       return decode_plain(coded, output);
     default:
-      return inner ? "zero groups within zero groups" : decode_zero_groups(coded, output, scratch);
+      return inner ? "expected an inner block that is not zero_groups itself"
+                   : decode_zero_groups(coded, output, scratch);
   }
 }
 
@@ -257,7 +259,7 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
     if (block.length >= stored_nbytes(*spec.dtype, block.n)) return;
     const Tag tag = Tag::from(block.bytes[block.length - 1]);
     if (tag.kind != kEntropy) return;
-    Coded coded{spec, block.bytes, block.n, {}, nullptr, 0, 0, {}};
+    Coded coded{spec, block.bytes, block.n, {}, nullptr, 0, {}};
     size_t consumed = 0;
     if (open_coded(block.length, &scratch->rest, &coded) != nullptr ||
         !scratch->ahead[i].entropy.open(coded.kind_streams(), coded.left(), block.n, &consumed)) {

@@ -4,8 +4,8 @@
 namespace tw {
 namespace {
 
-// A stream holds exponents together with `bits` bits of sign and mantissa of each of n words. Those count with the rest,
-// a bit each, as they would take alone; what is left of the stream counts for the exponents.
+// A stream holds exponents together with `bits` bits of sign and mantissa of each of n words. Those count with the
+// rest, a bit each, as they would take alone; what is left of the stream counts for the exponents.
 void count_together(size_t stream_nbytes, size_t n, unsigned bits, BlockFacts* facts) {
   const size_t alone = ceil_div(n * bits, 8);
   const size_t moved = alone < stream_nbytes ? alone : stream_nbytes;
@@ -32,12 +32,12 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
   const Dtype& dtype = *spec.dtype;
   const unsigned word_bits = 8u * dtype.word_nbytes;
   const size_t stored = stored_nbytes(dtype, n);
-  if (length > stored) return "a block longer than its content";
+  if (length > stored) return "expected a block no longer than its content";
   if (length == stored) {
     count_together(n * dtype.word_nbytes, n, word_bits - dtype.exponent_bits, facts);
     return nullptr;
   }
-  Coded coded{spec, block, n, {}, nullptr, 0, 0, {}};
+  Coded coded{spec, block, n, {}, nullptr, 0, {}};
   const char* wrong = open_coded(length, &scratch->rest, &coded);
   if (wrong != nullptr) return wrong;
   facts->kind = coded.tag.kind;
@@ -68,7 +68,8 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
       return nullptr;
     }
     case kZeroGroups:
-      return inner ? "zero groups within zero groups" : inspect_zero_groups(coded, facts, scratch);
+      return inner ? "expected an inner block that is not zero_groups itself"
+                   : inspect_zero_groups(coded, facts, scratch);
     default:
       return nullptr;
   }

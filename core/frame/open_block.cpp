@@ -3,8 +3,8 @@
 namespace tw {
 namespace {
 
-constexpr const char* kTooLong = "the streams exceed the block";
-constexpr const char* kFiller = "filler bits are not zero";
+constexpr const char* kTooLong = "expected streams that end within the block";
+constexpr const char* kFiller = "expected zeros in filler bits";
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag) {
@@ -33,26 +33,28 @@ bool allowed(const BlockSpec& spec, const Tag& tag) {
 
 const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
   coded->tag = Tag::from(coded->block[length - 1]);
-  if (!allowed(coded->spec, coded->tag)) return "a kind of block that this profile and dtype do not have";
+  if (!allowed(coded->spec, coded->tag))
+    return "expected a kind, rest and variant that the profile and the dtype allow";
   const Dtype& dtype = coded->dtype();
   const size_t descriptor = kind_params_nbytes(coded->tag.kind, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
   const bool split = coded->tag.kind != kPlain;
-  coded->rest_width = split ? dtype.mantissa_bits + 1u - k : 8u * dtype.word_nbytes;
-  const size_t rest_params = coded->has_rest() ? rest_params_nbytes(coded->tag.rest, coded->rest_width) : 0;
-  if (descriptor + rest_params > length) return "the descriptor exceeds the block";
+  const RestLayout layout = split ? RestLayout{true, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u - k}
+                                  : RestLayout{false, dtype.word_nbytes, 8u * dtype.word_nbytes};
+  const size_t rest_params = coded->has_rest() ? rest_params_nbytes(coded->tag.rest, layout.width) : 0;
+  if (descriptor + rest_params > length) return "expected a descriptor no longer than the block";
   coded->params = coded->block + length - descriptor;
   coded->available = length - descriptor - rest_params;
   if (!coded->has_rest()) return nullptr;
-  return coded->rest.open(coded->tag.rest, split ? dtype.sign_mantissa_nbytes : dtype.word_nbytes, coded->rest_width,
-                          coded->n, coded->block, coded->available, coded->params - rest_params, scratch);
+  return coded->rest.open(coded->tag.rest, layout, coded->n, coded->block, coded->available,
+                          coded->params - rest_params, scratch);
 }
 
 const char* check_padding(const Coded& coded, size_t streams) {
   if (streams > coded.available) return kTooLong;
-  if (coded.available - streams >= kBlockAlign) return "more padding than alignment asks for";
+  if (coded.available - streams >= kBlockAlign) return "expected less than 32 bytes of padding";
   for (size_t i = streams; i < coded.available; ++i) {
-    if (coded.block[i] != 0) return "padding is not zero";
+    if (coded.block[i] != 0) return "expected zeros in the padding";
   }
   return nullptr;
 }
@@ -62,7 +64,7 @@ const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high
              coded.tag.variant};
   *num_high = load<uint16_t>(coded.params + 2);
   if (params->m < 1 || params->m >= params->nb || params->nb > coded.dtype().exponent_bits || *num_high > coded.n) {
-    return "enec parameters out of range";
+    return "expected enec parameters with 1 <= m < nb <= E and num_high <= n";
   }
   *nbytes = enec_stream_nbytes(coded.n, *params, *num_high);
   const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
@@ -84,15 +86,16 @@ const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbyt
   params->counts[0] = static_cast<uint32_t>(coded.n);
   for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (3 * k - 3) & 7);
   for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 1 + 2 * k);
-  if (below >> (3 * (kMaxTiers - 1)) != 0) return "reserved bits of a cascade block";
+  if (below >> (3 * (kMaxTiers - 1)) != 0) return "expected zeros in the reserved bits of cascade";
   for (unsigned k = 1; k < kMaxTiers; ++k) {
     const unsigned width = kTierWidths[params->variant][k];
-    if (params->below[k] > (1u << width) - 1) return "a tier's interval is out of range";
-    if (width == 0 && params->counts[k + 1] != 0) return "a count of a tier that does not exist";
+    if (params->below[k] > (1u << width) - 1) return "expected a_k of at most the digits of its tier";
+    if (width == 0 && params->counts[k + 1] != 0) return "expected count 0 for a tier that the variant lacks";
   }
-  if (!cascade_in_range(*params, coded.dtype().exponent_bits)) return "a tier names an exponent that is too wide";
+  if (!cascade_in_range(*params, coded.dtype().exponent_bits))
+    return "expected tiers that name exponents of the dtype alone";
   for (unsigned k = 1; k <= kMaxTiers; ++k) {
-    if (params->counts[k] > params->counts[k - 1]) return "a tier larger than the one before";
+    if (params->counts[k] > params->counts[k - 1]) return "expected tiers no larger than the one before";
   }
   *nbytes = cascade_nbytes(*params);
   return check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
@@ -103,9 +106,10 @@ const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyPar
   params->base = load<uint16_t>(coded.params);
   params->k = coded.tag.variant;
   params->num_escapes = load<uint16_t>(coded.params + 2);
-  if (params->base > (bits < 8 ? 0 : (1u << bits) - 255)) return "the base leaves no room for all symbols";
+  if (params->base > (bits < 8 ? 0 : (1u << bits) - 255)) return "expected a base that leaves room for all symbols";
   size_t consumed = 0;
-  if (!decoder->open(coded.kind_streams(), coded.left(), coded.n, &consumed)) return "invalid entropy stream";
+  if (!decoder->open(coded.kind_streams(), coded.left(), coded.n, &consumed))
+    return "expected a valid entropy stream of exponents";
   params->escapes = coded.kind_streams() + consumed;
   *nbytes = consumed + field_nbytes(params->num_escapes, bits);
   const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
@@ -119,8 +123,8 @@ const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros) {
   zeros->group = size_t{1} << coded.tag.variant;
   zeros->num_groups = ceil_div(coded.n, zeros->group);
   zeros->mask_nbytes = field_nbytes(zeros->num_groups, 1);
-  if (zeros->num_words < 1 || zeros->num_words > coded.n) return "num_words out of range";
-  if (zeros->inner_nbytes == 0) return "an empty inner block";
+  if (zeros->num_words < 1 || zeros->num_words > coded.n) return "expected num_words of 1 to the words of the block";
+  if (zeros->inner_nbytes == 0) return "expected inner_units of at least 1";
   const char* wrong = check_padding(coded, zeros->inner_nbytes + zeros->mask_nbytes);
   if (wrong != nullptr) return wrong;
   return filler_is_zero(coded.block + zeros->inner_nbytes, zeros->num_groups, 1) ? nullptr : kFiller;

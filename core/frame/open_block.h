@@ -20,7 +20,6 @@ struct Coded {
   Tag tag;
   const uint8_t* params;  // of the kind
   size_t available;       // bytes before the descriptor
-  unsigned rest_width;
   RestDecoder rest;
 
   const Dtype& dtype() const { return *spec.dtype; }

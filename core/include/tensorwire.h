@@ -13,11 +13,7 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32)
-#define TW_API __declspec(dllexport)
-#else
 #define TW_API __attribute__((visibility("default")))
-#endif
 
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128

@@ -37,7 +37,7 @@ int main() {
   const uint8_t params[] = {kLead, tw::kTrailPerRun};
   const auto scratch = std::make_unique<tw::RestDecodeScratch>();
   tw::RestDecoder rests;
-  CHECK(rests.open(tw::kTrimmed, 8, kWidth, kNumbers, block.data(), nbytes, params, scratch.get()) == nullptr);
+  CHECK(rests.open(tw::kTrimmed, {false, 8, kWidth}, kNumbers, block.data(), nbytes, params, scratch.get()) == nullptr);
   for (const uint8_t trail : {block[0], uint8_t{0}, uint8_t{33}, uint8_t{255}}) {
     std::memset(block.data(), trail, 3);
     const uint8_t* numbers = rests.segment(0, kNumbers);
