@@ -20,6 +20,7 @@ from tensorwire.checkpoint import (
 from tests.support.checkpoint_models import (
     SHARD,
     container,
+    layer,
     random_bytes,
     read_header,
     tree_hashes,
@@ -186,6 +187,50 @@ def test_diff_of_directories(model: Path, packed: Path, tmp_path: Path) -> None:
     (tmp_path / "other" / "new.txt").write_text("new")
     report = diff(packed, tmp_path / "other")
     assert (report.equal, report.tensors, report.files) == (False, (), ("new.txt", "tokenizer.json"))
+
+
+def test_diff_where_names_repeat(tmp_path: Path) -> None:
+    """As in a directory of diffusers: several models, each with tensors of the same names. They go file by file."""
+    root, other = tmp_path / "root", tmp_path / "other"
+    for number, name in enumerate(("unet/model.safetensors", "vae/model.safetensors", "vae/model.fp16.safetensors")):
+        for place in (root, other):
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_bytes(container([("w", "U8", (3,), bytes([number, 1, 2])), ("v", "U8", (1,), b"5")]))
+    compress_checkpoint(root, tmp_path / "packed")
+    for left, right in ((root, root), (root, other), (root, tmp_path / "packed")):
+        report = diff(left, right)
+        assert (report.equal, report.num_equal, report.by_file) == (True, 6, True)
+    (other / "vae/model.safetensors").write_bytes(container([("w", "U8", (3,), bytes([1, 1, 9]))]))
+    (other / "vae/new.safetensors").write_bytes(container([("w", "U8", (3,), bytes(3))]))
+    report = diff(root, other)
+    assert (report.equal, report.num_equal, report.num_different_elements) == (False, 4, 1)
+    assert [(t.name, t.status, t.file_a, t.file_b) for t in report.tensors] == [
+        ("v", "removed", "vae/model.safetensors", None),
+        ("w", "changed", "vae/model.safetensors", "vae/model.safetensors"),
+        ("w", "added", None, "vae/new.safetensors"),
+    ]
+
+
+def test_diff_by_name_says_which_files(model: Path, tmp_path: Path) -> None:
+    """Where no name repeats, it does not matter how tensors are spread over files."""
+    one = tmp_path / "one.safetensors"
+    entries = [*layer(0, 0), *layer(1, 10), *layer(7, 70)]
+    entries[0] = (*entries[0][:3], bytes(len(entries[0][3])))
+    one.write_bytes(container(entries))
+    report = diff(model, one)
+    assert (report.num_equal, report.by_file) == (11, False)
+    (tensor,) = report.tensors
+    assert (tensor.name, tensor.file_a, tensor.file_b) == (entries[0][0], SHARD, "one.safetensors")
+
+
+def test_inspect_where_names_repeat(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "model.fp16.safetensors"):
+        (tmp_path / name).write_bytes(container([("w", "U8", (3,), b"123")]))
+    report = inspect(tmp_path)
+    assert [(t.name, t.file) for t in report.tensors] == [
+        ("w", "model.fp16.safetensors"),
+        ("w", "model.safetensors"),
+    ]
 
 
 def test_progress_reaches_the_end(model: Path, packed: Path, tmp_path: Path) -> None:

@@ -273,7 +273,8 @@ class TensorDiff:
         name: of the tensor.
         status: "changed" (same dtype and shape, other bytes), "retyped" (other dtype or shape), "removed" (only in A)
             or "added" (only in B).
-        dtype_a, shape_a, dtype_b, shape_b: None on the side where the tensor is missing.
+        dtype_a, shape_a, file_a, dtype_b, shape_b, file_b: None on the side where the tensor is missing; a file's path
+            is relative.
         numel: elements of the tensor (of A, if there is one). For dtypes that are not known, elements are bytes.
         num_different: elements whose bits differ; `numel` for a status other than "changed".
         first_different: index of the first such element in row-major order; None for a status other than "changed".
@@ -288,6 +289,8 @@ class TensorDiff:
     dtype_b: str | None = None
     shape_b: tuple[int, ...] | None = None
     first_different: int | None = None
+    file_a: str | None = None
+    file_b: str | None = None
 
 
 @dataclass(frozen=True)
@@ -297,8 +300,10 @@ class DiffReport:
     Attributes:
         a, b: as given.
         num_equal: tensors with the same name, dtype, shape and bytes.
+        by_file: a name stands in several files of a side, so tensors of the same name and the same relative path of
+            their file were compared; else those of the same name.
         num_different_elements: sum over "changed" tensors.
-        tensors: those that differ, sorted by name.
+        tensors: those that differ, sorted by name; if `by_file`, by file first.
         files: other files (neither safetensors nor index) whose original content differs or that one side lacks,
             sorted; always empty unless both sides are directories.
         seconds: wall time.
@@ -311,6 +316,7 @@ class DiffReport:
     tensors: tuple[TensorDiff, ...]
     files: tuple[str, ...]
     seconds: float
+    by_file: bool = False
 
     @property
     def equal(self) -> bool:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
     """Compare the tensors of two checkpoints, by bits.
 
-    A and B are files or directories, each plain or compressed; how tensors are spread over files does not matter.
+    A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter; only
+    if a directory has several tensors of one name are files with the same relative path compared.
     Exit code 0: equal; 3: they differ.
 
     \b
@@ -44,10 +45,9 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
 
 def _print(report: DiffReport) -> None:
     if report.tensors:
-        columns = ("tensor", "change", "dtype", ">shape", ">differ", ">share")
-        output.print_table(
-            columns, [_row(tensor) for tensor in report.tensors], less_important=("shape", "dtype", "share")
-        )
+        columns = ("tensor", *(("file",) if report.by_file else ()), "change", "dtype", ">shape", ">differ", ">share")
+        rows = [_row(tensor, report.by_file) for tensor in report.tensors]
+        output.print_table(columns, rows, less_important=("shape", "dtype", "share"))
         print()
     for name in report.files:
         output.print_line(f"file differs: {name}")
@@ -60,13 +60,14 @@ def _print(report: DiffReport) -> None:
     )
 
 
-def _row(tensor: TensorDiff) -> tuple[str, ...]:
+def _row(tensor: TensorDiff, by_file: bool) -> tuple[str, ...]:
+    file = (tensor.file_a or tensor.file_b or "",) if by_file else ()
     dtype = _of_both(tensor.dtype_a, tensor.dtype_b)
     shape = _of_both(
         *(None if shape is None else output.shape_text(shape) for shape in (tensor.shape_a, tensor.shape_b))
     )
     share = f"{tensor.num_different / tensor.numel:.1%}" if tensor.numel else "-"
-    return tensor.name, tensor.status, dtype, shape, f"{tensor.num_different:,}", share
+    return tensor.name, *file, tensor.status, dtype, shape, f"{tensor.num_different:,}", share
 
 
 def _of_both(a: str | None, b: str | None) -> str:

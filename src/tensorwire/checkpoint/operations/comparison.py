@@ -8,11 +8,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...codec import dtype_bits, new_buffer
-from ...errors import CorruptDataError
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.sources import absolute
-from ..file.names import shown
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file
 from ..progress import Meter
@@ -38,24 +36,27 @@ def diff(
 ) -> DiffReport:
     """Compare the tensors of two files or directories, each plain or compressed, by bits.
 
-    How tensors are spread over files does not matter.
+    How tensors are spread over files does not matter, unless a directory has several tensors of one name, as
+    directories of diffusers have: then the tensors of files with the same relative path are compared.
 
     Raises:
-        FormatError: the data is damaged, or two files of a directory hold tensors of the same name.
+        FormatError: the data is damaged.
         OSError: `a` or `b` cannot be read.
         ValueError: `a` or `b` is a directory without a .safetensors file.
     """
     started = time.monotonic()
     root_a, root_b = absolute(a), absolute(b)
     with ExitStack() as stack:
-        tensors_a, tensors_b = _open(root_a, stack), _open(root_b, stack)
-        names = sorted(tensors_a.keys() | tensors_b.keys())
-        meter = Meter(progress, sum(place.nbytes for place in tensors_a.values()))
+        places_a, places_b = _open(root_a, stack), _open(root_b, stack)
+        by_file = any(len({place.tensor.name for place in places}) < len(places) for places in (places_a, places_b))
+        tensors_a, tensors_b = _by_key(places_a, by_file), _by_key(places_b, by_file)
+        keys = sorted(tensors_a.keys() | tensors_b.keys())
+        meter = Meter(progress, sum(place.nbytes for place in places_a))
         differing = []
-        for name in names:
-            place_a, place_b = tensors_a.get(name), tensors_b.get(name)
-            meter.begin(name, place_a.nbytes if place_a is not None else 0)
-            found = _compare(name, place_a, place_b, threads, meter)
+        for key in keys:
+            place_a, place_b = tensors_a.get(key), tensors_b.get(key)
+            meter.begin(key[1], place_a.nbytes if place_a is not None else 0)
+            found = _compare(key[1], place_a, place_b, threads, meter)
             meter.end()
             if found is not None:
                 differing.append(found)
@@ -63,17 +64,19 @@ def diff(
     return DiffReport(
         a=str(a),
         b=str(b),
-        num_equal=len(names) - len(differing),
+        num_equal=len(keys) - len(differing),
         num_different_elements=sum(tensor.num_different for tensor in differing if tensor.status == "changed"),
         tensors=tuple(differing),
         files=_differing_files(root_a, root_b) if both_directories else (),
         seconds=time.monotonic() - started,
+        by_file=by_file,
     )
 
 
 class _Place(NamedTuple):
-    """Where a tensor is, and what it is."""
+    """Where a tensor is, and what it is. `file` is a relative path."""
 
+    file: str
     stored: StoredFile
     tensor: StoredTensor
     dtype: str
@@ -81,19 +84,19 @@ class _Place(NamedTuple):
     nbytes: int
 
 
-def _open(root: Path, stack: ExitStack) -> dict[str, _Place]:
-    places: dict[str, _Place] = {}
-    for location in safetensors_files(root).values():
+def _open(root: Path, stack: ExitStack) -> list[_Place]:
+    places = []
+    for file, location in safetensors_files(root).items():
         stored = stack.enter_context(StoredFile(location))
         for name, tensor in stored.tensors.items():
-            if name in places:
-                raise CorruptDataError(
-                    f"expected each tensor in one file, {shown(name)} is also in {places[name].stored.path}",
-                    file=location,
-                )
-            places[name] = _Place(stored, tensor, *stored.layout(name))
+            places.append(_Place(file, stored, tensor, *stored.layout(name)))
             stored.forget(tensor)
     return places
+
+
+def _by_key(places: list[_Place], by_file: bool) -> dict[tuple[str, str], _Place]:
+    """Tensors by file, "" unless `by_file`, and name: what they have in common with those that they are compared to."""
+    return {(place.file if by_file else "", place.tensor.name): place for place in places}
 
 
 def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None, meter: Meter) -> TensorDiff | None:
@@ -111,12 +114,14 @@ def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None,
             shape_a=a and a.shape,
             dtype_b=b and b.dtype,
             shape_b=b and b.shape,
+            file_a=a and a.file,
+            file_b=b and b.file,
         )
     num_different, first = _count_different(a, b, threads, meter)
     if not num_different:
         return None
     numel = prod(a.shape)
-    return TensorDiff(name, "changed", numel, num_different, a.dtype, a.shape, b.dtype, b.shape, first)
+    return TensorDiff(name, "changed", numel, num_different, a.dtype, a.shape, b.dtype, b.shape, first, a.file, b.file)
 
 
 def _count_different(a: _Place, b: _Place, threads: int | None, meter: Meter) -> tuple[int, int | None]:
