@@ -90,9 +90,9 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch.distributed as dist
 
     from tensorwire.diagnosis import attach
-    from tensorwire.diagnosis.page.page import frame_path, read_frame, write_control
+    from tensorwire.diagnosis.page.rank_page import page_path, read_page, write_control
 
-    os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "frames"), RANK="0", WORLD_SIZE="1")
+    os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "pages"), RANK="0", WORLD_SIZE="1")
     directory.mkdir()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=0, world_size=1)
@@ -101,11 +101,11 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     if mode in GOALS:
         attach()
         if mode == "active":
-            write_control(directory / "frames", {}, 100, forever=True)
+            write_control(directory / "pages", {}, 100, forever=True)
         time.sleep(1.0)
-        frame = read_frame(frame_path(directory / "frames", 0, 0))
-        assert frame is not None
-        assert frame.armed == (mode == "active")
+        page = read_page(page_path(directory / "pages", 0, 0))
+        assert page is not None
+        assert page.armed == (mode == "active")
     while (what := connection.recv()) != "stop":
         start = time.process_time()
         if what == "run":

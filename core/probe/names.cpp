@@ -1,7 +1,7 @@
-// The vocabulary of frames.
+// The vocabulary of pages.
 #include <cstring>
 
-#include "probe/frame.h"
+#include "probe/page.h"
 
 namespace {
 

@@ -64,7 +64,7 @@ struct Step {
 
 // The messages from one rank to another, of which this process is one.
 struct Pair {
-  int slot;  // -1: no room in the frame
+  int slot;  // -1: no room in the page
   bool is_send;
   int peer;
   uint64_t num_messages;
@@ -73,7 +73,7 @@ struct Pair {
 struct Communicator {
   std::mutex mutex;
   bool is_open = false;
-  int slot = 0;     // -1: no room in the frame
+  int slot = 0;     // -1: no room in the page
   uint64_t id = 0;  // 0: nothing said of it yet, nor of the slot
   uint64_t generation = 0;
   uint64_t size = 0;
@@ -210,7 +210,7 @@ Pair* find_pair(Communicator& communicator, const Launch& launch, bool is_send) 
   return &pair;
 }
 
-// What was open when a communicator was destroyed stays open in the frame, as evidence of why it was destroyed, until
+// What was open when a communicator was destroyed stays open in the page, as evidence of why it was destroyed, until
 // the process goes on with another communicator.
 void forget(Communicator& communicator) {
   const uint64_t num_tasks = std::min(communicator.num_tasks, kNumTasks);
@@ -277,7 +277,7 @@ Handle start_task(Handle context, const Launch& launch) {
     if (pair == nullptr) return nullptr;
     slot = pair->slot;
     info.sequence = ++pair->num_messages;
-    // Frames name peers by their global rank, NCCL by that within the communicator: the same in the one of all ranks.
+    // Pages name peers by their global rank, NCCL by that within the communicator: the same in the one of all ranks.
     const bool is_global = communicator->size == the_world_size && launch.root >= 0 && launch.root < probe::kNoRoot;
     if (is_global) info.root = static_cast<uint16_t>(launch.root);
   } else {

@@ -1,4 +1,4 @@
-// From NCCL's events to the slots of a frame, whatever version of NCCL they come from.
+// From NCCL's events to the slots of a page, whatever version of NCCL they come from.
 //
 // An operation counts as entered when its kernel begins on the GPU, not when the host launches it: collectives of a GPU
 // that is still computing have not been entered, however many the host has launched ahead. It is complete when every
@@ -12,20 +12,20 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "probe/frame.h"
 #include "probe/nccl_launch.h"
+#include "probe/page.h"
 
 namespace tw::nccl {
 
 using Handle = void*;  // a context or an event; null: nothing was recorded
 
-// Once per process, before anything else. `control` is the path of the control page beside the frame.
+// Once per process, before anything else. `control` is the path of the control page beside the rank page.
 void begin(probe::Probe* probe, uint64_t world_size, const char* control);
 
 // A handle of something of which nothing is kept. NCCL leaves out the events that belong to one without a handle.
 Handle unkept();
 
-// `hash` 0: identify() follows. Unkept where there is no room left, which the frame then says.
+// `hash` 0: identify() follows. Unkept where there is no room left, which the page then says.
 Handle open_communicator(uint64_t hash, const char* name, uint64_t size);
 void identify(Handle context, uint64_t hash, const char* name);
 void close_communicator(Handle context);

@@ -1,9 +1,9 @@
-// What NCCL says of an operation when the host launches it, in the words of a frame.
+// What NCCL says of an operation when the host launches it, in the words of a page.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
-#include "probe/frame.h"
+#include "probe/page.h"
 
 namespace tw::nccl {
 

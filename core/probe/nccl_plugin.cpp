@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "probe/nccl_events.h"
-#include "probe/nccl_frame.h"
+#include "probe/nccl_page.h"
 #include "probe/nccl_profiler.h"
 
 namespace tw::nccl {
@@ -18,31 +18,31 @@ constexpr int kSystemError = 2;  // ncclSystemError
 constexpr int kLogInfo = 3;
 constexpr unsigned long kLogInit = 1;
 
-std::mutex frame_mutex;
-probe::Probe* frame = nullptr;
-pid_t frame_pid = 0;
+std::mutex page_mutex;
+probe::Probe* page = nullptr;
+pid_t page_pid = 0;
 
-// The frame is made with the first communicator and kept until the process ends: the last communicator may not be the
+// The page is made with the first communicator and kept until the process ends: the last communicator may not be the
 // last for good.
-int open_frame(int rank, int size, LogFunction log) {
-  const std::lock_guard lock(frame_mutex);
-  if (frame != nullptr) return frame_pid == getpid() ? kSuccess : kSystemError;
-  FramePaths paths;
+int open_page(int rank, int size, LogFunction log) {
+  const std::lock_guard lock(page_mutex);
+  if (page != nullptr) return page_pid == getpid() ? kSuccess : kSystemError;
+  PagePaths paths;
   const probe::Identity identity = identify_process(rank, size);
-  const int error = create_frame(identity, &paths, &frame);
+  const int error = create_page(identity, &paths, &page);
   if (log != nullptr) {
     const char* outcome = error == 0 ? "written" : std::strerror(error);
-    log(kLogInfo, kLogInit, __FILE__, __LINE__, "tensorwire: frame %s: %s", paths.frame, outcome);
+    log(kLogInfo, kLogInit, __FILE__, __LINE__, "tensorwire: page %s: %s", paths.page, outcome);
   }
   if (error != 0) return kSystemError;
-  frame_pid = getpid();
-  begin(frame, identity.world_size, paths.control);
+  page_pid = getpid();
+  begin(page, identity.world_size, paths.control);
   return kSuccess;
 }
 
 int init(void** context, int* mask, uint64_t hash, const char* name, int size, int rank, LogFunction log) {
   *context = nullptr;
-  const int error = open_frame(rank, size, log);
+  const int error = open_page(rank, size, log);
   if (error != kSuccess) return error;
   *mask = kWanted;
   *context = open_communicator(hash, name, size > 0 ? static_cast<uint64_t>(size) : 0);
@@ -92,7 +92,7 @@ int start_event(void* context, void** handle, Descr* descr) {
     }
     case kEventProxyOp: {
       const ProxyOp& op = descr->proxyOp;
-      const bool is_ours = op.pid == frame_pid;  // else context and parent are addresses of another process
+      const bool is_ours = op.pid == page_pid;  // else context and parent are addresses of another process
       if (is_ours) *handle = start_proxy_op(context, op.isSend != 0, op.chunkSize > 0 ? op.chunkSize : 0);
       break;
     }

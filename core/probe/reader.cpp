@@ -1,4 +1,4 @@
-// Frames and the control page as other processes see them.
+// Pages and the control page as other processes see them.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "probe/frame.h"
+#include "probe/page.h"
 #include "probe/seqlock.h"
 
 namespace tw::probe {
@@ -68,14 +68,14 @@ void copy_locked(T* to, const T* from) {
 
 using namespace tw::probe;
 
-int tw_probe_read_frame(const char* path, Frame* frame) {
-  const MappedPage page(path);
-  if (page.error() != 0) return page.error();
-  const Frame* shared = page.as<const Frame>();
-  if (__atomic_load_n(&shared->header.magic, __ATOMIC_ACQUIRE) != kFrameMagic) return EINVAL;
-  copy_locked(&frame->header, &shared->header);
-  for (size_t i = 0; i < kNumSlots; ++i) copy_locked(&frame->slots[i], &shared->slots[i]);
-  return frame->header.layout == kLayout ? 0 : EPROTO;
+int tw_probe_read_page(const char* path, Page* page) {
+  const MappedPage mapped(path);
+  if (mapped.error() != 0) return mapped.error();
+  const Page* shared = mapped.as<const Page>();
+  if (__atomic_load_n(&shared->header.magic, __ATOMIC_ACQUIRE) != kPageMagic) return EINVAL;
+  copy_locked(&page->header, &shared->header);
+  for (size_t i = 0; i < kNumSlots; ++i) copy_locked(&page->slots[i], &shared->slots[i]);
+  return page->header.layout == kLayout ? 0 : EPROTO;
 }
 
 int tw_probe_read_control(const char* path, Control* control) {

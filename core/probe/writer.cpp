@@ -1,4 +1,4 @@
-// The calls by which a process writes its own frame.
+// The calls by which a process writes its own page.
 #include "probe/writer.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ SlotState* find_slot(Probe* probe, int slot) {
 }
 
 void publish(Probe* probe, const SlotState& state) {
-  Slot* shared = &probe->frame->slots[&state - probe->slots];
+  Slot* shared = &probe->page->slots[&state - probe->slots];
   const WriteLock lock(&shared->lock);
   constexpr size_t kLockNbytes = sizeof(shared->lock);
   copy_to_shared(&shared->operation, &state.slot.operation, sizeof(Slot) - kLockNbytes);
@@ -70,7 +70,7 @@ uint8_t name_offset(Probe* probe, const char* name) {
   }
   if (nbytes == 1 || end + nbytes > sizeof(names)) return kNoName;
   std::memcpy(names + end, name, nbytes);
-  Header& header = probe->frame->header;
+  Header& header = probe->page->header;
   const WriteLock lock(&header.lock);
   copy_to_shared(header.names, names, sizeof(names));
   return static_cast<uint8_t>(end);
@@ -92,7 +92,7 @@ int find_or_add(Probe* probe, uint64_t id, const char* name, uint64_t size, uint
     if (probe->slots[i].slot.id == id) return static_cast<int>(i);
   }
   if (num_slots == kNumSlots) {
-    set_flag(&probe->frame->header, kOverflow, true);
+    set_flag(&probe->page->header, kOverflow, true);
     return -1;
   }
   SlotState& state = probe->slots[num_slots];
@@ -135,7 +135,7 @@ uint64_t tw_probe_now(void) {
 
 int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   Header header{};
-  header.magic = kFrameMagic;
+  header.magic = kPageMagic;
   header.layout = kLayout;
   header.run = tw_probe_hash(identity->run_id, std::strlen(identity->run_id));
   header.pid = static_cast<uint32_t>(getpid());
@@ -157,36 +157,36 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
     return error;
   }
   made->num_forks = num_forks;
-  made->frame = static_cast<Frame*>(page);
-  // The magic comes last: without it a reader sees no frame.
+  made->page = static_cast<Page*>(page);
+  // The magic comes last: without it a reader sees no page.
   const size_t magic_nbytes = sizeof(header.magic);
-  copy_to_shared(&made->frame->header.layout, &header.layout, sizeof(header) - magic_nbytes);
-  __atomic_store_n(&made->frame->header.magic, header.magic, __ATOMIC_RELEASE);
+  copy_to_shared(&made->page->header.layout, &header.layout, sizeof(header) - magic_nbytes);
+  __atomic_store_n(&made->page->header.magic, header.magic, __ATOMIC_RELEASE);
   *probe = made;
   return 0;
 }
 
 void tw_probe_close(Probe* probe) {
   if (!writes(probe)) return;
-  munmap(probe->frame, kPageNbytes);
+  munmap(probe->page, kPageNbytes);
   delete probe;
 }
 
 void tw_probe_tick(Probe* probe) {
   if (!writes(probe)) return;
-  Header& header = probe->frame->header;
+  Header& header = probe->page->header;
   __atomic_store_n(&header.tick_ns, tw_probe_now(), __ATOMIC_RELAXED);
   __atomic_fetch_add(&header.ticks, 1, __ATOMIC_RELEASE);
 }
 
 void tw_probe_set_flag(Probe* probe, uint32_t flag, int on) {
-  if (writes(probe)) set_flag(&probe->frame->header, flag, on != 0);
+  if (writes(probe)) set_flag(&probe->page->header, flag, on != 0);
 }
 
 void tw_probe_phase(Probe* probe, const char* text) {
   if (!writes(probe)) return;
   const std::lock_guard<std::mutex> guard(probe->header_mutex);
-  Header& header = probe->frame->header;
+  Header& header = probe->page->header;
   const WriteLock lock(&header.lock);
   set_text(header.phase, sizeof(header.phase), text);
 }
@@ -194,7 +194,7 @@ void tw_probe_phase(Probe* probe, const char* text) {
 void tw_probe_farewell(Probe* probe, const char* text) {
   if (!writes(probe)) return;
   const std::lock_guard<std::mutex> guard(probe->header_mutex);
-  Header& header = probe->frame->header;
+  Header& header = probe->page->header;
   if (header.farewell_ns != 0) return;
   {
     const WriteLock lock(&header.lock);
@@ -268,7 +268,7 @@ void tw_probe_window(Probe* probe, int slot, uint64_t first_sequence, uint32_t n
 
 void tw_probe_armed(Probe* probe, int on, uint32_t control) {
   if (!writes(probe)) return;
-  Header& header = probe->frame->header;
+  Header& header = probe->page->header;
   store_shared(&header.control, control);
   set_flag(&header, kArmed, on != 0);
   if (on != 0) return;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "probe/frame.h"
+#include "probe/page.h"
 
 namespace tw::probe {
 
@@ -66,7 +66,7 @@ struct SlotState {
 };
 
 struct Probe {
-  Frame* frame = nullptr;
+  Page* page = nullptr;
   uint32_t num_forks = 0;  // between the first process and the one that made it
   std::mutex header_mutex;
   char names[sizeof(Header::names)] = {};  // as the header has them: what others may write to is not read back

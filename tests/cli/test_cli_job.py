@@ -251,24 +251,24 @@ def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
     for run_id in ("b", "a"):
         (tmp_path / run_id).mkdir()
-        (tmp_path / run_id / "rank-0-0.frame").write_bytes(bytes(4096))
+        (tmp_path / run_id / "rank-0-0.page").write_bytes(bytes(4096))
         time.sleep(0.02)  # file systems count time in ticks
         assert sources.find_directory(None) == tmp_path / run_id
     assert sources.find_directory(tmp_path / "b") == tmp_path / "b"
 
 
-def test_a_frame_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "rank-0-0.frame").symlink_to(tmp_path / "gone")
+def test_a_page_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.page").symlink_to(tmp_path / "gone")
     assert sources.find_directory(tmp_path) == tmp_path
 
 
-def test_frames_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pages_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Anybody may make /dev/shm/tensorwire-UID, and lie there about whom to ask and what to write."""
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
     root = tmp_path / "root"
     monkeypatch.setattr(sources, "root_directory", lambda: root)
     (root / "job").mkdir(parents=True)
-    (root / "job/rank-0-0.frame").write_bytes(bytes(4096))
+    (root / "job/rank-0-0.page").write_bytes(bytes(4096))
     root.chmod(0o700)
     assert sources.find_directory(None) == root / "job"
     root.chmod(0o777)
@@ -335,8 +335,8 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
     assert [name for name in names if f"`tensorwire_{name}" not in manual] == []
 
 
-def test_frames_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "rank-0-0.frame").write_bytes(bytes(4096))
+def test_pages_that_cannot_be_read_are_no_good_news(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "rank-0-0.page").write_bytes(bytes(4096))
     for command in (["diagnose"], ["report", "-o", tmp_path / "x.html"]):
         code, out, err = run(capsys, *command, "--dir", tmp_path, "--for", 0)
         assert (code, out) == (1, "")

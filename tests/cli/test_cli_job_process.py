@@ -1,4 +1,4 @@
-"""diagnose, watch, agent and analyzer on real frames, as processes, on a terminal."""
+"""diagnose, watch, agent and analyzer on real pages, as processes, on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.cli import main
-from tensorwire.diagnosis.page import native, page
+from tensorwire.diagnosis.page import native, rank_page
 from tests.support.fake_job import write_state
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def frames(tmp_path: Path) -> Iterator[Path]:
+def pages(tmp_path: Path) -> Iterator[Path]:
     """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
-    directory = tmp_path / "frames"
+    directory = tmp_path / "pages"
     directory.mkdir(mode=0o700)
     handles = []
     for rank in range(4):
-        path = page.frame_path(directory, rank, 0)
+        path = rank_page.page_path(directory, rank, 0)
         handles.append(native.create(str(path), "a-run", rank, 4, rank, 0))
         slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
         native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
@@ -46,19 +46,19 @@ def frames(tmp_path: Path) -> Iterator[Path]:
         native.close(handle)
 
 
-def test_real_frames_are_diagnosed(frames: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The whole way on one node: frames, what the kernel knows, the analyzer, the words."""
-    assert main(["job", "diagnose", "--dir", str(frames)]) == 3
+def test_real_pages_are_diagnosed(pages: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The whole way on one node: pages, what the kernel knows, the analyzer, the words."""
+    assert main(["job", "diagnose", "--dir", str(pages)]) == 3
     out, err = capsys.readouterr()
     assert err == ""
     assert out.startswith("TW-H1 not-entered hang: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait")
     assert "stack of rank 1:" in out
-    assert main(["job", "diagnose", "--dir", str(frames), "--hang-seconds", "300", "--for", "0"]) == 0
-    assert main(["job", "report", "--dir", str(frames), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
+    assert main(["job", "diagnose", "--dir", str(pages), "--hang-seconds", "300", "--for", "0"]) == 0
+    assert main(["job", "report", "--dir", str(pages), "--for", "0", "-o", str(tmp_path / "x.html")]) == 3
     assert "Not-entered hang: rank 1" in (tmp_path / "x.html").read_text()
 
 
-def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
+def test_agent_and_analyzer(pages: Path, tmp_path: Path) -> None:
     """The same way with a network in it."""
     key, state = tmp_path / "job.key", tmp_path / "state"
     key.write_bytes(os.urandom(32))
@@ -72,7 +72,7 @@ def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
         assert analyzer.stderr is not None
         assert analyzer.stdout is not None
         metrics, address = (analyzer.stderr.readline().rpartition(" at ")[2].strip() for _ in range(2))
-        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(frames), "--node", "node7"]
+        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages), "--node", "node7"]
         agent = stack.enter_context(service([*program, "job", "agent", *options]))
         finding = json.loads(analyzer.stdout.readline())
         assert (finding["code"], finding["suspects"]) == ("TW-H1", [1])
@@ -89,15 +89,15 @@ def test_agent_and_analyzer(frames: Path, tmp_path: Path) -> None:
             assert "Traceback" not in process.stderr.read()
 
 
-def test_an_agent_may_start_before_the_job(frames: Path, tmp_path: Path) -> None:
+def test_an_agent_may_start_before_the_job(pages: Path, tmp_path: Path) -> None:
     key, directory = tmp_path / "job.key", tmp_path / "later"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
     command = [sys.executable, "-m", "tensorwire", "job", "agent", "--key-file", str(key), "--analyzer", "127.0.0.1:1"]
     with service([*command, "--dir", str(directory)]) as agent:
         assert agent.stderr is not None
-        assert "no frames of ranks in" in agent.stderr.readline()
-        frames.rename(directory)
+        assert "no pages of ranks in" in agent.stderr.readline()
+        pages.rename(directory)
         assert "no analyzer at 127.0.0.1:1" in agent.stderr.readline()
         agent.send_signal(signal.SIGINT)
         assert agent.wait(timeout=20) == 0

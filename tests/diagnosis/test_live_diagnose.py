@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from benchmarks.diagnosis.faults.launch import WORLD_SIZE, Nursery, TrainingJob
 from tensorwire.cli.job import arguments as options
-from tensorwire.diagnosis.page.page import frame_path, read_frame
+from tensorwire.diagnosis.page.rank_page import page_path, read_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,14 +45,14 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
     assert f"stack of rank {CULPRIT}:" in asked.stdout
 
 
-def await_baselines(frames: Path) -> None:
+def await_baselines(pages: Path) -> None:
     """All ranks know what their good times are."""
     deadline = time.monotonic() + 60
-    while not all(knows_baseline(frame_path(frames, rank, 0)) for rank in range(WORLD_SIZE)):
+    while not all(knows_baseline(page_path(pages, rank, 0)) for rank in range(WORLD_SIZE)):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
 def knows_baseline(path: Path) -> bool:
-    frame = read_frame(path) if path.exists() else None
-    return frame is not None and any(slot.baseline_rate for slot in frame.slots)
+    page = read_page(path) if path.exists() else None
+    return page is not None and any(slot.baseline_rate for slot in page.slots)

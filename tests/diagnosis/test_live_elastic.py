@@ -31,21 +31,21 @@ PATIENCE_SECONDS = 120.0
 
 
 def test_one_failure_one_restart_no_finding(tmp_path: Path) -> None:
-    frames = tmp_path / "frames"
+    pages = tmp_path / "pages"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(WORLD_SIZE)]
     command += ["--standalone", "--max-restarts", "1", "-m", "tensorwire.probe"]
     with (tmp_path / "output").open("w") as output:
         launcher = subprocess.Popen(
             [*command, str(SCRIPTS / "elastic.py"), str(tmp_path)],
             # Else ranks of the second generation find the addresses of the first in the store (torch 2.13, gloo).
-            env=environment(frames, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"),
+            env=environment(pages, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"),
             stdout=output,
             stderr=subprocess.STDOUT,
         )
     looks: list[tuple[Observation, list[Finding]]] = []
     try:
-        wait_for(launcher, tmp_path, frames.is_dir)
-        job = LocalJob(frames, THRESHOLDS)
+        wait_for(launcher, tmp_path, pages.is_dir)
+        job = LocalJob(pages, THRESHOLDS)
         try:
 
             def look() -> Observation:

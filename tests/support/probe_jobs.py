@@ -17,7 +17,7 @@ PROBE = ("-m", "tensorwire.probe")
 
 
 def environment(directory: Path, **more: str) -> dict[str, str]:
-    """That of a process that writes its frame to `directory`."""
+    """That of a process that writes its page to `directory`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "TENSORWIRE"))}
     # Without the tests' own settings of warnings: a job is to be as it is at home.
     kept.pop("PYTHONWARNINGS", None)

@@ -356,10 +356,10 @@ def _kill_service(name: str) -> Callable[[Scene], None]:
 
 
 def _corrupt(scene: Scene) -> None:
-    """The frame of a rank is overwritten, and stays so as far as its probe does not write it again."""
-    for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.frame"):
-        with path.open("r+b") as frame:
-            frame.write(os.urandom(path.stat().st_size))
+    """The page of a rank is overwritten, and stays so as far as its probe does not write it again."""
+    for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.page"):
+        with path.open("r+b") as page:
+            page.write(os.urandom(path.stat().st_size))
     scene.train_on()
 
 
@@ -437,7 +437,7 @@ CASES = [
          "training goes on", needs="services", mends=True),
     Case("clock-step", "", _step_clock, "a rank's wall clock steps by an hour, back and forth", needs="clock",
          mends=True),
-    Case("corrupt-frame", "", _corrupt, "the frame of a rank is overwritten with noise; training goes on",
+    Case("corrupt-page", "", _corrupt, "the page of a rank is overwritten with noise; training goes on",
          settings={"compute": 0.001}),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

@@ -121,7 +121,7 @@ class TrainingJob:
     Args:
         settings: of job.py.
         network: the namespaces its ranks live in; None: this one.
-        num_nodes: directories that the ranks' frames are spread over.
+        num_nodes: directories that the ranks' pages are spread over.
     """
 
     def __init__(
@@ -138,8 +138,8 @@ class TrainingJob:
         self.folder = Path(tempfile.mkdtemp(prefix="tensorwire-faults-"))
         self.network = network
         self.nodes = [self.folder / f"node{number}" for number in range(num_nodes)]
-        for frames in self.nodes:
-            frames.mkdir(mode=0o700)
+        for pages in self.nodes:
+            pages.mkdir(mode=0o700)
         self._modules = list(modules)
         self._environment = {
             "MASTER_ADDR": network.addresses[0] if network else "127.0.0.1",

@@ -25,7 +25,7 @@ class Services(Watch):
 
     Args:
         nursery: starts them, and is what they die with.
-        nodes: the directories of frames, one for each node.
+        nodes: the directories of pages, one for each node.
         record: is given what the analyzer shows, once a second; nothing while it is away.
     """
 
@@ -60,8 +60,8 @@ class Services(Watch):
             common += [part for key, field in limits for part in (f"--{key}-seconds", str(getattr(THRESHOLDS, field)))]
             own = ["job", "analyzer", "--port", str(self._port), "--analyzer-dir", str(self._state)]
         else:
-            frames = self._nodes[int(name.removeprefix("node"))]
-            own = ["job", "agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(frames)]
+            pages = self._nodes[int(name.removeprefix("node"))]
+            own = ["job", "agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(pages)]
         self._pids[name] = self._nursery.start(["tensorwire", *own, *common], {}, self._folder / f"{name}.txt")
 
     def kill(self, name: str) -> None:

@@ -99,13 +99,13 @@ class LocalWatch(Watch):
     """Agent and analyzer in this process, as `tensorwire job watch` has them."""
 
     def __init__(
-        self, frames: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None
+        self, pages: Path, thresholds: Thresholds, record: Callable[[Observation], None] | None = None
     ) -> None:
-        self._frames, self._thresholds = frames, thresholds
+        self._pages, self._thresholds = pages, thresholds
         super().__init__(record)
 
     def observe(self) -> Generator[tuple[Observation, list[Finding]]]:
-        job = LocalJob(self._frames, self._thresholds)
+        job = LocalJob(self._pages, self._thresholds)
         try:
             while True:
                 yield job.poll()

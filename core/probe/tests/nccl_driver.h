@@ -1,5 +1,5 @@
 // NCCL's side of the profiler interface, for tests: loads the plugin by name and feeds it with events. No NCCL and no
-// GPU is involved. Every case is a process of its own, since a process has one frame.
+// GPU is involved. Every case is a process of its own, since a process has one page.
 #pragma once
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -11,37 +11,37 @@
 #include <cstring>
 #include <string>
 
-#include "probe/frame.h"
 #include "probe/nccl_profiler.h"
+#include "probe/page.h"
 #include "tests/check.h"
 
 namespace tw::nccl {
 
-using probe::Frame;
+using probe::Page;
 using probe::Slot;
 
 constexpr uint64_t kHash = 0x0b5a64a1f36c1fd2;
 constexpr int kRank = 3;
 
 inline char directory[] = P_tmpdir "/tensorwire-nccl-XXXXXX";
-inline std::string frame_path;
+inline std::string page_path;
 
-inline Frame read_frame() {
-  Frame frame;
-  CHECK(tw_probe_read_frame(frame_path.c_str(), &frame) == 0);
-  return frame;
+inline Page read_page() {
+  Page page;
+  CHECK(tw_probe_read_page(page_path.c_str(), &page) == 0);
+  return page;
 }
 
-inline const Slot* find_slot(const Frame& frame, uint64_t id) {
-  for (const Slot& slot : frame.slots) {
+inline const Slot* find_slot(const Page& page, uint64_t id) {
+  for (const Slot& slot : page.slots) {
     if (slot.id == id) return &slot;
   }
   return nullptr;
 }
 
 inline Slot read_slot(uint64_t id = kHash) {
-  const Frame frame = read_frame();
-  const Slot* slot = find_slot(frame, id);
+  const Page page = read_page();
+  const Slot* slot = find_slot(page, id);
   CHECK(slot != nullptr && slot->lock % 2 == 0);
   return *slot;
 }
@@ -201,7 +201,7 @@ struct Case {
 template <size_t kNum>
 int run_cases(const Case (&cases)[kNum]) {
   CHECK(mkdtemp(directory) != nullptr);
-  frame_path = std::string(directory) + "/rank-3-1.nccl.frame";
+  page_path = std::string(directory) + "/rank-3-1.nccl.page";
   setenv("TENSORWIRE_PROBE_DIR", directory, 1);
   setenv("RANK", "3", 1);
   setenv("WORLD_SIZE", "16", 1);
@@ -218,7 +218,7 @@ int run_cases(const Case (&cases)[kNum]) {
     int status = 0;
     CHECK(waitpid(child, &status, 0) == child);
     if (status != 0) std::fprintf(stderr, "failed: %s\n", one.name), ++failed;
-    unlink(frame_path.c_str());
+    unlink(page_path.c_str());
     unlink((std::string(directory) + "/control").c_str());
     chmod(directory, 0700);
   }

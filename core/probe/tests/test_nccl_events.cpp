@@ -79,11 +79,11 @@ void send_and_receive() {
 void more_peers_than_slots() {
   Nccl6 nccl;  // half of the job: ranks within it say nothing of global ranks
   for (int peer = 0; peer < 8; ++peer) nccl.run(nccl.p2p("Send", peer));
-  const Frame frame = read_frame();
-  CHECK((frame.header.flags & tw::probe::kOverflow) != 0);
-  const Slot* first = find_slot(frame, pair_id(kHash, kRank, 0));
+  const Page page = read_page();
+  CHECK((page.header.flags & tw::probe::kOverflow) != 0);
+  const Slot* first = find_slot(page, pair_id(kHash, kRank, 0));
   CHECK(first != nullptr && first->completed == 1 && first->root == tw::probe::kNoRoot);
-  CHECK(find_slot(frame, pair_id(kHash, kRank, 7)) == nullptr);
+  CHECK(find_slot(page, pair_id(kHash, kRank, 7)) == nullptr);
   nccl.run(nccl.coll());
   check_counts(read_slot(), 1, 1);
 }
@@ -147,8 +147,8 @@ void what_ranks_disagree_on_changes_the_signature() {
 void more_communicators_than_slots() {
   std::vector<Nccl6> all;
   for (uint64_t number = 0; number < 40; ++number) all.emplace_back(1000 + number);
-  const Frame frame = read_frame();
-  CHECK((frame.header.flags & tw::probe::kOverflow) != 0);
+  const Page page = read_page();
+  CHECK((page.header.flags & tw::probe::kOverflow) != 0);
   for (Nccl6& nccl : all) {
     void* task = nccl.coll();
     nccl.channel(task);
@@ -156,7 +156,7 @@ void more_communicators_than_slots() {
     nccl.stop(task);
   }
   for (uint64_t number = 0; number < 40; ++number) {
-    const Frame now = read_frame();
+    const Page now = read_page();
     const Slot* slot = find_slot(now, 1000 + number);
     CHECK((slot != nullptr) == (number < tw::probe::kNumSlots));
     if (slot != nullptr) CHECK(slot->enqueued == 1 && slot->sent_nbytes == 1);
@@ -299,7 +299,7 @@ void time_by_the_clock_of_the_gpu() {
   CHECK((slot.flags & tw::probe::kTimed) != 0 && slot.first_sequence == 2 && slot.num_rounds == 2);
   CHECK(slot.sum_ns >= 200'000 && slot.sum_ns < 2000 * kSeenUs);
   CHECK(slot.num_nbytes == 8000 && slot.rooted_or_pairwise == 0);
-  CHECK(read_frame().header.control == 1);
+  CHECK(read_page().header.control == 1);
 }
 
 void windows_without_end_reach_new_communicators_and_pairs() {

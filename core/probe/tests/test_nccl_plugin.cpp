@@ -1,4 +1,4 @@
-// The plugin as a library: its interface, its frame, forks and threads.
+// The plugin as a library: its interface, its page, forks and threads.
 #include <atomic>
 #include <cstddef>
 #include <thread>
@@ -72,10 +72,10 @@ void check_healthy(Driver nccl, bool knows_size, bool knows_nbytes) {
   CHECK(slot.size == (knows_size ? 8 : 0));
   CHECK(slot.sent_nbytes == (knows_nbytes ? 3000 : 3 * 4096));
   CHECK(slot.received_nbytes == (knows_nbytes ? 500 : 4096));
-  const Frame frame = read_frame();
-  CHECK(slot.name != tw::probe::kNoName && std::strcmp(frame.header.names + slot.name, "tensor_parallel") == 0);
-  CHECK(frame.header.rank == kRank && frame.header.world_size == 16 && frame.header.restart_count == 1);
-  CHECK(frame.header.pid == static_cast<uint32_t>(getpid()) && frame.header.flags == tw::probe::kArmed);
+  const Page page = read_page();
+  CHECK(slot.name != tw::probe::kNoName && std::strcmp(page.header.names + slot.name, "tensor_parallel") == 0);
+  CHECK(page.header.rank == kRank && page.header.world_size == 16 && page.header.restart_count == 1);
+  CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.flags == tw::probe::kArmed);
   nccl.finalize();
 }
 
@@ -84,10 +84,10 @@ void a_healthy_all_reduce_v4() { check_healthy(Nccl4("ncclProfiler_v4"), true, t
 void a_healthy_all_reduce_v5() { check_healthy(Nccl5("ncclProfiler_v5"), true, true); }
 void a_healthy_all_reduce_v6() { check_healthy(Nccl6(), true, true); }
 
-void the_frame_is_private() {
+void the_page_is_private() {
   Nccl6 nccl;
   struct stat status;
-  CHECK(stat(frame_path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
+  CHECK(stat(page_path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
   CHECK(status.st_size == static_cast<off_t>(tw::probe::kPageNbytes));
   CHECK(stat(directory, &status) == 0 && (status.st_mode & 0777) == 0700);
 }
@@ -97,7 +97,7 @@ void a_forked_child_writes_nothing() {
   void* task = nccl.coll();
   void* channel = nccl.channel(task);
   void* op = nccl.proxy_op(task, true);
-  const Frame before = read_frame();
+  const Page before = read_page();
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -113,7 +113,7 @@ void a_forked_child_writes_nothing() {
   }
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  const Frame after = read_frame();
+  const Page after = read_page();
   CHECK(std::memcmp(&before, &after, sizeof(before)) == 0);
   nccl.end(channel, 5);
   check_counts(read_slot(), 1, 1);
@@ -168,8 +168,8 @@ void threads() {
   std::thread reader([&] {
     uint64_t last = 0;
     while (!is_over) {
-      const Frame frame = read_frame();
-      const Slot* slot = find_slot(frame, kHash);
+      const Page page = read_page();
+      const Slot* slot = find_slot(page, kHash);
       if (slot == nullptr || slot->lock % 2 != 0) continue;
       CHECK(slot->enqueued >= last && slot->completed <= slot->enqueued);
       last = slot->enqueued;
@@ -190,7 +190,7 @@ void a_communicator_without_a_name() {
   CHECK(read_slot().name == tw::probe::kNoName && read_slot().size == 2);
 }
 
-void a_frame_left_behind_is_replaced() {
+void a_page_left_behind_is_replaced() {
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
@@ -205,7 +205,7 @@ void a_frame_left_behind_is_replaced() {
   CHECK(read_slot().enqueued == 0);
 }
 
-void a_frame_of_a_process_that_lives_is_not() {
+void a_page_of_a_process_that_lives_is_not() {
   int go[2];
   CHECK(pipe(go) == 0);
   const pid_t rival = fork();  // before the plugin is loaded: it loads its own
@@ -213,7 +213,7 @@ void a_frame_of_a_process_that_lives_is_not() {
   if (rival == 0) {
     char byte;
     CHECK(read(go[0], &byte, 1) == 1);
-    if (tw::probe::start_time(static_cast<uint32_t>(getppid())) != read_frame().header.start_time) {
+    if (tw::probe::start_time(static_cast<uint32_t>(getppid())) != read_page().header.start_time) {
       std::fprintf(stderr, "skipped: an emulator makes up /proc/self/stat\n");
       _exit(0);
     }
@@ -239,16 +239,16 @@ void a_directory_for_the_run() {
   setenv("TORCHELASTIC_RUN_ID", run.c_str(), 1);
   Nccl6 nccl;
   const std::string expected = std::string(user) + "/___j_b_" + std::to_string(getpid());
-  frame_path = expected + "/rank-3-1.nccl.frame";
-  const Frame frame = read_frame();
-  CHECK(frame.header.run == tw_probe_hash(run.data(), run.size()));
-  CHECK(unlink(frame_path.c_str()) == 0 && rmdir(expected.c_str()) == 0);
+  page_path = expected + "/rank-3-1.nccl.page";
+  const Page page = read_page();
+  CHECK(page.header.run == tw_probe_hash(run.data(), run.size()));
+  CHECK(unlink(page_path.c_str()) == 0 && rmdir(expected.c_str()) == 0);
   rmdir(user);
 }
 
 uint64_t run_of_this_process() {
   Nccl6 nccl;
-  return read_frame().header.run;
+  return read_page().header.run;
 }
 
 uint64_t hash_of(const char* run) { return tw_probe_hash(run, std::strlen(run)); }
@@ -290,13 +290,13 @@ void without_a_launcher_the_communicator_names_the_rank() {
   for (const char* variable : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"}) unsetenv(variable);
   setenv("LOCAL_RANK", "many", 1);
   Nccl6 nccl;
-  frame_path = std::string(directory) + "/rank-3-0.nccl.frame";
-  const Frame frame = read_frame();
-  CHECK(frame.header.rank == kRank && frame.header.world_size == 8 && frame.header.local_rank == -1);
-  unlink(frame_path.c_str());
+  page_path = std::string(directory) + "/rank-3-0.nccl.page";
+  const Page page = read_page();
+  CHECK(page.header.rank == kRank && page.header.world_size == 8 && page.header.local_rank == -1);
+  unlink(page_path.c_str());
 }
 
-void no_frame_no_plugin() {
+void no_page_no_plugin() {
   setenv("TENSORWIRE_PROBE_DIR", "/proc/nowhere", 1);
   auto* profiler = static_cast<ProfilerV6*>(dlsym(load(), "ncclProfiler_v6"));
   void* context = nullptr;
@@ -313,7 +313,7 @@ void a_directory_that_others_may_enter() {
   void* context = nullptr;
   int mask = 0;
   CHECK(call_init(*profiler, &context, &mask, kHash, 8) != 0);
-  CHECK(access(frame_path.c_str(), F_OK) != 0);
+  CHECK(access(page_path.c_str(), F_OK) != 0);
 }
 
 constexpr Case kCases[] = {
@@ -322,20 +322,20 @@ constexpr Case kCases[] = {
     TW_CASE(a_healthy_all_reduce_v4),
     TW_CASE(a_healthy_all_reduce_v5),
     TW_CASE(a_healthy_all_reduce_v6),
-    TW_CASE(the_frame_is_private),
+    TW_CASE(the_page_is_private),
     TW_CASE(a_forked_child_writes_nothing),
     TW_CASE(a_child_forked_while_a_thread_holds_a_lock),
     TW_CASE(threads),
     TW_CASE(a_communicator_without_a_name),
-    TW_CASE(a_frame_left_behind_is_replaced),
-    TW_CASE(a_frame_of_a_process_that_lives_is_not),
+    TW_CASE(a_page_left_behind_is_replaced),
+    TW_CASE(a_page_of_a_process_that_lives_is_not),
     TW_CASE(a_directory_for_the_run),
     TW_CASE(several_nodes_without_a_run_id_are_one_run),
     TW_CASE(a_launcher_that_does_not_count_local_ranks),
     TW_CASE(a_run_id_comes_before_an_address),
     TW_CASE(on_one_node_the_launcher_names_the_run),
     TW_CASE(without_a_launcher_the_communicator_names_the_rank),
-    TW_CASE(no_frame_no_plugin),
+    TW_CASE(no_page_no_plugin),
     TW_CASE(a_directory_that_others_may_enter),
 };
 

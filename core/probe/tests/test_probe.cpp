@@ -1,4 +1,4 @@
-// Frames: who may create and write them, what readers get while they are written, and T over windows of rounds.
+// Pages: who may create and write them, what readers get while they are written, and T over windows of rounds.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "probe/frame.h"
+#include "probe/page.h"
 #include "tests/check.h"
 
 using namespace tw::probe;
@@ -34,10 +34,10 @@ Probe* create(const std::string& path) {
   return probe;
 }
 
-Frame read(const std::string& path) {
-  Frame frame;
-  CHECK(tw_probe_read_frame(path.c_str(), &frame) == 0);
-  return frame;
+Page read(const std::string& path) {
+  Page page;
+  CHECK(tw_probe_read_page(path.c_str(), &page) == 0);
+  return page;
 }
 
 OperationInfo operation(uint64_t sequence, uint64_t nbytes = 8) {
@@ -58,13 +58,13 @@ void test_identity(const Folder& folder) {
   tw_probe_farewell(probe, "exit 4");
   tw_probe_close(probe);
 
-  const Frame frame = read(path);
-  CHECK(frame.header.pid == static_cast<uint32_t>(getpid()) && frame.header.start_time != 0);
-  CHECK(frame.header.rank == 3 && frame.header.world_size == 8 && frame.header.local_rank == 1);
-  CHECK(frame.header.restart_count == 2 && frame.header.run == tw_probe_hash("a run", 5));
-  CHECK(frame.header.ticks == 1 && frame.header.flags == kExiting && frame.header.farewell_ns != 0);
-  CHECK(std::string(frame.header.farewell) == "exit 3");
-  CHECK(std::string(frame.header.phase) == "a phase with a name tha");
+  const Page page = read(path);
+  CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.start_time != 0);
+  CHECK(page.header.rank == 3 && page.header.world_size == 8 && page.header.local_rank == 1);
+  CHECK(page.header.restart_count == 2 && page.header.run == tw_probe_hash("a run", 5));
+  CHECK(page.header.ticks == 1 && page.header.flags == kExiting && page.header.farewell_ns != 0);
+  CHECK(std::string(page.header.farewell) == "exit 3");
+  CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
 
 void test_text_is_cut_between_characters(const Folder& folder) {
@@ -85,11 +85,11 @@ void test_slots_run_out(const Folder& folder) {
   CHECK((read(path).header.flags & kOverflow) == 0);
   CHECK(tw_probe_slot(probe, 99, "more", 4) == -1);
   CHECK(tw_probe_enter(probe, -1, nullptr) == 0);
-  const Frame frame = read(path);
-  CHECK(frame.header.flags == kOverflow);
-  CHECK(std::string(frame.header.names + frame.slots[30].name) == "odd");
-  CHECK(frame.slots[31].id == 32 && frame.slots[31].size == 4 && frame.slots[31].root == kNoRoot);
-  CHECK(frame.slots[0].name == frame.slots[2].name && frame.slots[1].name != frame.slots[0].name);
+  const Page page = read(path);
+  CHECK(page.header.flags == kOverflow);
+  CHECK(std::string(page.header.names + page.slots[30].name) == "odd");
+  CHECK(page.slots[31].id == 32 && page.slots[31].size == 4 && page.slots[31].root == kNoRoot);
+  CHECK(page.slots[0].name == page.slots[2].name && page.slots[1].name != page.slots[0].name);
   tw_probe_close(probe);
 }
 
@@ -131,10 +131,10 @@ void test_active(const Folder& folder) {
   CHECK(read(path).slots[slot].sequence == 11);
   tw_probe_complete(probe, slot, a, tw_probe_now());
   tw_probe_complete(probe, slot, a, tw_probe_now());
-  const Frame frame = read(path);
-  seen = frame.slots[slot];
+  const Page page = read(path);
+  seen = page.slots[slot];
   CHECK(seen.completed == 12 && (seen.flags & kOpen) == 0 && seen.completed_ns >= seen.enter_ns);
-  CHECK(frame.header.flags == kArmed && frame.header.control == 9);
+  CHECK(page.header.flags == kArmed && page.header.control == 9);
 
   tw_probe_enter(probe, slot, &second);
   tw_probe_armed(probe, 0, 10);
@@ -202,7 +202,7 @@ void test_forked_child_writes_nothing(const Folder& folder) {
   const std::string path = folder.file("fork");
   Probe* probe = create(path);
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
-  const Frame before = read(path);
+  const Page before = read(path);
   const pid_t child = fork();
   if (child == 0) {
     const OperationInfo info = operation(1);
@@ -221,8 +221,8 @@ void test_forked_child_writes_nothing(const Folder& folder) {
   }
   int status;
   CHECK(waitpid(child, &status, 0) == child && status == 0);
-  const Frame after = read(path);
-  CHECK(std::memcmp(&before, &after, sizeof(Frame)) == 0);
+  const Page after = read(path);
+  CHECK(std::memcmp(&before, &after, sizeof(Page)) == 0);
   tw_probe_close(probe);
 }
 
@@ -249,18 +249,18 @@ void test_readers_see_no_torn_slot(const Folder& folder) {
 }
 
 void test_bad_files(const Folder& folder) {
-  Frame frame;
-  CHECK(tw_probe_read_frame(folder.file("none").c_str(), &frame) == ENOENT);
-  CHECK(tw_probe_read_frame(folder.path.c_str(), &frame) == EINVAL);
+  Page page;
+  CHECK(tw_probe_read_page(folder.file("none").c_str(), &page) == ENOENT);
+  CHECK(tw_probe_read_page(folder.path.c_str(), &page) == EINVAL);
   const std::string path = folder.file("bad");
   std::FILE* file = std::fopen(path.c_str(), "w");
-  CHECK(tw_probe_read_frame(path.c_str(), &frame) == EINVAL);  // empty
+  CHECK(tw_probe_read_page(path.c_str(), &page) == EINVAL);  // empty
   for (int i = 0; i < 4096; ++i) std::fputc('x', file);
   std::fclose(file);
-  CHECK(tw_probe_read_frame(path.c_str(), &frame) == EINVAL);
+  CHECK(tw_probe_read_page(path.c_str(), &page) == EINVAL);
   const std::string link = folder.file("link");
   CHECK(symlink(path.c_str(), link.c_str()) == 0);
-  CHECK(tw_probe_read_frame(link.c_str(), &frame) == ELOOP);
+  CHECK(tw_probe_read_page(link.c_str(), &page) == ELOOP);
   Probe* probe = nullptr;
   CHECK(tw_probe_create(link.c_str(), &kIdentity, &probe) == EEXIST);
 }
@@ -276,11 +276,11 @@ void test_overwritten_page(const Folder& folder) {
   std::fclose(file);
   const int second = tw_probe_slot(probe, 2, "second", 2);
   tw_probe_counts(probe, first, 3, 3);
-  const Frame frame = read(path);
-  CHECK((frame.slots[first].lock & 1) == 0 && frame.slots[first].enqueued == 3);
-  CHECK((frame.slots[second].lock & 1) == 0 && frame.slots[second].id == 2);
-  CHECK(std::string(frame.header.names + frame.slots[first].name) == "first");
-  CHECK(std::string(frame.header.names + frame.slots[second].name) == "second");
+  const Page page = read(path);
+  CHECK((page.slots[first].lock & 1) == 0 && page.slots[first].enqueued == 3);
+  CHECK((page.slots[second].lock & 1) == 0 && page.slots[second].id == 2);
+  CHECK(std::string(page.header.names + page.slots[first].name) == "first");
+  CHECK(std::string(page.header.names + page.slots[second].name) == "second");
   tw_probe_close(probe);
 }
 

@@ -99,7 +99,7 @@ class Rank:
     tick_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
     armed: bool = False  # every operation is timed
     phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
-    overflow: bool = False  # more communicators than the frame has room for
+    overflow: bool = False  # more communicators than the page has room for
 
 
 @dataclass(slots=True)

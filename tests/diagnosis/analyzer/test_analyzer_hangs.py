@@ -70,7 +70,7 @@ def test_the_finding_goes_when_the_job_goes_on() -> None:
     assert not analyzer.update(observed(10.0, [rank(n, member(32)) for n in range(WORLD)]))
 
 
-def test_names_of_operations_are_those_of_frames() -> None:
+def test_names_of_operations_are_those_of_pages() -> None:
     assert set(native.OPERATIONS) > hang_inside._TOGETHER | signatures._UNEVEN
 
 

@@ -1,4 +1,4 @@
-"""A node as its observer sees it: real frames of real processes, whole, damaged, stale and gone."""
+"""A node as its observer sees it: real pages of real processes, whole, damaged, stale and gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorwire.diagnosis.model import Operation
 from tensorwire.diagnosis.node import frozen_rank, timing
 from tensorwire.diagnosis.node.local_node import LocalNode
 from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import native, page
+from tensorwire.diagnosis.page import native, rank_page
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tests.support.processes import bare_python
 
@@ -85,7 +85,7 @@ class Job:
         return process.stdout.readline().strip()
 
     def path(self, rank: int, generation: int = 0) -> Path:
-        return page.frame_path(self.directory, rank, generation)
+        return rank_page.page_path(self.directory, rank, generation)
 
     def close(self) -> None:
         for process in self.processes:
@@ -192,7 +192,7 @@ def test_good_bye_of_a_process_that_still_runs(job: Job, observer: Observer) -> 
 
 
 def test_process_with_the_number_of_another(job: Job, observer: Observer) -> None:
-    """Its frame names a pid that lives, but not the start time of that process."""
+    """Its page names a pid that lives, but not the start time of that process."""
     job.start(dies=True)
     path = job.path(0)
     data = bytearray(path.read_bytes())
@@ -238,7 +238,7 @@ def test_run_that_ticked_last_counts(job: Job, observer: Observer) -> None:
     assert seen.run_id == f"{native.hash64(b'second'):016x}"
 
 
-def test_frame_of_another_boot_is_left_out(job: Job, observer: Observer) -> None:
+def test_page_of_another_boot_is_left_out(job: Job, observer: Observer) -> None:
     job.start(dies=True)
     path = job.path(0)
     data = bytearray(path.read_bytes())
@@ -248,7 +248,7 @@ def test_frame_of_another_boot_is_left_out(job: Job, observer: Observer) -> None
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, bytes(4096), b"\xff" * 4096])
-def test_damaged_frame_is_told_and_the_others_are_seen(job: Job, observer: Observer, damage: bytes) -> None:
+def test_damaged_page_is_told_and_the_others_are_seen(job: Job, observer: Observer, damage: bytes) -> None:
     job.start(0)
     job.path(1).write_bytes(damage)
     seen = observer.observe()
@@ -256,7 +256,7 @@ def test_damaged_frame_is_told_and_the_others_are_seen(job: Job, observer: Obser
     assert observer.damaged == [job.path(1)]
 
 
-def test_rank_whose_frame_gets_damaged_stays_as_it_was(job: Job, observer: Observer) -> None:
+def test_rank_whose_page_gets_damaged_stays_as_it_was(job: Job, observer: Observer) -> None:
     job.start(0)
     observer.observe()
     with job.path(0).open("r+b") as file:
@@ -271,7 +271,7 @@ def test_rank_whose_frame_gets_damaged_stays_as_it_was(job: Job, observer: Obser
 @pytest.mark.parametrize(
     ("field", "value"), [("world_size", 2**32 - 1), ("world_size", 1), ("rank", 3), ("restart_count", 7)]
 )
-def test_frame_that_lies_about_itself_is_damaged(job: Job, observer: Observer, field: str, value: int) -> None:
+def test_page_that_lies_about_itself_is_damaged(job: Job, observer: Observer, field: str, value: int) -> None:
     """A page for each rank of a world of 2**32, or a generation that hides the others, must not come from one bit."""
     job.start(0)
     job.start(1)
@@ -285,7 +285,7 @@ def test_frame_that_lies_about_itself_is_damaged(job: Job, observer: Observer, f
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_a_frame_holds_can_be_reported(job: Job, seed: int) -> None:
+def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
     handle = native.create(str(job.path(0)), "run", 0, 4, 0, 0)
     native.counts(handle, native.slot(handle, 1, b"pg", 4), 5, 4)
@@ -328,7 +328,7 @@ def test_whom_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
     observer.observe()
     target = observer.target(3)
     assert target is not None
-    assert (target.pid, target.frame) == (process.pid, job.path(3))
+    assert (target.pid, target.page) == (process.pid, job.path(3))
     assert "operation 5 of default_pg" in target.doing
     assert observer.target(0) is None
 
@@ -397,7 +397,7 @@ def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes
 def test_what_a_still_rank_entered_since_its_last_tick(
     still: Callable[[bytes], Recorder], observer: Observer, recorded: str, name: str
 ) -> None:
-    """In the words that the frames of the other ranks have for it: else the calls would seem to differ."""
+    """In the words that the pages of the other ranks have for it: else the calls would seem to differ."""
     entries = [
         {**ENTRY, "collective_seq_id": 5, "retired": True},
         {**ENTRY, "collective_seq_id": 9, "is_p2p": True},
@@ -439,18 +439,18 @@ def test_still_rank_of_whom_nothing_newer_is_known(
 
 def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
     timing.arm(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
-    request = page.read_control(tmp_path)
+    request = rank_page.read_control(tmp_path)
     assert request is not None
     assert (request.first, request.num_rounds, request.forever) == ({0xC0: 120, 0xC1: 7}, 16, True)
     timing.disarm(tmp_path)
-    later = page.read_control(tmp_path)
+    later = rank_page.read_control(tmp_path)
     assert later is not None
     assert (later.num_rounds, later.number) == (0, request.number + 1)
 
 
 def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None:
     timing.arm(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
-    request = page.read_control(tmp_path)
+    request = rank_page.read_control(tmp_path)
     assert request is not None
     assert (len(request.first), request.num_rounds) == (253, 65535)
 
@@ -463,7 +463,7 @@ def test_communicators_of_the_node_come_first(job: Job) -> None:
         node.arm({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
     finally:
         node.close()
-    request = page.read_control(job.directory)
+    request = rank_page.read_control(job.directory)
     assert request is not None
     assert request.first[0xC0FFEE] == 42
 
@@ -472,4 +472,4 @@ def test_communicators_of_the_node_come_first(job: Job) -> None:
 def test_request_for_what_is_no_communicator(tmp_path: Path, identity: str) -> None:
     with pytest.raises(ValueError, match="base 16"):
         timing.arm(tmp_path, {identity: 1}, 16)
-    assert page.read_control(tmp_path) is None
+    assert rank_page.read_control(tmp_path) is None

@@ -46,8 +46,8 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
     children = []
 
     def run(listens: str, function: str) -> Target:
-        frame = tmp_path / "rank-0-0.frame"
-        command = [sys.executable, "-S", "-c", RANK, frame, listens, function]
+        page = tmp_path / "rank-0-0.page"
+        command = [sys.executable, "-S", "-c", RANK, page, listens, function]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, env=bare_python())
         children.append(child)
         assert child.stdout is not None
@@ -58,7 +58,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
             stat = process.read_stat(child.pid)
             assert stat is not None
             calm = calm + 1 if stat.state == "S" else 0
-        return Target(child.pid, stat.start_ticks, frame, "in operation 5 of default_pg")
+        return Target(child.pid, stat.start_ticks, page, "in operation 5 of default_pg")
 
     yield run
     for child in children:
@@ -92,7 +92,7 @@ def test_py_spy_is_asked_before_a_rank_is_disturbed(
     put_py_spy(tmp_path, monkeypatch, "echo stack of $4")
     target = start("listens", "stuck_in_sleep")
     assert stacks.fetch(target) == f"stack of {target.pid}\n"
-    assert stack_file.stack_path(target.frame).stat().st_size == 0
+    assert stack_file.stack_path(target.page).stat().st_size == 0
 
 
 def put_py_spy(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -109,7 +109,7 @@ def stop(target: Target) -> None:
 
 def test_stack_file_is_private(start: Start) -> None:
     target = start("listens", "stuck_in_sleep")
-    assert stack_file.stack_path(target.frame).stat().st_mode & 0o777 == 0o600
+    assert stack_file.stack_path(target.page).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.usefixtures("no_py_spy")
@@ -167,9 +167,9 @@ def test_rank_that_does_not_listen_is_not_signalled(start: Start) -> None:
 
 def test_dead_rank_and_process_of_another_start(start: Start) -> None:
     target = start("listens", "stuck_in_sleep")
-    other = Target(target.pid, target.start_ticks + 1, target.frame, target.doing)
+    other = Target(target.pid, target.start_ticks + 1, target.page, target.doing)
     assert stacks.fetch(other) == "in operation 5 of default_pg\nstack unavailable: the process is gone"
-    assert stack_file.stack_path(target.frame).stat().st_size == 0
+    assert stack_file.stack_path(target.page).stat().st_size == 0
     os.kill(target.pid, signal.SIGKILL)
     while (stat := process.read_stat(target.pid)) is not None and stat.is_alive:
         time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_stack_file_that_is_a_link_is_left_alone(start: Start, tmp_path: Path) -
     target = start("listens", "stuck_in_sleep")
     victim = tmp_path / "precious"
     victim.write_text("data")
-    path = stack_file.stack_path(target.frame)
+    path = stack_file.stack_path(target.page)
     path.unlink()
     path.symlink_to(victim)
     assert "stack unavailable" in stacks.fetch(target)
@@ -195,7 +195,7 @@ def test_stack_file_that_becomes_a_link_is_left_alone(
     target = start("listens", "stuck_in_sleep")
     victim = tmp_path / "precious"
     victim.write_text("data")
-    path, owner = stack_file.stack_path(target.frame), stacks._owner
+    path, owner = stack_file.stack_path(target.page), stacks._owner
 
     def swap(pid: int) -> int:
         path.unlink()
@@ -211,7 +211,7 @@ def test_rank_that_does_not_listen_is_asked_through_its_worker_server(
     start: Start,
 ) -> None:
     target = start("silent", "stuck_in_sleep")
-    path = worker_server.socket_path(target.frame)
+    path = worker_server.socket_path(target.page)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen(1)
@@ -230,9 +230,9 @@ def test_rank_that_does_not_listen_is_asked_through_its_worker_server(
 
 def test_worker_server_that_drips_is_given_up(tmp_path: Path) -> None:
     """No byte is late; the answer is."""
-    frame = tmp_path / "rank-0-0.frame"
+    page = tmp_path / "rank-0-0.page"
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(worker_server.socket_path(frame)))
+        server.bind(str(worker_server.socket_path(page)))
         server.listen(1)
 
         def drip() -> None:
@@ -246,5 +246,5 @@ def test_worker_server_that_drips_is_given_up(tmp_path: Path) -> None:
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(TimeoutError):
-            worker_server.dump_traceback(frame, timeout=0.2)
+            worker_server.dump_traceback(page, timeout=0.2)
         thread.join()

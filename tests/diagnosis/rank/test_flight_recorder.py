@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.diagnosis.page import native
-from tensorwire.diagnosis.page.page import read_frame
+from tensorwire.diagnosis.page.rank_page import read_page
 from tensorwire.diagnosis.rank import flight_recorder
 from tensorwire.diagnosis.rank.flight_recorder import FlightRecorder
 from tensorwire.diagnosis.rank.process_groups import Group
@@ -69,14 +69,14 @@ class FakeRank:
 
     @property
     def baseline(self) -> float | None:
-        frame = read_frame(self.path)
-        assert frame is not None
-        return frame.slots[0].baseline_rate
+        page = read_page(self.path)
+        assert page is not None
+        return page.slots[0].baseline_rate
 
 
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRank]:
-    fake = FakeRank(tmp_path / "rank-0-0.frame")
+    fake = FakeRank(tmp_path / "rank-0-0.page")
     monkeypatch.setattr(flight_recorder, "time", fake)
     yield fake
     native.close(fake.handle)
@@ -91,11 +91,11 @@ def test_a_clock_that_is_set_ages_no_operation(rank: FakeRank, step: int) -> Non
     rank.wall_seconds += step
     rank.seconds += 2
     rank.recorder.look()
-    frame = read_frame(rank.path)
-    assert frame is not None
-    assert (frame.slots[0].is_open, frame.slots[0].operation) == (True, "all_reduce")
-    assert frame.slots[0].enter_ns is not None
-    assert abs(native.now() - frame.slots[0].enter_ns) < 600e9
+    page = read_page(rank.path)
+    assert page is not None
+    assert (page.slots[0].is_open, page.slots[0].operation) == (True, "all_reduce")
+    assert page.slots[0].enter_ns is not None
+    assert abs(native.now() - page.slots[0].enter_ns) < 600e9
 
 
 def test_a_baseline_takes_some_seconds(rank: FakeRank) -> None:

@@ -1,4 +1,4 @@
-"""The NCCL plugin and the Python side of diagnosis agree on the frame: its place, its name, its contents.
+"""The NCCL plugin and the Python side of diagnosis agree on the page: its place, its name, its contents.
 
 What the plugin makes of events is tested by core/probe/tests.
 """
@@ -13,7 +13,7 @@ import pytest
 import tensorwire
 from tensorwire.diagnosis import nccl_plugin_path
 from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import native, page
+from tensorwire.diagnosis.page import native, rank_page
 from tensorwire.diagnosis.page.process import read_stat
 from tensorwire.diagnosis.rank import probe
 
@@ -46,7 +46,7 @@ def rank(tmp_path):
         }
         process = subprocess.Popen(
             [sys.executable, "-c", RANK, nccl_plugin_path(), *arguments],
-            env=inherited | {"TENSORWIRE_PROBE_DIR": str(tmp_path / "job" / "frames")} | environment,
+            env=inherited | {"TENSORWIRE_PROBE_DIR": str(tmp_path / "job" / "pages")} | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -61,11 +61,11 @@ def rank(tmp_path):
             process.communicate("\n", timeout=30)
 
 
-def test_the_frame_reads_as_any_other(rank, tmp_path):
+def test_the_page_reads_as_any_other(rank, tmp_path):
     process = rank(RANK="9", WORLD_SIZE="16", LOCAL_RANK="1", TORCHELASTIC_RESTART_COUNT="2", TORCHELASTIC_RUN_ID="abc")
-    directory = tmp_path / "job" / "frames"
+    directory = tmp_path / "job" / "pages"
     assert directory.stat().st_mode & 0o777 == 0o700
-    read = page.read_frame(directory / "rank-9-2.nccl.frame")
+    read = rank_page.read_page(directory / "rank-9-2.nccl.page")
     assert (read.rank, read.world_size, read.local_rank, read.restart_count) == (9, 16, 1, 2)
     assert read.pid == process.pid
     assert read.is_alive
@@ -75,37 +75,37 @@ def test_the_frame_reads_as_any_other(rank, tmp_path):
     assert (slot.sent_nbytes, slot.baseline_rate, slot.first_sequence) == (-1, None, None)
 
 
-def test_an_observer_joins_the_frames_of_one_process(rank, tmp_path):
-    directory = tmp_path / "job" / "frames"
+def test_an_observer_joins_the_pages_of_one_process(rank, tmp_path):
+    directory = tmp_path / "job" / "pages"
     directory.mkdir(0o700, parents=True)
-    process = rank(str(directory / "rank-1-0.frame"), RANK="1", WORLD_SIZE="4", TORCHELASTIC_RUN_ID="abc")
-    (directory / "rank-2-0.nccl.frame").write_bytes((directory / "rank-1-0.nccl.frame").read_bytes()[:100])  # damaged
+    process = rank(str(directory / "rank-1-0.page"), RANK="1", WORLD_SIZE="4", TORCHELASTIC_RUN_ID="abc")
+    (directory / "rank-2-0.nccl.page").write_bytes((directory / "rank-1-0.nccl.page").read_bytes()[:100])  # damaged
     observer = Observer(directory, "here")
     observation = observer.observe()
     assert observation.ranks.keys() == {1}
     assert observation.ranks[1].pid == process.pid
     names = [communicator.name for communicator in observation.ranks[1].communicators]
     assert names == ["default_pg", "data_parallel"]
-    assert observer.target(1).frame == directory / "rank-1-0.frame"
+    assert observer.target(1).page == directory / "rank-1-0.page"
 
-    whole = (directory / "rank-1-0.frame").read_bytes()
-    (directory / "rank-1-0.frame").write_bytes(whole[:100])  # seen as it was before, and nothing twice
+    whole = (directory / "rank-1-0.page").read_bytes()
+    (directory / "rank-1-0.page").write_bytes(whole[:100])  # seen as it was before, and nothing twice
     names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
     assert names == ["default_pg", "data_parallel"]
 
-    (directory / "rank-1-0.frame").unlink()  # the plugin alone
+    (directory / "rank-1-0.page").unlink()  # the plugin alone
     names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
     assert names == ["data_parallel"]
     observer.close()
 
 
-def test_a_frame_left_behind_is_swept(rank, tmp_path):
-    path = tmp_path / "job" / "frames" / "rank-1-0.nccl.frame"
+def test_a_page_left_behind_is_swept(rank, tmp_path):
+    path = tmp_path / "job" / "pages" / "rank-1-0.nccl.page"
     process = rank(RANK="1")
-    page.sweep(path.parent, before_ns=time.monotonic_ns())
+    rank_page.sweep(path.parent, before_ns=time.monotonic_ns())
     assert path.exists()
     process.communicate("\n", timeout=30)
-    page.sweep(path.parent, before_ns=time.monotonic_ns())
+    rank_page.sweep(path.parent, before_ns=time.monotonic_ns())
     assert not path.exists()
 
 
@@ -116,13 +116,13 @@ def test_a_frame_left_behind_is_swept(rank, tmp_path):
 )
 def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
-    directory = page.job_directory(run_id)
+    directory = rank_page.job_directory(run_id)
     assert str(os.getpid()) in directory.name
-    path = directory / "rank-1-0.nccl.frame"
+    path = directory / "rank-1-0.nccl.page"
     try:
         rank(TENSORWIRE_PROBE_DIR="", TORCHELASTIC_RUN_ID=run_id)
-        assert page.read_frame(path).rank == 1
-        page.make_directory(directory)
+        assert rank_page.read_page(path).rank == 1
+        rank_page.make_directory(directory)
     finally:
         path.unlink(missing_ok=True)
         if directory.exists():
@@ -131,7 +131,7 @@ def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
 
 def test_both_name_a_run_without_an_id(rank, tmp_path):
     process = rank(RANK="1", TORCHELASTIC_RUN_ID="none")
-    read = page.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    read = rank_page.read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
     start_ticks = read_stat(os.getpid()).start_ticks
     assert process.pid == read.pid
     assert read.run == native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
@@ -145,7 +145,7 @@ def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypat
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
     rank(RANK="1", TORCHELASTIC_RUN_ID="none")
-    read = page.read_frame(tmp_path / "job" / "frames" / "rank-1-0.nccl.frame")
+    read = rank_page.read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
     assert read.run == native.hash64(probe._run_id().encode()) == native.hash64(b"node0:29500")
 
 

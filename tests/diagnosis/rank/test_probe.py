@@ -1,4 +1,4 @@
-"""The launcher, and what a process without torch leaves in its frame."""
+"""The launcher, and what a process without torch leaves in its page."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.diagnosis.page import native, page
-from tensorwire.diagnosis.page.page import Frame, frame_path, read_control, read_frame, write_control
+from tensorwire.diagnosis.page import native, rank_page
 from tensorwire.diagnosis.page.process import read_stat
+from tensorwire.diagnosis.page.rank_page import Page, page_path, read_control, read_page, write_control
 from tests.support.probe_jobs import PROBE, environment, run
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
@@ -23,7 +23,7 @@ SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ an
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "frames"
+    return tmp_path / "pages"
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def run_rank(script: Path, text: str, directory: Path, *arguments: str) -> subpr
     return run([*PROBE, str(script), *arguments], environment(directory, RANK="3", WORLD_SIZE="8", LOCAL_RANK="1"))
 
 
-def left(directory: Path, rank: int = 3) -> Frame:
-    found = read_frame(frame_path(directory, rank, 0))
+def left(directory: Path, rank: int = 3) -> Page:
+    found = read_page(page_path(directory, rank, 0))
     assert found is not None
     return found
 
@@ -65,7 +65,7 @@ def left(directory: Path, rank: int = 3) -> Frame:
     ],
 )
 def test_scripts_run_as_without_the_launcher(text: str, farewell: str, directory: Path, script: Path) -> None:
-    """Output, traceback and status are the same; the frame tells the end where the process could."""
+    """Output, traceback and status are the same; the page tells the end where the process could."""
     done = run_rank(script, text, directory, "--lr", "1")
     alone = run([str(script), "--lr", "1"], environment(directory))
     assert (done.stdout, done.stderr, done.returncode) == (alone.stdout, alone.stderr, alone.returncode)
@@ -179,8 +179,8 @@ def test_phases_nest_without_a_probe() -> None:
         pass
 
 
-@pytest.mark.parametrize("trouble", ["unwritable", "full", "file", "shared", "frame of a living process"])
-def test_jobs_go_on_without_a_frame(trouble: str, directory: Path, script: Path) -> None:
+@pytest.mark.parametrize("trouble", ["unwritable", "full", "file", "shared", "page of a living process"])
+def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) -> None:
     """One line on stderr, and the script runs."""
     script.write_text(
         "from tensorwire.diagnosis import attach, phase\nwith phase('x'):\n    attach(); print('trained')"
@@ -188,7 +188,7 @@ def test_jobs_go_on_without_a_frame(trouble: str, directory: Path, script: Path)
     limit = resource.RLIM_INFINITY
     given = directory
     if trouble == "unwritable":
-        given = Path("/proc/frames")
+        given = Path("/proc/pages")
     elif trouble == "full":
         limit = 1024
     elif trouble == "file":
@@ -216,7 +216,7 @@ def test_jobs_go_on_without_a_frame(trouble: str, directory: Path, script: Path)
     for line in done.stderr.splitlines():
         assert re.fullmatch(r"tensorwire: the probe is off \(\w+: .+\)", line), done.stderr
     assert done.stderr
-    if trouble == "frame of a living process":
+    if trouble == "page of a living process":
         assert left(directory).pid == other.pid
         other.kill()
         other.wait()
@@ -226,13 +226,13 @@ def test_jobs_go_on_without_a_frame(trouble: str, directory: Path, script: Path)
 
 
 def test_generations_do_not_mix(directory: Path, script: Path) -> None:
-    """A frame of a process that died is not written again but replaced; another generation has its own."""
+    """A page of a process that died is not written again but replaced; another generation has its own."""
     run_rank(script, "import sys; sys.exit(1)", directory)
     first = left(directory)
     script.write_text("")
     run([*PROBE, str(script)], environment(directory, RANK="3", TORCHELASTIC_RESTART_COUNT="1"))
     assert left(directory) == first
-    second = read_frame(frame_path(directory, 3, 1))
+    second = read_page(page_path(directory, 3, 1))
     assert second is not None
     assert second.restart_count == 1
     run_rank(script, "", directory)
@@ -240,32 +240,32 @@ def test_generations_do_not_mix(directory: Path, script: Path) -> None:
     assert left(directory).pid != first.pid
 
 
-def test_a_frame_that_was_damaged_makes_room(directory: Path, script: Path) -> None:
+def test_a_page_that_was_damaged_makes_room(directory: Path, script: Path) -> None:
     """A run may have the name of an earlier one."""
     directory.mkdir(0o700)
-    frame_path(directory, 3, 0).write_bytes(bytes(4096))
+    page_path(directory, 3, 0).write_bytes(bytes(4096))
     assert run_rank(script, "", directory).stderr == ""
     assert left(directory).farewell == "exit 0"
 
 
-def test_frames_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
+def test_pages_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
     """By a job whose launcher was started later; here that is a shell."""
     run_rank(script, "", directory)
     time.sleep(0.1)
     env = environment(directory, RANK="0")
     command = f"{sys.executable} -m tensorwire.probe {script}; true"
     subprocess.run(["sh", "-c", command], env=env, check=True)
-    assert [path.name for path in directory.glob("*.frame")] == ["rank-0-0.frame"]
+    assert [path.name for path in directory.glob("*.page")] == ["rank-0-0.page"]
 
 
 def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "root_directory", lambda: tmp_path)
-    monkeypatch.setattr(page, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
+    monkeypatch.setattr(rank_page, "root_directory", lambda: tmp_path)
+    monkeypatch.setattr(rank_page, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
     for name in ("old", "young", "lives", "ended"):
         (tmp_path / name).mkdir(0o700)
     for name in ("old", "ended"):  # the latter now, after a day and more
         run_rank(script, "", tmp_path / name)
-    with frame_path(tmp_path / "old", 3, 0).open("r+b") as file:
+    with page_path(tmp_path / "old", 3, 0).open("r+b") as file:
         file.seek(native.Header.tick_ns.offset)
         file.write((1).to_bytes(8, "little"))
     code = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
@@ -278,10 +278,10 @@ def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: py
         for path in (*(tmp_path / name).iterdir(), tmp_path / name):
             os.utime(path, (0, time.time() - 25 * 3600))
     tmp_path.chmod(0o755)
-    page.sweep(tmp_path / "mine")
+    rank_page.sweep(tmp_path / "mine")
     assert (tmp_path / "old").exists(), "who knows whose it is"
     tmp_path.chmod(0o700)
-    page.sweep(tmp_path / "mine")
+    rank_page.sweep(tmp_path / "mine")
     alive.kill()
     alive.wait()
     alive.stdout.close()
@@ -320,13 +320,13 @@ def test_ranks_of_one_job_name_the_same_run(
 def test_run_directories_are_named_safely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
     for run_id in ("../../etc", "a/b", "..", "x" * 300):
-        path = page.job_directory(run_id)
-        assert path.parent == page.root_directory()
+        path = rank_page.job_directory(run_id)
+        assert path.parent == rank_page.root_directory()
         assert path.name not in ("", ".", "..")
         assert len(path.name) <= 100
 
 
-def test_a_stopped_process_keeps_its_frame(directory: Path, script: Path) -> None:
+def test_a_stopped_process_keeps_its_page(directory: Path, script: Path) -> None:
     script.write_text("import time; print(flush=True); time.sleep(60)")
     with subprocess.Popen(
         [sys.executable, *PROBE, str(script)], env=environment(directory, RANK="3"), stdout=subprocess.PIPE
@@ -345,9 +345,9 @@ def test_a_stopped_process_keeps_its_frame(directory: Path, script: Path) -> Non
     assert not left(directory).is_alive
 
 
-def test_frames_that_cannot_be_believed(directory: Path, script: Path) -> None:
+def test_pages_that_cannot_be_believed(directory: Path, script: Path) -> None:
     run_rank(script, "", directory)
-    path = frame_path(directory, 3, 0)
+    path = page_path(directory, 3, 0)
     good = path.read_bytes()
     layout, lock = 8, 12
     for bad in (
@@ -359,22 +359,22 @@ def test_frames_that_cannot_be_believed(directory: Path, script: Path) -> None:
         good[:layout] + b"\2" + good[layout + 1 :],
     ):
         path.write_bytes(bad)
-        assert read_frame(path) is None
+        assert read_page(path) is None
     path.write_bytes(good[:lock] + b"\1" + good[lock + 1 :])  # died while it wrote a text
-    torn = read_frame(path)
+    torn = read_page(path)
     assert torn is not None
     assert torn.farewell == ""
-    assert read_frame(directory) is None
-    assert read_frame(directory / "none") is None
+    assert read_page(directory) is None
+    assert read_page(directory / "none") is None
 
 
 def test_control(directory: Path) -> None:
     directory.mkdir()
     assert read_control(directory) is None
     assert write_control(directory, {5: 100, 2**64 - 1: 2**63}, 20) == 1
-    assert read_control(directory) == page.Control(1, {5: 100, 2**64 - 1: 2**63}, 20, False)
+    assert read_control(directory) == rank_page.Control(1, {5: 100, 2**64 - 1: 2**63}, 20, False)
     assert write_control(directory, {}, 7, forever=True) == 2
-    assert read_control(directory) == page.Control(2, {}, 7, True)
+    assert read_control(directory) == rank_page.Control(2, {}, 7, True)
     with pytest.raises(OSError, match="Invalid"):
         write_control(directory, dict.fromkeys(range(254), 1), 20)
     with pytest.raises(OSError, match="No such"):

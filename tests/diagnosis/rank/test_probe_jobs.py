@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.page.page import frame_path, read_frame
+from tensorwire.diagnosis.page.rank_page import page_path, read_page
 from tests.support.probe_jobs import PROBE, SCRIPTS, run_job
 
 if TYPE_CHECKING:
@@ -18,23 +18,23 @@ pytestmark = pytest.mark.xdist_group("probe")  # one job at a time
 
 
 def test_every_operation_is_seen(tmp_path: Path) -> None:
-    assert run_job([*PROBE, str(SCRIPTS / "operations.py")], tmp_path / "frames") == ["done\n"] * 2
+    assert run_job([*PROBE, str(SCRIPTS / "operations.py")], tmp_path / "pages") == ["done\n"] * 2
     for rank in range(2):
-        frame = read_frame(frame_path(tmp_path / "frames", rank, 0))
-        assert frame is not None
-        assert frame.farewell == "exit 0"
-        assert frame.has_socket
-        assert not frame.is_alive
+        page = read_page(page_path(tmp_path / "pages", rank, 0))
+        assert page is not None
+        assert page.farewell == "exit 0"
+        assert page.has_socket
+        assert not page.is_alive
 
 
 def test_training_is_bit_identical(tmp_path: Path) -> None:
     """DDP and FSDP2, without the probe, with it, and with every operation timed; every step has another loss."""
-    assert run_job([str(SCRIPTS / "training.py")], tmp_path / "frames") == ["6 6\n"] * 2
+    assert run_job([str(SCRIPTS / "training.py")], tmp_path / "pages") == ["6 6\n"] * 2
 
 
-def test_training_goes_on_when_the_frames_are_removed(tmp_path: Path) -> None:
+def test_training_goes_on_when_the_pages_are_removed(tmp_path: Path) -> None:
     """With the same losses; every step has another one."""
-    assert run_job([str(SCRIPTS / "frames_removed.py")], tmp_path / "frames") == ["30\n"] * 2
+    assert run_job([str(SCRIPTS / "pages_removed.py")], tmp_path / "pages") == ["30\n"] * 2
 
 
 def test_every_operation_of_torch_is_covered() -> None:
@@ -52,7 +52,7 @@ def test_every_operation_of_torch_is_covered() -> None:
 
 def test_all_to_all_waits_for_the_last_rank_where_all_exchange_something(tmp_path: Path) -> None:
     """So that P holds there: T of the late rank is none, that of all others what it is late by."""
-    printed = run_job([*PROBE, str(SCRIPTS / "all_to_all.py")], tmp_path / "frames", world_size=4)
+    printed = run_job([*PROBE, str(SCRIPTS / "all_to_all.py")], tmp_path / "pages", world_size=4)
     ways = [json.loads(line) for line in printed[0].splitlines()]
     assert [way["name"] for way in ways] == ["even", "even", "uneven", "halves", "ring"]
     for way in ways:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tensorwire.diagnosis.page.page import Frame, Slot, frame_path, read_frame, write_control
+from tensorwire.diagnosis.page.rank_page import Page, Slot, page_path, read_page, write_control
 
 LATE, DELAY, ROUNDS = 2, 0.1, 6
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
@@ -27,21 +27,21 @@ WAYS = {
 }
 
 
-def frame() -> Frame:
-    found = read_frame(frame_path(directory, rank, 0))
+def page() -> Page:
+    found = read_page(page_path(directory, rank, 0))
     assert found is not None
     return found
 
 
 def slot() -> Slot:
-    (found,) = frame().slots
+    (found,) = page().slots
     return found
 
 
 def wait_until(condition: Any) -> None:
     deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, frame()
+        assert time.monotonic() < deadline, page()
         time.sleep(0.02)
 
 
@@ -57,10 +57,10 @@ def arm(number: int) -> int:
     """All ranks time the same rounds; gives the first."""
     dist.barrier()
     first = dist.group.WORLD._get_sequence_number_for_group() + 2  # there is one more barrier
-    wait_until(lambda: frame().slots)
+    wait_until(lambda: page().slots)
     if rank == 0:
         write_control(directory, {slot().id: first}, ROUNDS)
-    wait_until(lambda: frame().control == number)
+    wait_until(lambda: page().control == number)
     dist.barrier()
     return first
 
@@ -75,7 +75,7 @@ def main() -> None:
                 if rank == LATE:
                     time.sleep(DELAY)
                 exchange(shares, listed)
-            wait_until(lambda first=first: not frame().armed and slot().first_sequence == first)
+            wait_until(lambda first=first: not page().armed and slot().first_sequence == first)
             seen: list[Any] = [None] * size
             dist.all_gather_object(seen, (slot().sum_seconds, slot().rooted_or_pairwise))
             if rank == 0:

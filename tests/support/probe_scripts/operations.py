@@ -1,4 +1,4 @@
-"""One of two ranks: makes every operation while they are timed, and looks at its own frame and the other's."""
+"""One of two ranks: makes every operation while they are timed, and looks at its own page and the other's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 
 from tensorwire.diagnosis import phase
 from tensorwire.diagnosis.page import worker_server
-from tensorwire.diagnosis.page.page import Frame, Slot, frame_path, read_frame, write_control
+from tensorwire.diagnosis.page.rank_page import Page, Slot, page_path, read_page, write_control
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])
@@ -23,21 +23,21 @@ tensor = torch.arange(4.0)
 halves = [tensor[:2].clone(), tensor[2:].clone()]
 
 
-def frame(of: int = rank) -> Frame:
-    found = read_frame(frame_path(directory, of, 0))
+def page(of: int = rank) -> Page:
+    found = read_page(page_path(directory, of, 0))
     assert found is not None
     return found
 
 
 def slot(name: str = "default_pg", of: int = rank, pair: bool = False) -> Slot:
-    (found,) = (slot for slot in frame(of).slots if slot.name == name and slot.pair == pair)
+    (found,) = (slot for slot in page(of).slots if slot.name == name and slot.pair == pair)
     return found
 
 
 def wait_until(condition: Any, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, frame()
+        assert time.monotonic() < deadline, page()
         time.sleep(0.02)
 
 
@@ -56,10 +56,10 @@ def passive() -> None:
     # Ranks of a group may differ in sends and receives; the counts are of collectives.
     for _ in range(3):
         dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
-    wait_until(lambda: len(frame().slots) == len(frame(1 - rank).slots) == 2)
+    wait_until(lambda: len(page().slots) == len(page(1 - rank).slots) == 2)
     wait_until(lambda: slot("other").completed == slot("other").enqueued == 2)
     assert slot("other").id == slot("other", 1 - rank).id != slot().id
-    assert not frame().armed
+    assert not page().armed
 
     # Rank 1 comes late: rank 0 shows what it waits in, and for how long.
     if rank == 1:
@@ -70,11 +70,11 @@ def passive() -> None:
         assert waiting.completed == 1
         assert waiting.enter_ns is not None
         assert 0.9 < (time.monotonic_ns() - waiting.enter_ns) / 1e9 < 30
-        assert "all_gather" in worker_server.flight_recorder(frame_path(directory, 0, 0)).decode()
-        assert "operations.py" in worker_server.dump_traceback(frame_path(directory, 0, 0))
+        assert "all_gather" in worker_server.flight_recorder(page_path(directory, 0, 0)).decode()
+        assert "operations.py" in worker_server.dump_traceback(page_path(directory, 0, 0))
         with phase("evaluation"), phase("checkpoint"):
-            assert frame().phase == "checkpoint"
-        assert frame().phase == ""
+            assert page().phase == "checkpoint"
+        assert page().phase == ""
     dist.all_gather([torch.empty(4), torch.empty(4)], tensor)
     wait_until(lambda: slot().completed == 2)
     late_messages()
@@ -85,7 +85,7 @@ def late_messages() -> None:
     received = torch.empty(4)
     for late, call in ((0, "recv"), (1, "send")):
         if rank == late:
-            wait_until(lambda: any(slot.pair and slot.is_open for slot in frame(1 - rank).slots))
+            wait_until(lambda: any(slot.pair and slot.is_open for slot in page(1 - rank).slots))
             waiting = slot(of=1 - rank, pair=True)
             assert (waiting.operation, waiting.dtype, waiting.numel, waiting.root) == (call, "float32", 4, late)
             assert waiting.enter_ns is not None
@@ -117,7 +117,7 @@ def active() -> None:
     dist.barrier()
     if rank == 0:
         write_control(directory, {}, 1, forever=True)
-    wait_until(lambda: frame().armed)
+    wait_until(lambda: page().armed)
     world = dist.group.WORLD
     check("all_reduce", lambda: dist.all_reduce(tensor.clone()))
     check("broadcast", lambda: dist.broadcast(tensor.clone(), 1))
@@ -171,8 +171,8 @@ def window() -> None:
     first = slot().enqueued + 4
     if rank == 0:
         number = write_control(directory, {slot().id: first}, 5)
-        wait_until(lambda: frame(1).control == number)
-    wait_until(lambda: frame().control == 2)
+        wait_until(lambda: page(1).control == number)
+    wait_until(lambda: page().control == 2)
     dist.barrier()
     received = torch.empty(4)
     pending = dist.irecv(received, 0) if rank == 1 else None
@@ -180,7 +180,7 @@ def window() -> None:
         if rank == 1:
             time.sleep(0.02)
         dist.all_reduce(torch.ones(100 + i))
-    wait_until(lambda: slot().first_sequence is not None and not frame().armed)
+    wait_until(lambda: slot().first_sequence is not None and not page().armed)
     mine = slot()
     assert mine.first_sequence == first
     assert mine.num_rounds == 5
@@ -216,9 +216,9 @@ def no_lock() -> None:
         ctypes.PyDLL(None).usleep(2_000_000)
     else:
         time.sleep(0.5)
-        ticks = frame(0).ticks
-        assert b"entries" in worker_server.flight_recorder(frame_path(directory, 0, 0))
-        assert frame(0).ticks == ticks
+        ticks = page(0).ticks
+        assert b"entries" in worker_server.flight_recorder(page_path(directory, 0, 0))
+        assert page(0).ticks == ticks
     dist.barrier()
 
 

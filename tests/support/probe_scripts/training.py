@@ -13,10 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.diagnosis import attach
-from tensorwire.diagnosis.page.page import frame_path, read_frame, write_control
+from tensorwire.diagnosis.page.rank_page import page_path, read_page, write_control
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-path = frame_path(directory, int(os.environ["RANK"]), 0)
+path = page_path(directory, int(os.environ["RANK"]), 0)
 
 
 def model() -> torch.nn.Sequential:
@@ -54,16 +54,16 @@ assert not path.exists()
 
 attach()
 attach()
-while not (frame := read_frame(path)) or not frame.slots:
+while not (page := read_page(path)) or not page.slots:
     time.sleep(0.02)
 passive = both()
 
 if dist.get_rank() == 0:
     write_control(directory, {}, 5, forever=True)
-while not read_frame(path).armed:
+while not read_page(path).armed:
     time.sleep(0.02)
 armed = both()
-slots = {slot.operation: slot for slot in read_frame(path).slots}
+slots = {slot.operation: slot for slot in read_page(path).slots}
 assert any(slot.active and slot.enqueued > 20 for slot in slots.values()), slots
 
 assert without == passive == armed, (without, passive, armed)

@@ -44,7 +44,7 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
     with suppress(KeyboardInterrupt):  # the way to end it
         found = sources.find_directory(directory)
         if found is None:
-            _log(f"no frames of ranks in {sources.root_of(directory)} yet")
+            _log(f"no pages of ranks in {sources.root_of(directory)} yet")
         while found is None:
             time.sleep(_LOOK_SECONDS)
             found = sources.find_directory(directory)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from ...diagnosis.page.page import is_ours, root_directory
+from ...diagnosis.page.rank_page import is_ours, root_directory
 from ...diagnosis.report.rank_status import seconds_text
 from ...diagnosis.service.journal import STATE, read_state
 
@@ -85,7 +85,7 @@ def check_in_view(history: History, path: Path) -> None:
     """Raises FileNotFoundError where no rank was seen: that nothing was found means nothing then."""
     if history.last is None or not history.last.ranks:
         message = (
-            "no rank is in view; frames here are damaged or of before the last boot, or no agent has reported to the "
+            "no rank is in view; pages here are damaged or of before the last boot, or no agent has reported to the "
             "analyzer yet"
         )
         raise FileNotFoundError(errno.ENOENT, message, str(path))
@@ -125,7 +125,7 @@ def open_job(
     """The job that an analyzer sees, or else the one whose probes write to a directory of this machine; and where.
 
     Raises:
-        FileNotFoundError: there is no frame of a rank, or nothing of an analyzer.
+        FileNotFoundError: there is no page of a rank, or nothing of an analyzer.
         click.UsageError: both directories are given.
     """
     if analyzer_directory is not None:
@@ -150,22 +150,22 @@ def open_job(
 
 
 def root_of(directory: Path | None) -> Path:
-    """Where to look for frames: the given directory, or the one that probes use."""
+    """Where to look for pages: the given directory, or the one that probes use."""
     given = os.environ.get("TENSORWIRE_PROBE_DIR")
     return directory or (Path(given) if given else root_directory())
 
 
 def find_directory(directory: Path | None) -> Path | None:
-    """The directory with the newest frame; None if there is none, or somebody else may have made it."""
+    """The directory with the newest page; None if there is none, or somebody else may have made it."""
     root = root_of(directory)
     if root == root_directory() and not is_ours(root):
         return None
-    frames = [*root.glob("rank-*.frame"), *(() if directory else root.glob("*/rank-*.frame"))]
-    return max(frames, key=_changed).parent if frames else None
+    pages = [*root.glob("rank-*.page"), *(() if directory else root.glob("*/rank-*.page"))]
+    return max(pages, key=_changed).parent if pages else None
 
 
-def _changed(frame: Path) -> float:
+def _changed(page: Path) -> float:
     try:
-        return frame.lstat().st_ctime
+        return page.lstat().st_ctime
     except FileNotFoundError:  # swept meanwhile
         return 0.0

@@ -138,7 +138,7 @@ class Job:
             reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
         overflown = [number for number in group.members if self.ranks[number].overflow]
         if overflown:
-            reasons.append(f"{words.ranks(overflown)}: more communicators than a frame has room for")
+            reasons.append(f"{words.ranks(overflown)}: more communicators than a page has room for")
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)

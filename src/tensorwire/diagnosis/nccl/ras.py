@@ -74,7 +74,7 @@ class RasCount:
 
 @dataclass(slots=True)
 class RasCommunicator:
-    hash: str  # 16 hexadecimal digits, as the frames of the profiler plugin name it
+    hash: str  # 16 hexadecimal digits, as the pages of the profiler plugin name it
     size: int = 0  # 0 unknown
     ranks: list[RasRank] = field(default_factory=list)  # that answered; in text the outliers among them
     missing: list[RasRank] = field(default_factory=list)  # that did not answer, or deny being members

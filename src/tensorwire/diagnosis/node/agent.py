@@ -157,7 +157,7 @@ class Agent:
 
 
 def run_agent(directory: Path, address: tuple[str, int], key: bytes, *, node: str, log: Callable[[str], None]) -> None:
-    """Report on the ranks whose frames are in `directory` until the process ends.
+    """Report on the ranks whose pages are in `directory` until the process ends.
 
     Args:
         node: name of this node; the analyzer takes no second agent of one name.

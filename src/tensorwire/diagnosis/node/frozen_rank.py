@@ -1,6 +1,6 @@
 """What a rank does whose probe stands still: its Flight Recorder answers also while a thread keeps the GIL.
 
-The frame of such a rank is as old as its last tick. What the rank has entered since, from C++, only the recorder knows.
+The page of such a rank is as old as its last tick. What the rank has entered since, from C++, only the recorder knows.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Standstill:
         self._asked = float("-inf")
         self._known: dict[Path, tuple[float, dict[str, _Counts]]] = {}  # when, and by name of the group
 
-    def complete(self, frame: Path, rank: Rank, now: float) -> None:
+    def complete(self, page: Path, rank: Rank, now: float) -> None:
         """Put into `rank` what it has entered since its last tick. Takes up to half a second, now and then."""
         if rank.tick_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.armed:
-            self._known.pop(frame, None)
+            self._known.pop(page, None)
             return
-        asked, counts = self._known.get(frame, (float("-inf"), {}))
+        asked, counts = self._known.get(page, (float("-inf"), {}))
         if now - asked >= _ASK_AGAIN_SECONDS and now > self._asked:  # one rank a look, lest many hold up all
             self._asked = now
-            counts = _ask(frame) or counts
-            self._known[frame] = now, counts
+            counts = _ask(page) or counts
+            self._known[page] = now, counts
         names = [group.name for group in rank.communicators]
         for index, group in enumerate(rank.communicators):
             known = counts.get(group.name)
@@ -74,10 +74,10 @@ def _completed(group: Communicator, known: _Counts, tick_seconds: float, now: fl
     )
 
 
-def _ask(frame: Path) -> dict[str, _Counts]:
+def _ask(page: Path) -> dict[str, _Counts]:
     """Empty where nobody answers, or not as torch does."""
     try:
-        entries = json.loads(worker_server.flight_recorder(frame, timeout=_ANSWER_SECONDS))["entries"]
+        entries = json.loads(worker_server.flight_recorder(page, timeout=_ANSWER_SECONDS))["entries"]
         groups: dict[str, list[dict[str, Any]]] = {}
         for entry in entries:
             if not entry["is_p2p"]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LocalNode:
-    """The ranks of this node, as far as their frames are in one directory. For one thread.
+    """The ranks of this node, as far as their pages are in one directory. For one thread.
 
     Args:
         directory: where the probes of a job write.

@@ -1,4 +1,4 @@
-"""One node at one time: the frames of its ranks, what the kernel says of their processes, and their connections."""
+"""One node at one time: the pages of its ranks, what the kernel says of their processes, and their connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..model import MAX_RANKS, Communicator, Observation, Operation, Process, Rank, Timing
 from ..page import process
-from ..page.page import Frame, Slot, read_frame
+from ..page.rank_page import Page, Slot, read_page
 from . import tcp
 from .frozen_rank import Standstill
 from .stacks import Target
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from ..model import Edge
 
 _ALIVE_SECONDS: Final = 1.0  # who ticked since is alive, also where the process cannot be seen (in another container)
-_MAX_FRAMES = 8192
+_MAX_PAGES = 8192
 _MAX_COUNT = 1 << 62  # what counts further is damaged
 
 
 class Observer:
-    """Looks at the ranks whose frames are in one directory. For one thread.
+    """Looks at the ranks whose pages are in one directory. For one thread.
 
-    Of each rank the newest generation counts, and of several runs the one that ticked last. Frames of another boot are
-    left out. A rank whose frame is damaged stays as it was seen before, if it was; see `damaged`.
+    Of each rank the newest generation counts, and of several runs the one that ticked last. Pages of another boot are
+    left out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
         self._directory = directory
         self._node = node
         self._tcp = tcp.TcpReader()
-        self._frames: dict[Path, Frame] = {}  # of the newest generation, as they were read last
+        self._pages: dict[Path, Page] = {}  # of the newest generation, as they were read last
         self._clocks: dict[Path, process.WaitClock] = {}
         self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
         self._standstill = Standstill()
         self._owners: dict[str, int] = {}  # rank by its end of a connection
-        self.damaged: list[Path] = []  # frames that could not be read this time
+        self.damaged: list[Path] = []  # pages that could not be read this time
 
     def close(self) -> None:
         self._tcp.close()
@@ -48,64 +48,62 @@ class Observer:
         """The node now, on the monotonic clock. Files and processes that come and go are no error."""
         self._read()
         now = time.monotonic()
-        ranks = {frame.rank: self._rank(path, frame, now) for path, frame in self._frames.items()}
-        for path, frame in self._frames.items():
-            if frame.has_socket:
-                self._standstill.complete(path, ranks[frame.rank], now)
-        run_id = next((f"{frame.run:016x}" for frame in self._frames.values()), "")
+        ranks = {page.rank: self._rank(path, page, now) for path, page in self._pages.items()}
+        for path, page in self._pages.items():
+            if page.has_socket:
+                self._standstill.complete(path, ranks[page.rank], now)
+        run_id = next((f"{page.run:016x}" for page in self._pages.values()), "")
         world_size = max((rank.world_size for rank in ranks.values()), default=0)
         return Observation(now, run_id, world_size, ranks, self._edges(ranks))
 
     def target(self, rank: int) -> Target | None:
         """Whom to ask for the stack of a rank; None if it is not among those seen last."""
-        for path, frame in self._frames.items():
-            if frame.rank == rank:
-                return Target(frame.pid, frame.start_time, path, _doing(frame))
+        for path, page in self._pages.items():
+            if page.rank == rank:
+                return Target(page.pid, page.start_time, path, _doing(page))
         return None
 
     def _read(self) -> None:
-        known, frames = self._frames, []
+        known, pages = self._pages, []
         self.damaged = []
-        for path in sorted(self._directory.glob("rank-*-*.frame"))[:_MAX_FRAMES]:
-            frame = read_frame(path)
-            if (frame is None and path.exists()) or (frame is not None and not _is_credible(path, frame)):
+        for path in sorted(self._directory.glob("rank-*-*.page"))[:_MAX_PAGES]:
+            page = read_page(path)
+            if (page is None and path.exists()) or (page is not None and not _is_credible(path, page)):
                 self.damaged.append(path)
-                frame = known.get(path)
-            if frame is not None and frame.boot_id == process.boot_id():
-                frames.append((path, frame))
-        run = max(frames, key=lambda found: found[1].tick_ns)[1].run if frames else 0
-        newest: dict[int, tuple[Path, Frame]] = {}
-        for path, frame in frames:
-            if frame.run == run and (
-                frame.rank not in newest or frame.restart_count > newest[frame.rank][1].restart_count
-            ):
-                newest[frame.rank] = path, frame
-        plugins = {_process_of(frame): frame for path, frame in frames if path.name.endswith(".nccl.frame")}
-        self._frames = {path: _joined(frame, plugins.get(_process_of(frame))) for path, frame in newest.values()}
-        self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._frames}
-        self._alive = {path: seen for path, seen in self._alive.items() if path in self._frames}
+                page = known.get(path)
+            if page is not None and page.boot_id == process.boot_id():
+                pages.append((path, page))
+        run = max(pages, key=lambda found: found[1].tick_ns)[1].run if pages else 0
+        newest: dict[int, tuple[Path, Page]] = {}
+        for path, page in pages:
+            if page.run == run and (page.rank not in newest or page.restart_count > newest[page.rank][1].restart_count):
+                newest[page.rank] = path, page
+        plugins = {_process_of(page): page for path, page in pages if path.name.endswith(".nccl.page")}
+        self._pages = {path: _joined(page, plugins.get(_process_of(page))) for path, page in newest.values()}
+        self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._pages}
+        self._alive = {path: seen for path, seen in self._alive.items() if path in self._pages}
 
-    def _rank(self, path: Path, frame: Frame, now: float) -> Rank:
-        tick_age = max(0.0, now - frame.tick_ns / 1e9)
+    def _rank(self, path: Path, page: Page, now: float) -> Rank:
+        tick_age = max(0.0, now - page.tick_ns / 1e9)
         return Rank(
-            rank=frame.rank,
-            world_size=frame.world_size,
+            rank=page.rank,
+            world_size=page.world_size,
             node=self._node,
-            pid=frame.pid,
-            generation=frame.restart_count,
-            process=self._process(path, frame, now, tick_age),
-            communicators=[_communicator(slot, frame, now) for slot in frame.slots if _is_sound(slot)],
+            pid=page.pid,
+            generation=page.restart_count,
+            process=self._process(path, page, now, tick_age),
+            communicators=[_communicator(slot, page, now) for slot in page.slots if _is_sound(slot)],
             tick_seconds=tick_age,
-            armed=frame.armed,
-            phase=frame.phase,
-            overflow=frame.overflow,
+            armed=page.armed,
+            phase=page.phase,
+            overflow=page.overflow,
         )
 
-    def _process(self, path: Path, frame: Frame, now: float, tick_age: float) -> Process:
-        stat = process.read_stat(frame.pid)
-        if stat is not None and stat.start_ticks == frame.start_time and stat.is_alive:
-            throttling = process.throttling(frame.pid)
-            clock = self._clocks.setdefault(path, process.WaitClock(frame.pid))
+    def _process(self, path: Path, page: Page, now: float, tick_age: float) -> Process:
+        stat = process.read_stat(page.pid)
+        if stat is not None and stat.start_ticks == page.start_time and stat.is_alive:
+            throttling = process.throttling(page.pid)
+            clock = self._clocks.setdefault(path, process.WaitClock(page.pid))
             seen = Process(
                 life="stopped" if stat.is_stopped else "running",
                 state=stat.state,
@@ -113,16 +111,16 @@ class Observer:
                 wait_seconds=clock.read(),
                 num_throttled=throttling.num_throttled,
                 throttled_seconds=throttling.seconds,
-                farewell=frame.farewell,
+                farewell=page.farewell,
             )
             self._alive[path] = now, seen
             return seen
         seen_at, last = self._alive.get(path, (0.0, Process("running")))
-        if not seen_at and not frame.farewell and tick_age < _ALIVE_SECONDS:
+        if not seen_at and not page.farewell and tick_age < _ALIVE_SECONDS:
             return Process("running")
-        if frame.farewell:
-            gone = tick_age if frame.farewell_ns is None else max(0.0, now - frame.farewell_ns / 1e9)
-            return replace(last, life="exited", state="?", farewell=frame.farewell, gone_seconds=gone)
+        if page.farewell:
+            gone = tick_age if page.farewell_ns is None else max(0.0, now - page.farewell_ns / 1e9)
+            return replace(last, life="exited", state="?", farewell=page.farewell, gone_seconds=gone)
         return replace(last, life="lost", state="?", gone_seconds=min(tick_age, now - seen_at))
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
@@ -137,27 +135,27 @@ class Observer:
         return edges
 
 
-def _is_credible(path: Path, frame: Frame) -> bool:
-    """Whether a frame is of the rank and generation that its name says, in a job that there can be."""
-    is_named = path.name.startswith(f"rank-{frame.rank}-{frame.restart_count}.")
-    return is_named and 0 <= frame.rank < frame.world_size <= MAX_RANKS
+def _is_credible(path: Path, page: Page) -> bool:
+    """Whether a page is of the rank and generation that its name says, in a job that there can be."""
+    is_named = path.name.startswith(f"rank-{page.rank}-{page.restart_count}.")
+    return is_named and 0 <= page.rank < page.world_size <= MAX_RANKS
 
 
-def _process_of(frame: Frame) -> tuple[int, int]:
-    return frame.pid, frame.start_time
+def _process_of(page: Page) -> tuple[int, int]:
+    return page.pid, page.start_time
 
 
-def _joined(frame: Frame, plugin: Frame | None) -> Frame:
+def _joined(page: Page, plugin: Page | None) -> Page:
     """With the communicators that NCCL's plugin sees in the same process."""
-    if plugin is None or plugin is frame:
-        return frame
-    slots = {slot.id: slot for slot in frame.slots + plugin.slots}  # a damaged frame was joined when it was last read
-    return replace(frame, slots=tuple(slots.values()), overflow=frame.overflow or plugin.overflow)
+    if plugin is None or plugin is page:
+        return page
+    slots = {slot.id: slot for slot in page.slots + plugin.slots}  # a damaged page was joined when it was last read
+    return replace(page, slots=tuple(slots.values()), overflow=page.overflow or plugin.overflow)
 
 
-def _communicator(slot: Slot, frame: Frame, now: float) -> Communicator:
+def _communicator(slot: Slot, page: Page, now: float) -> Communicator:
     # A rank that has begun to time shows signatures of the other kind where it has not entered anything since.
-    signature = slot.signature if slot.active or not frame.armed else 0
+    signature = slot.signature if slot.active or not page.armed else 0
     return Communicator(
         id=f"{slot.id:016x}",
         name=slot.name,
@@ -201,11 +199,11 @@ def _age(now: float, time_ns: int | None) -> float | None:
     return None if time_ns is None else max(0.0, now - time_ns / 1e9)
 
 
-def _doing(frame: Frame) -> str:
+def _doing(page: Page) -> str:
     """What a rank was last known to do, for a reader."""
-    if not frame.slots:
+    if not page.slots:
         return "no operation yet"
-    slot = max(frame.slots, key=lambda slot: (slot.is_open, slot.enter_ns or slot.completed_ns or 0))
+    slot = max(page.slots, key=lambda slot: (slot.is_open, slot.enter_ns or slot.completed_ns or 0))
     group = slot.name or f"{slot.id:016x}"
     state = "in" if slot.is_open else "last seen after"
     return f"{state} operation {slot.sequence} of {group}{f' ({slot.operation})' if slot.operation else ''}"

@@ -35,7 +35,7 @@ class Target:
 
     pid: int
     start_ticks: int  # with the pid it names the process
-    frame: Path  # the stack file and the worker server's socket have its name
+    page: Path  # the stack file and the worker server's socket have its name
     doing: str  # its last operation, for want of better
 
 
@@ -74,7 +74,7 @@ def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> st
 
 def _worker_server(target: Target) -> str:
     try:
-        return worker_server.dump_traceback(target.frame, timeout=_ANSWER_SECONDS)
+        return worker_server.dump_traceback(target.page, timeout=_ANSWER_SECONDS)
     except FileNotFoundError:
         raise _UnavailableError("it has no worker server") from None
     except (OSError, ValueError) as error:
@@ -97,7 +97,7 @@ def _signal(target: Target) -> str:
             raise _UnavailableError("it does not listen to a signal")
         # One file from here on, and no link to another: it is emptied.
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(stack_path(target.frame), flags), "r+b", buffering=0) as file:
+        with os.fdopen(os.open(stack_path(target.page), flags), "r+b", buffering=0) as file:
             if os.fstat(file.fileno()).st_uid != _owner(target.pid):
                 raise _UnavailableError("it does not listen to a signal")
             file.truncate(0)

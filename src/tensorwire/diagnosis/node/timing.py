@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..page.native import NUM_CONTROL_ENTRIES
-from ..page.page import write_control
+from ..page.rank_page import write_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
     """Time every operation from now on, in windows of rounds that follow one another.
 
     Args:
-        directory: of the frames.
+        directory: of the pages.
         first: the sequence numbers that windows begin at, by communicator id: the same on all nodes, and beyond what
             any rank has entered. A rank that is past it already joins with a later window. Those of this node come
             first: of more than 253 the rest is left out, and windows of it begin wherever each rank is.

@@ -1,4 +1,4 @@
-"""ctypes binding of core/probe/frame.h, which documents the layout and the calls, and nothing else.
+"""ctypes binding of core/probe/page.h, which documents the layout and the calls, and nothing else.
 
 The writing calls take a few hundred nanoseconds and keep the GIL: giving it away would cost more than they do.
 """
@@ -92,7 +92,7 @@ class Header(ctypes.Structure):
     ]
 
 
-class Frame(ctypes.Structure):
+class Page(ctypes.Structure):
     _fields_ = [("header", Header), ("slots", Slot * NUM_SLOTS)]
 
 
@@ -152,7 +152,7 @@ _handle, _text, _int = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 _info = ctypes.POINTER(OperationInfo)
 
 _create = _function("tw_probe_create", _int, _text, ctypes.POINTER(Identity), ctypes.POINTER(_handle), library=_library)
-_read_frame = _function("tw_probe_read_frame", _int, _text, ctypes.POINTER(Frame), library=_library)
+_read_page = _function("tw_probe_read_page", _int, _text, ctypes.POINTER(Page), library=_library)
 _read_control = _function("tw_probe_read_control", _int, _text, ctypes.POINTER(Control), library=_library)
 _write_control = _function(
     "tw_probe_write_control", _int, _text, ctypes.POINTER(ControlEntry), _u32, _u32, _u32, ctypes.POINTER(_u32),
@@ -202,18 +202,18 @@ def _check(status: int, path: str) -> None:
 
 
 def create(path: str, run_id: str, rank: int, world_size: int, local_rank: int, restart_count: int) -> int:
-    """A new frame; returns the handle that the writing calls take. Raises OSError."""
+    """A new page; returns the handle that the writing calls take. Raises OSError."""
     identity = Identity(run_id.encode(), rank, world_size, local_rank, restart_count)
     handle = _handle()
     _check(_create(os.fsencode(path), identity, handle), path)
     return handle.value or 0
 
 
-def read_frame(path: str) -> Frame:
+def read_page(path: str) -> Page:
     """A copy. Raises OSError."""
-    frame = Frame()
-    _check(_read_frame(os.fsencode(path), frame), path)
-    return frame
+    page = Page()
+    _check(_read_page(os.fsencode(path), page), path)
+    return page
 
 
 def read_control(path: str) -> Control:

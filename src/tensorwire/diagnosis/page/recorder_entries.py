@@ -6,7 +6,7 @@ from typing import Any
 
 from . import native
 
-_MAX_NAME = 32  # characters; a frame has room for 64 bytes of names in all
+_MAX_NAME = 32  # characters; a page has room for 64 bytes of names in all
 # c10::ScalarType's names of what torch calls otherwise.
 _DTYPES = {
     "Bool": "bool", "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
@@ -31,12 +31,12 @@ def signature(operation: int, dtype: int, numel: int) -> int:
 
 
 def shown_name(torch_name: str, description: str) -> str:
-    """What frames call a group."""
+    """What pages call a group."""
     return (description if description not in ("", "undefined") else torch_name)[:_MAX_NAME]
 
 
 def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationInfo:
-    """What an entry of the ring describes, in the words of a frame. It lacks the root.
+    """What an entry of the ring describes, in the words of a page. It lacks the root.
 
     An entry that no recorder writes raises ValueError, KeyError or whatever comes of a wrong type.
     """

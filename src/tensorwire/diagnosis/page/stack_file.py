@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 SIGNAL: Final = signal.SIGRTMIN + 5
 
 
-def stack_path(frame: Path) -> Path:
-    """Where the rank of a frame writes its stack."""
-    return frame.with_suffix(".stack")
+def stack_path(page: Path) -> Path:
+    """Where the rank of a page writes its stack."""
+    return page.with_suffix(".stack")
 
 
-def listen(frame: Path) -> None:
+def listen(page: Path) -> None:
     """In a rank: write the stacks of all threads to `stack_path` whenever the agent asks for it.
 
     Raises:
@@ -26,5 +26,5 @@ def listen(frame: Path) -> None:
         RuntimeError: it is not possible in this process.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(stack_path(frame), flags, 0o600)  # stays open as long as the process lives
+    descriptor = os.open(stack_path(page), flags, 0o600)  # stays open as long as the process lives
     faulthandler.register(SIGNAL, descriptor, all_threads=True, chain=False)

@@ -1,4 +1,4 @@
-"""torch's worker server: a thread without the GIL in every rank, which answers over a unix socket beside the frame.
+"""torch's worker server: a thread without the GIL in every rank, which answers over a unix socket beside the page.
 
 Paths of sockets are limited to 107 bytes, so they are named through /proc/self/fd and the directory's descriptor.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_ANSWER = 64 << 20
 
 
-def start(frame: Path) -> None:
+def start(page: Path) -> None:
     """Let this process answer. It does until it ends: stopping the server can block, and only prints.
 
     Raises:
@@ -28,32 +28,32 @@ def start(frame: Path) -> None:
     """
     from torch._C._distributed_c10d import _WorkerServer
 
-    directory = os.open(frame.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(page.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        server = _WorkerServer(f"/proc/self/fd/{directory}/{socket_path(frame).name}")
+        server = _WorkerServer(f"/proc/self/fd/{directory}/{socket_path(page).name}")
     finally:
         os.close(directory)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
-def socket_path(frame: Path) -> Path:
-    """Where the rank of a frame listens."""
-    return frame.with_suffix(".sock")
+def socket_path(page: Path) -> Path:
+    """Where the rank of a page listens."""
+    return page.with_suffix(".sock")
 
 
-def flight_recorder(frame: Path, *, timeout: float = 5.0) -> bytes:
+def flight_recorder(page: Path, *, timeout: float = 5.0) -> bytes:
     """The Flight Recorder of the rank as JSON, also while Python holds the GIL there.
 
     Raises:
         OSError: nobody answers in `timeout` seconds.
         ValueError: the answer is none.
     """
-    return _post(frame, "fr_trace_json", timeout)
+    return _post(page, "fr_trace_json", timeout)
 
 
-def dump_traceback(frame: Path, *, timeout: float = 5.0) -> str:
+def dump_traceback(page: Path, *, timeout: float = 5.0) -> str:
     """The stacks of all Python threads of the rank; raises as :func:`flight_recorder`."""
-    return _post(frame, "dump_traceback", timeout).decode("utf-8", "replace")
+    return _post(page, "dump_traceback", timeout).decode("utf-8", "replace")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -73,14 +73,14 @@ class _Connection(http.client.HTTPConnection):
             os.close(directory)
 
 
-def _post(frame: Path, handler: str, timeout: float) -> bytes:
-    connection = _Connection(socket_path(frame), timeout)
+def _post(page: Path, handler: str, timeout: float) -> bytes:
+    connection = _Connection(socket_path(page), timeout)
     try:
         connection.request("POST", f"/handler/{handler}")
         answer = connection.getresponse()
         body = answer.read(_MAX_ANSWER)
     except http.client.HTTPException as error:
-        raise ValueError(f"expected an answer of HTTP from {socket_path(frame)}, got {error!r}") from None
+        raise ValueError(f"expected an answer of HTTP from {socket_path(page)}, got {error!r}") from None
     finally:
         connection.close()
     if answer.status != 200:

@@ -62,7 +62,7 @@ class FlightRecorder:
     """Reads one recorder. For one thread.
 
     Args:
-        handle: of the frame.
+        handle: of the page.
         groups: of this rank.
         dump: gives JSON, with the ring's entries or without.
     """
@@ -78,7 +78,7 @@ class FlightRecorder:
         self._ring_from = 0.0
 
     def look(self) -> None:
-        """Bring the frame's counts up to date."""
+        """Bring the page's counts up to date."""
         now = time.monotonic()
         self._read_status()
         if self._status.keys() - self._standings.keys() and now >= self._ring_from:

@@ -40,7 +40,7 @@ class _Wait(NamedTuple):
 
 
 class Messages:
-    """Writes to the frame what the main thread waits for. For one thread."""
+    """Writes to the page what the main thread waits for. For one thread."""
 
     def __init__(self, handle: int, groups: Groups) -> None:
         self._handle = handle

@@ -1,4 +1,4 @@
-"""The probe of a rank: a frame in shared memory, and a thread that keeps it up to date.
+"""The probe of a rank: a page in shared memory, and a thread that keeps it up to date.
 
 Nothing of it is on the path of an operation, until the agent asks for timing (operation_timing.py). Whatever
 fails in it costs the job a line on stderr and the probe, never the job.
@@ -7,7 +7,7 @@ Environment:
     RANK, WORLD_SIZE, LOCAL_RANK: as torchrun sets them; without RANK the probe waits for init_process_group.
     TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT: identity of the job and the generation of its ranks.
     MASTER_ADDR, MASTER_PORT: identity of a job on several nodes (WORLD_SIZE above LOCAL_WORLD_SIZE) that has no run id.
-    TENSORWIRE_PROBE_DIR: the directory of the frames, instead of /dev/shm/tensorwire-<uid>/<run id>.
+    TENSORWIRE_PROBE_DIR: the directory of the pages, instead of /dev/shm/tensorwire-<uid>/<run id>.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def phase(name: str) -> Iterator[None]:
 
 
 def say_farewell(text: str) -> None:
-    """Why this process ends, for the frame. The first reason given stays."""
+    """Why this process ends, for the page. The first reason given stays."""
     if _probe is not None:
         _probe.say_farewell(text)
 
@@ -125,17 +125,17 @@ class _Probe:
             self.say_farewell("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
 
     def _create(self, rank: int, world_size: int) -> None:
-        from ..page import page, stack_file
+        from ..page import rank_page, stack_file
 
         run_id = _run_id()
-        directory = page.job_directory(run_id)
-        page.make_directory(directory)
-        page.sweep(directory, before_ns=_start_ns(os.getppid()))
+        directory = rank_page.job_directory(run_id)
+        rank_page.make_directory(directory)
+        rank_page.sweep(directory, before_ns=_start_ns(os.getppid()))
         restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        path = page.frame_path(directory, rank, restart_count)
-        known = page.read_frame(path)
+        path = rank_page.page_path(directory, rank, restart_count)
+        known = rank_page.read_page(path)
         if known is None or not known.is_alive:  # what cannot be read is damaged
-            page.remove_frame(path)
+            rank_page.remove_page(path)
         local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
         handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
         self._handle, self._path = handle, path
@@ -197,7 +197,7 @@ class _Looks:
             _native().set_flag(handle, _native().SOCKET, True)
 
     def look(self) -> None:
-        from ..page.page import read_control
+        from ..page.rank_page import read_control
 
         with self._lock:
             for recorder in self._recorders:

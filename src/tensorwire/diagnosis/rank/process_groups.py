@@ -1,4 +1,4 @@
-"""The process groups of this rank, and their slots in its frame."""
+"""The process groups of this rank, and their slots in its page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Group:
     """A process group on one backend."""
 
     id: int
-    slot: int  # -1: the frame has no room for it
+    slot: int  # -1: the page has no room for it
     name: str
     ranks: Sequence[int]  # global ones, by their rank in the group; empty if torch does not tell
     torch_name: str
@@ -27,8 +27,8 @@ class Group:
 class Pair:
     """The messages that go the same way between the same two ranks."""
 
-    slot: int  # -1: the frame has no room for it
-    completed: int = 0  # the highest number of one, see tensorwire.diagnosis.page.page.Slot
+    slot: int  # -1: the page has no room for it
+    completed: int = 0  # the highest number of one, see tensorwire.diagnosis.page.rank_page.Slot
 
 
 class Groups:

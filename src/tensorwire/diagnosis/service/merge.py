@@ -117,7 +117,7 @@ class Nodes:
 
 
 def _supersedes(rank: Rank, known: Rank) -> bool:
-    """A rank that was restarted on another node leaves a frame on the first."""
+    """A rank that was restarted on another node leaves a page on the first."""
     return (rank.generation, rank.process.gone_seconds is None) > (known.generation, known.process.gone_seconds is None)
 
 

@@ -1,6 +1,6 @@
-// The frame of a rank: one page of shared memory that says what the rank is doing and outlives it.
+// The rank page: 4,096 bytes of shared memory that say what a rank is doing and outlive it.
 //
-// A frame has one writing process, named in its header, and any number of readers. Inside that process any thread may
+// A page has one writing process, named in its header, and any number of readers. Inside that process any thread may
 // write: the functions below keep what they write in private memory under a mutex and publish it under the sequence
 // lock of a slot. A forked child holds the same Probe, and every function does nothing there. Numbers are those of the
 // machine; no reader is on another one. Times are nanoseconds of CLOCK_MONOTONIC.
@@ -10,7 +10,7 @@
 
 namespace tw::probe {
 
-constexpr uint64_t kFrameMagic = 0x31454d4152465754;    // "TWFRAME1"
+constexpr uint64_t kPageMagic = 0x315f454741505754;     // "TWPAGE_1"
 constexpr uint64_t kControlMagic = 0x314c544e43505754;  // "TWPCNTL1"
 constexpr uint32_t kLayout = 1;
 constexpr size_t kPageNbytes = 4096;
@@ -18,11 +18,11 @@ constexpr size_t kNumSlots = 32;
 constexpr uint8_t kNoName = 255;
 constexpr uint16_t kNoRoot = 65535;
 
-// Frame flags.
+// Page flags.
 constexpr uint32_t kArmed = 1;     // operations are timed
 constexpr uint32_t kOverflow = 2;  // more communicators than slots
 constexpr uint32_t kExiting = 4;   // the farewell is written
-constexpr uint32_t kSocket = 8;    // a worker server listens on the frame's name with .sock for .frame
+constexpr uint32_t kSocket = 8;    // a worker server listens on the page's name with .sock for .page
 
 // Slot flags.
 constexpr uint8_t kOpen = 1;    // the operation described has not completed
@@ -113,13 +113,13 @@ struct Header {
 };
 static_assert(sizeof(Header) == 256);
 
-struct Frame {
+struct Page {
   Header header;
   Slot slots[kNumSlots];
 };
-static_assert(sizeof(Frame) == kPageNbytes);
+static_assert(sizeof(Page) == kPageNbytes);
 
-// The control page: the file `control` beside the frames, written by the node's agent, read by every probe. An agent
+// The control page: the file `control` beside the pages, written by the node's agent, read by every probe. An agent
 // asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
 // communicator, a number that no rank has reached yet, so that all ranks time the same rounds. A group without an entry
 // is timed only where windows go on for ever; they begin at 1. So do those of pairs.
@@ -171,7 +171,7 @@ struct Probe;
 
 // Functions that return int give 0 or an errno. `probe` may be null everywhere: nothing happens.
 
-// Creates the frame, which must not exist. It stays when the process ends; close only unmaps it.
+// Creates the page, which must not exist. It stays when the process ends; close only unmaps it.
 TW_PROBE_API int tw_probe_create(const char* path, const tw::probe::Identity* identity, tw::probe::Probe** probe);
 TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
 
@@ -207,7 +207,7 @@ TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t fi
 TW_PROBE_API void tw_probe_armed(tw::probe::Probe* probe, int on, uint32_t control);
 
 // Readers. A slot or header that was being written all the time keeps an odd lock in the copy; do not believe it.
-TW_PROBE_API int tw_probe_read_frame(const char* path, tw::probe::Frame* frame);
+TW_PROBE_API int tw_probe_read_page(const char* path, tw::probe::Page* page);
 TW_PROBE_API int tw_probe_read_control(const char* path, tw::probe::Control* control);
 // Writes a request with the next number, creating the page if need be; returns the number in `number`.
 TW_PROBE_API int tw_probe_write_control(const char* path, const tw::probe::ControlEntry* entries, uint32_t num_entries,

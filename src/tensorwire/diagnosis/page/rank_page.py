@@ -1,12 +1,12 @@
-"""Frames as their readers see them, the directory they lie in, and the control page.
+"""Pages as their readers see them, the directory they lie in, and the control page.
 
-core/probe/frame.h is the layout. A directory belongs to one job on one node. It holds a frame for each generation of a
-rank, `rank-<rank>-<restart count>.frame`, beside it `.sock` (the worker server of that rank), `.stack` (its stacks,
-once asked for) and `.nccl.frame` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks
+core/probe/page.h is the layout. A directory belongs to one job on one node. It holds a page for each generation of a
+rank, `rank-<rank>-<restart count>.page`, beside it `.sock` (the worker server of that rank), `.stack` (its stacks,
+once asked for) and `.nccl.page` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks
 all its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each
 communicator that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window
 is whole the slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
-:attr:`Frame.control`; when all windows asked for are over it stops timing by itself.
+:attr:`Page.control`; when all windows asked for are over it stops timing by itself.
 
 Any process may read, from any thread. For `control` there is one writer, the agent (a lock keeps two apart).
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_AGE_SECONDS = 24 * 3600.0
 _CONTROL_NAME = "control"
-_FRAME_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.frame")
+_PAGE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Page:
     """What a rank is doing, or did when it died. Slots that were being written all the time are left out."""
 
     boot_id: bytes
@@ -111,18 +111,18 @@ class Control:
     forever: bool
 
 
-def read_frame(path: Path) -> Frame | None:
-    """None where there is no frame, or none that can be believed."""
+def read_page(path: Path) -> Page | None:
+    """None where there is no page, or none that can be believed."""
     try:
-        frame = native.read_frame(str(path))
+        page = native.read_page(str(path))
     except OSError:
         return None
-    header = frame.header
+    header = page.header
     if header.lock & 1:  # a process that died while it wrote a text
         header.phase = header.farewell = b""
     names = bytes(header)[native.Header.names.offset :]
     flags = header.flags
-    return Frame(
+    return Page(
         boot_id=bytes(header.boot_id),
         run=header.run,
         pid=header.pid,
@@ -141,7 +141,7 @@ def read_frame(path: Path) -> Frame | None:
         phase=_text(header.phase),
         farewell=_text(header.farewell),
         farewell_ns=header.farewell_ns or None,
-        slots=tuple(_slot(slot, names) for slot in frame.slots if slot.id and not slot.lock & 1),
+        slots=tuple(_slot(slot, names) for slot in page.slots if slot.id and not slot.lock & 1),
     )
 
 
@@ -204,14 +204,14 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *,
     """Ask all ranks of this node to time their operations, or (`num_rounds` 0) to stop.
 
     Args:
-        directory: of the frames.
+        directory: of the pages.
         first: where windows begin, by communicator: at most 253. A group without an entry is timed only where windows
             go on for ever, from 1 on.
         num_rounds: of a window, at most 65535.
         forever: let window follow window; otherwise each group has one.
 
     Returns:
-        The request's number, which the frames show as `control` once their ranks have acted on it.
+        The request's number, which the pages show as `control` once their ranks have acted on it.
 
     Raises:
         OSError: the page cannot be written.
@@ -222,7 +222,7 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *,
 
 
 def job_directory(run_id: str) -> Path:
-    """Where the frames of a job lie on this node: TENSORWIRE_PROBE_DIR, or a directory below /dev/shm for the run."""
+    """Where the pages of a job lie on this node: TENSORWIRE_PROBE_DIR, or a directory below /dev/shm for the run."""
     given = os.environ.get("TENSORWIRE_PROBE_DIR")
     return Path(given) if given else root_directory() / re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:100]
 
@@ -257,30 +257,30 @@ def is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 
 
-def frame_path(directory: Path, rank: int, restart_count: int) -> Path:
-    """Where the rank's frame of a generation is."""
-    return directory / f"rank-{rank}-{restart_count}.frame"
+def page_path(directory: Path, rank: int, restart_count: int) -> Path:
+    """Where the rank's page of a generation is."""
+    return directory / f"rank-{rank}-{restart_count}.page"
 
 
 def sweep(directory: Path, *, before_ns: int = 0) -> None:
-    """Remove what dead jobs left: frames in `directory` that last ticked before the time (CLOCK_MONOTONIC) and whose
+    """Remove what dead jobs left: pages in `directory` that last ticked before the time (CLOCK_MONOTONIC) and whose
     process is gone, and directories of this user's other jobs that ended more than a day ago."""
     for path in _listing(directory):
-        if _FRAME_NAME.fullmatch(path.name):
-            frame = read_frame(path)
-            if frame is None or frame.is_alive:
+        if _PAGE_NAME.fullmatch(path.name):
+            page = read_page(path)
+            if page is None or page.is_alive:
                 continue
-            if frame.boot_id != process.boot_id() or frame.tick_ns < before_ns:
-                remove_frame(path)
+            if page.boot_id != process.boot_id() or page.tick_ns < before_ns:
+                remove_page(path)
     root = root_directory()
     for folder in _listing(root) if is_ours(root) else ():  # else who knows whose folders these are
         if folder != directory and not folder.is_symlink() and folder.is_dir() and _is_old(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_frame(path: Path) -> None:
+def remove_page(path: Path) -> None:
     """With what stands beside it."""
-    for suffix in (".sock", ".stack", ".frame"):
+    for suffix in (".sock", ".stack", ".page"):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
 
@@ -300,11 +300,11 @@ def _is_old(folder: Path) -> bool:
         return False
     if time.time() - newest < MAX_AGE_SECONDS:
         return False
-    frames = (read_frame(path) for path in paths if path.suffix == ".frame")
-    return not any(frame is not None and (frame.is_alive or _has_ticked(frame)) for frame in frames)
+    pages = (read_page(path) for path in paths if path.suffix == ".page")
+    return not any(page is not None and (page.is_alive or _has_ticked(page)) for page in pages)
 
 
-def _has_ticked(frame: Frame) -> bool:
+def _has_ticked(page: Page) -> bool:
     """Of a rank in another container nothing else shows that it lives; no write to shared memory dates its file."""
-    age = time.monotonic() - frame.tick_ns / 1e9
-    return frame.boot_id == process.boot_id() and age < MAX_AGE_SECONDS
+    age = time.monotonic() - page.tick_ns / 1e9
+    return page.boot_id == process.boot_id() and age < MAX_AGE_SECONDS

@@ -1,4 +1,4 @@
-"""One of two ranks: trains without the probe, then with it, while the frames are removed; prints the losses as bits."""
+"""One of two ranks: trains without the probe, then with it, while the pages are removed; prints the losses as bits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.diagnosis import attach
-from tensorwire.diagnosis.page.page import frame_path, read_frame
+from tensorwire.diagnosis.page.rank_page import page_path, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS, REMOVED_BEFORE = 30, 5
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
-path = frame_path(directory, int(os.environ["RANK"]), 0)
+path = page_path(directory, int(os.environ["RANK"]), 0)
 
 
 def train(before: Callable[[int], None]) -> list[str]:
@@ -48,11 +48,11 @@ def remove(step: int) -> None:
 dist.init_process_group("gloo")
 without = train(lambda step: None)
 attach()
-while not (frame := read_frame(path)) or not frame.slots:
+while not (page := read_page(path)) or not page.slots:
     time.sleep(0.02)
-dist.barrier()  # both have their frame
-frameless = train(remove)
+dist.barrier()  # both have their page
+pageless = train(remove)
 assert not directory.exists()
-assert without == frameless, (without, frameless)
+assert without == pageless, (without, pageless)
 print(len(set(without)))
 dist.destroy_process_group()

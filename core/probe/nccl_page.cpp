@@ -1,4 +1,4 @@
-#include "probe/nccl_frame.h"
+#include "probe/nccl_page.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,7 +41,8 @@ int make_directory(char* path) {
   return is_ours ? 0 : EPERM;
 }
 
-// The name of a run's directory: as diagnosis/frame.py has it, up to 100 characters of its id, odd ones replaced.
+// The name of a run's directory: as diagnosis/page/rank_page.py has it, up to 100 characters of its id, odd ones
+// replaced.
 void append_name(char* directory, size_t room, const char* run) {
   size_t length = std::strlen(directory);
   directory[length++] = '/';
@@ -68,17 +69,17 @@ int find_directory(const char* run, char (&directory)[PATH_MAX]) {
   return make_directory(directory);
 }
 
-// Whether the process that wrote a frame has ended.
+// Whether the process that wrote a page has ended.
 bool is_left_behind(const char* path) {
-  probe::Frame frame;
+  probe::Page page;
   uint8_t boot_id[16];
-  if (tw_probe_read_frame(path, &frame) != 0 || !probe::read_boot_id(boot_id)) return false;
-  return std::memcmp(frame.header.boot_id, boot_id, sizeof(boot_id)) != 0 ||
-         probe::start_time(frame.header.pid) != frame.header.start_time;
+  if (tw_probe_read_page(path, &page) != 0 || !probe::read_boot_id(boot_id)) return false;
+  return std::memcmp(page.header.boot_id, boot_id, sizeof(boot_id)) != 0 ||
+         probe::start_time(page.header.pid) != page.header.start_time;
 }
 
-// The launcher's id of the run; where it has none, one that its ranks share, as diagnosis/probe.py has it: on several
-// nodes the address at which they meet, on one the launcher.
+// The launcher's id of the run; where it has none, one that its ranks share, as diagnosis/rank/probe.py has it: on
+// several nodes the address at which they meet, on one the launcher.
 const char* identify_run() {
   static char made[512];
   const char* given = text_of("TORCHELASTIC_RUN_ID", "none");
@@ -106,17 +107,17 @@ probe::Identity identify_process(int rank, int size) {
   return identity;
 }
 
-int create_frame(const probe::Identity& identity, FramePaths* paths, probe::Probe** probe) {
+int create_page(const probe::Identity& identity, PagePaths* paths, probe::Probe** probe) {
   char directory[PATH_MAX];
-  paths->frame[0] = '\0';
+  paths->page[0] = '\0';
   if (const int error = find_directory(identity.run_id, directory)) return error;
   std::snprintf(paths->control, sizeof(paths->control), "%s/control", directory);
-  std::snprintf(paths->frame, sizeof(paths->frame), "%s/rank-%d-%u.nccl.frame", directory, identity.rank,
+  std::snprintf(paths->page, sizeof(paths->page), "%s/rank-%d-%u.nccl.page", directory, identity.rank,
                 identity.restart_count);
-  const int error = tw_probe_create(paths->frame, &identity, probe);
-  if (error != EEXIST || !is_left_behind(paths->frame)) return error;
-  unlink(paths->frame);
-  return tw_probe_create(paths->frame, &identity, probe);
+  const int error = tw_probe_create(paths->page, &identity, probe);
+  if (error != EEXIST || !is_left_behind(paths->page)) return error;
+  unlink(paths->page);
+  return tw_probe_create(paths->page, &identity, probe);
 }
 
 }  // namespace tw::nccl
