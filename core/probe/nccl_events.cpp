@@ -163,7 +163,7 @@ void keep_house() {
   const uint64_t now = tw_probe_now();
   uint64_t last = housekeeping_ns.load(std::memory_order_relaxed);
   if (now - last < kHousekeepingNs || !housekeeping_ns.compare_exchange_strong(last, now)) return;
-  tw_probe_tick(the_probe);
+  tw_probe_heartbeat(the_probe);
   probe::Control control;
   if (tw_probe_read_control(control_path, &control) != 0) return;
   if (control_number.exchange(control.number) == control.number) return;

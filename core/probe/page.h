@@ -102,8 +102,8 @@ struct Header {
   int32_t local_rank;
   uint32_t restart_count;
   uint32_t flags;
-  uint64_t tick_ns;  // when the probe's thread last looked
-  uint64_t ticks;
+  uint64_t heartbeat_ns;  // when the probe's thread last looked
+  uint64_t heartbeats;
   uint64_t farewell_ns;
   uint32_t control;  // number of the last request of the control page that was acted on
   uint32_t reserved;
@@ -176,7 +176,7 @@ TW_PROBE_API int tw_probe_create(const char* path, const tw::probe::Identity* id
 TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
 
 TW_PROBE_API uint64_t tw_probe_now(void);
-TW_PROBE_API void tw_probe_tick(tw::probe::Probe* probe);
+TW_PROBE_API void tw_probe_heartbeat(tw::probe::Probe* probe);
 TW_PROBE_API void tw_probe_set_flag(tw::probe::Probe* probe, uint32_t flag, int on);
 TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
 // The first farewell stays.

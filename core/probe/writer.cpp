@@ -144,7 +144,7 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   header.world_size = identity->world_size;
   header.local_rank = identity->local_rank;
   header.restart_count = identity->restart_count;
-  header.tick_ns = tw_probe_now();
+  header.heartbeat_ns = tw_probe_now();
   if (header.start_time == 0 || !read_boot_id(header.boot_id)) return ENOSYS;
 
   Probe* made = new (std::nothrow) Probe;
@@ -172,11 +172,11 @@ void tw_probe_close(Probe* probe) {
   delete probe;
 }
 
-void tw_probe_tick(Probe* probe) {
+void tw_probe_heartbeat(Probe* probe) {
   if (!writes(probe)) return;
   Header& header = probe->page->header;
-  __atomic_store_n(&header.tick_ns, tw_probe_now(), __ATOMIC_RELAXED);
-  __atomic_fetch_add(&header.ticks, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&header.heartbeat_ns, tw_probe_now(), __ATOMIC_RELAXED);
+  __atomic_fetch_add(&header.heartbeats, 1, __ATOMIC_RELEASE);
 }
 
 void tw_probe_set_flag(Probe* probe, uint32_t flag, int on) {

@@ -357,9 +357,9 @@ def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture
     opened.append(FakeJob(*HUNG))
     code, out, err = run(capsys, "watch", "--json", "--interval", "0.1", "--for", "0.25")
     assert (code, err) == (3, "")
-    ticks = [json.loads(line) for line in out.splitlines()]
-    assert [len(tick["findings"]) for tick in ticks] == [0, 1, 1]
-    assert [tick["time"] for tick in ticks] == [1024.0, 1025.0, 1026.0]
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [len(line["findings"]) for line in lines] == [0, 1, 1]
+    assert [line["time"] for line in lines] == [1024.0, 1025.0, 1026.0]
 
 
 def test_interrupting_watch_is_no_error(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,7 +40,7 @@ def pages(tmp_path: Path) -> Iterator[Path]:
         if rank != 1:
             info = native.OperationInfo(8, 0, 1 << 20, 1 << 22, native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
             native.describe(handles[-1], slot, info, native.now() - 60 * 10**9)
-        native.tick(handles[-1])
+        native.heartbeat(handles[-1])
     yield directory
     for handle in handles:
         native.close(handle)

@@ -52,7 +52,7 @@ void test_identity(const Folder& folder) {
   Probe* second = nullptr;
   CHECK(tw_probe_create(path.c_str(), &kIdentity, &second) == EEXIST && second == nullptr);
 
-  tw_probe_tick(probe);
+  tw_probe_heartbeat(probe);
   tw_probe_phase(probe, "a phase with a name that is far too long");
   tw_probe_farewell(probe, "exit 3");
   tw_probe_farewell(probe, "exit 4");
@@ -62,7 +62,7 @@ void test_identity(const Folder& folder) {
   CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.start_time != 0);
   CHECK(page.header.rank == 3 && page.header.world_size == 8 && page.header.local_rank == 1);
   CHECK(page.header.restart_count == 2 && page.header.run == tw_probe_hash("a run", 5));
-  CHECK(page.header.ticks == 1 && page.header.flags == kExiting && page.header.farewell_ns != 0);
+  CHECK(page.header.heartbeats == 1 && page.header.flags == kExiting && page.header.farewell_ns != 0);
   CHECK(std::string(page.header.farewell) == "exit 3");
   CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
@@ -206,7 +206,7 @@ void test_forked_child_writes_nothing(const Folder& folder) {
   const pid_t child = fork();
   if (child == 0) {
     const OperationInfo info = operation(1);
-    tw_probe_tick(probe);
+    tw_probe_heartbeat(probe);
     tw_probe_phase(probe, "child");
     tw_probe_farewell(probe, "child");
     tw_probe_set_flag(probe, kOverflow, 1);

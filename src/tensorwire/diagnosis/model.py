@@ -96,7 +96,7 @@ class Rank:
     generation: int  # restart count of the elastic launcher
     process: Process
     communicators: list[Communicator]
-    tick_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
+    heartbeat_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
     armed: bool = False  # every operation is timed
     phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
     overflow: bool = False  # more communicators than the page has room for

@@ -45,7 +45,7 @@ def not_entering(culprit: int) -> Any:
 @every_rank
 @pytest.mark.parametrize("state", ["S", "R", "T"], ids=["sleep", "busy", "stopped"])
 def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
-    finding = only(last(hung(not_entering(culprit), states={culprit: {"state": state, "tick_seconds": 9.0}})))
+    finding = only(last(hung(not_entering(culprit), states={culprit: {"state": state, "heartbeat_seconds": 9.0}})))
     assert (finding.code, finding.suspects, finding.level) == ("TW-H1", [culprit], "finding")
     assert finding.summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
     assert finding.victims == 3
@@ -176,7 +176,7 @@ def test_stopped_inside(culprit: int) -> None:
     def edges(time: float) -> list[Any]:
         return ring(receive_queue=lambda a, b: 4096 if a == culprit else 0)
 
-    at = hung(all_in(), edges=edges, states={culprit: {"state": "T", "life": "stopped", "tick_seconds": 9.0}})
+    at = hung(all_in(), edges=edges, states={culprit: {"state": "T", "life": "stopped", "heartbeat_seconds": 9.0}})
     finding = only(last(at))
     assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
     assert any("8.0 KiB lie unread" in fact for fact in finding.evidence)
@@ -184,13 +184,13 @@ def test_stopped_inside(culprit: int) -> None:
 
 @every_rank
 def test_stopped_inside_though_its_counts_had_not_seen_it_enter(culprit: int) -> None:
-    """The probe's tick is older than the entry; peers got data of the operation, so the rank was in it."""
+    """The probe's heartbeat is older than the entry; peers got data of the operation, so the rank was in it."""
 
     def edges(time: float) -> list[Any]:
         sent = min(time, 4.5)
         return ring(received_bytes=lambda a, b: int(1e6 * sent) if b == culprit else int(1e6 * min(time, 3.5)))
 
-    at = hung(not_entering(culprit), edges=edges, states={culprit: {"state": "T", "tick_seconds": 9.0}})
+    at = hung(not_entering(culprit), edges=edges, states={culprit: {"state": "T", "heartbeat_seconds": 9.0}})
     finding = only(last(at, step=0.5))
     assert (finding.code, finding.suspects) == ("TW-H3", [culprit])
 

@@ -40,8 +40,8 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, farewell: 
 
 
 @every_rank
-def test_a_connection_error_is_an_echo_though_its_tick_was_later(culprit: int) -> None:
-    """Last signs of life are known to a tick: who speaks of a lost connection did not lose it."""
+def test_a_connection_error_is_an_echo_though_its_heartbeat_was_later(culprit: int) -> None:
+    """Last signs of life are known to a heartbeat: who speaks of a lost connection did not lose it."""
     states = {n: dead(4.02, ECHO) for n in range(WORLD)}
     states[culprit] = dead(4.0)
     (finding,) = ended(states)

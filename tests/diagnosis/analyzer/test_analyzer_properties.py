@@ -75,7 +75,7 @@ def rank_states(draw: st.DrawFn) -> list[Any]:
             )
         process = draw(
             st.sampled_from(
-                [{}, {}, {}, {"state": "T"}, {"phase": "evaluation"}, {"overflow": True}, {"tick_seconds": 9.0},
+                [{}, {}, {}, {"state": "T"}, {"phase": "evaluation"}, {"overflow": True}, {"heartbeat_seconds": 9.0},
                  {"life": "lost", "gone_seconds": 7.0}, {"life": "exited", "farewell": "exit 0", "gone_seconds": 5.0}]
             )
         )  # fmt: skip

@@ -36,14 +36,14 @@ given = json.loads(sys.argv[1])
 handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["rank"], given["generation"])
 slot = native.slot(handle, 0xC0FFEE, b"default_pg", given["world"])
 native.counts(handle, slot, 5, 4)
-def tick():
+def heartbeat():
     while True:
-        native.tick(handle)
+        native.heartbeat(handle)
         time.sleep(0.02)
-if given["ticks"]:
-    threading.Thread(target=tick, daemon=True).start()
+if given["heartbeats"]:
+    threading.Thread(target=heartbeat, daemon=True).start()
 else:
-    native.tick(handle)
+    native.heartbeat(handle)
 if given["farewell"]:
     native.farewell(handle, given["farewell"].encode())
 if given["port"]:
@@ -68,7 +68,7 @@ class Job:
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int = 0, **given: Any) -> subprocess.Popen[str]:
-        options: dict[str, Any] = {"run": "run", "rank": rank, "world": 4, "generation": 0, "ticks": True}
+        options: dict[str, Any] = {"run": "run", "rank": rank, "world": 4, "generation": 0, "heartbeats": True}
         options |= {"farewell": "", "port": 0, "listens": False, "dies": False, **given}
         options["path"] = str(self.path(rank, options["generation"]))
         command = [sys.executable, "-S", "-c", RANK, json.dumps(options)]
@@ -144,7 +144,7 @@ def test_rank_is_seen_as_it_is(job: Job, observer: Observer) -> None:
     assert rank.process.life == "running"
     assert rank.process.state in "RS"
     assert 0 < rank.process.cpu_seconds < 5
-    assert rank.tick_seconds < 1
+    assert rank.heartbeat_seconds < 1
     (group,) = rank.communicators
     assert (group.id, group.name, group.size) == (f"{0xC0FFEE:016x}", "default_pg", 4)
     assert (group.enqueued, group.completed) == (5, 4)
@@ -158,10 +158,10 @@ def test_life_and_death_of_a_rank(job: Job, observer: Observer) -> None:
     process = job.start()
     until(observer, lambda seen: life(seen) == "running")
     process.send_signal(signal.SIGSTOP)
-    stopped = until(observer, lambda seen: life(seen) == "stopped" and seen.ranks[0].tick_seconds > 0.2)
+    stopped = until(observer, lambda seen: life(seen) == "stopped" and seen.ranks[0].heartbeat_seconds > 0.2)
     assert stopped.ranks[0].process.state == "T"
     process.send_signal(signal.SIGCONT)
-    until(observer, lambda seen: life(seen) == "running" and seen.ranks[0].tick_seconds < 0.1)
+    until(observer, lambda seen: life(seen) == "running" and seen.ranks[0].heartbeat_seconds < 0.1)
     process.kill()
     killed = time.monotonic()
     lost = until(observer, lambda seen: life(seen) == "lost")  # a zombie: nobody has waited for it yet
@@ -203,21 +203,21 @@ def test_process_with_the_number_of_another(job: Job, observer: Observer) -> Non
     assert the_rank(observer).process.life == "lost"
 
 
-def test_process_that_cannot_be_seen_but_ticks(job: Job, observer: Observer) -> None:
+def test_process_that_cannot_be_seen_but_sends_heartbeats(job: Job, observer: Observer) -> None:
     """It is in another container, with numbers of its own."""
     job.start(dies=True)
     path = job.path(0)
     data = bytearray(path.read_bytes())
 
-    def ticked(age: float) -> None:
-        position = native.Header.tick_ns.offset
+    def heartbeat(age: float) -> None:
+        position = native.Header.heartbeat_ns.offset
         data[position : position + 8] = (time.monotonic_ns() - int(age * 1e9)).to_bytes(8, "little")
         path.write_bytes(data)
 
-    ticked(0.0)
+    heartbeat(0.0)
     process = the_rank(observer).process
     assert (process.life, process.state) == ("running", "?")
-    ticked(3.0)
+    heartbeat(3.0)
     assert the_rank(observer).process.life == "lost"
 
 
@@ -230,7 +230,7 @@ def test_newest_generation_counts(job: Job, observer: Observer) -> None:
     assert life(seen, 0) == "running"
 
 
-def test_run_that_ticked_last_counts(job: Job, observer: Observer) -> None:
+def test_run_with_the_last_heartbeat_counts(job: Job, observer: Observer) -> None:
     job.start(0, run="first", dies=True)
     job.start(1, run="second")
     seen = observer.observe()
@@ -289,7 +289,7 @@ def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
     handle = native.create(str(job.path(0)), "run", 0, 4, 0, 0)
     native.counts(handle, native.slot(handle, 1, b"pg", 4), 5, 4)
-    native.tick(handle)
+    native.heartbeat(handle)
     native.close(handle)
     data = bytearray(job.path(0).read_bytes())
     for _ in range(rng.randrange(1, 40)):
@@ -372,12 +372,12 @@ class Recorder:
 
 @pytest.fixture
 def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Recorder]]:
-    """A rank that lives and does not tick: operation 5 of its group was open when it did."""
+    """A rank that lives and sends no heartbeat: operation 5 of its group was open when it did."""
     monkeypatch.setattr(frozen_rank, "_STILL_SECONDS", 0.2)
     recorders = []
 
     def start(answer: bytes) -> Recorder:
-        job.start(ticks=False)
+        job.start(heartbeats=False)
         data = bytearray(job.path(0).read_bytes())
         data[native.Header.flags.offset] |= native.SOCKET
         job.path(0).write_bytes(data)
@@ -394,7 +394,7 @@ def still(job: Job, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes
     ("recorded", "name"),
     [("gloo:all_reduce", "all_reduce"), ("gloo:_all_gather_base", "all_gather_into_tensor")],
 )
-def test_what_a_still_rank_entered_since_its_last_tick(
+def test_what_a_still_rank_entered_since_its_last_heartbeat(
     still: Callable[[bytes], Recorder], observer: Observer, recorded: str, name: str
 ) -> None:
     """In the words that the pages of the other ranks have for it: else the calls would seem to differ."""
@@ -410,7 +410,7 @@ def test_what_a_still_rank_entered_since_its_last_tick(
         assert (group.enqueued, group.completed) == (6, 5)
         assert group.operation == Operation(6, name, "float32", 14)
         assert group.open_seconds is not None
-        assert 0 < group.open_seconds <= rank.tick_seconds, "whatever the wall clock says"
+        assert 0 < group.open_seconds <= rank.heartbeat_seconds, "whatever the wall clock says"
     assert recorder.asked == 1, "not at every look"
 
 

@@ -84,10 +84,10 @@ def rank(rng: random.Random, number: int) -> Rank:
         rng.choice([None, rng.uniform(0, 100)]),
     )
     groups = [communicator(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
-    tick = rng.choice([0.0, rng.uniform(1.1, 50)])
+    heartbeat = rng.choice([0.0, rng.uniform(1.1, 50)])
     flags = rng.random() < 0.5, rng.random() < 0.5
     return Rank(
-        number, 8, "n", 1000 + number, 2, process, groups, tick, flags[0], rng.choice(["", "checkpoint"]), flags[1]
+        number, 8, "n", 1000 + number, 2, process, groups, heartbeat, flags[0], rng.choice(["", "checkpoint"]), flags[1]
     )
 
 
@@ -141,8 +141,8 @@ def aged(rank: Rank, seconds: float) -> Rank:
         group.idle_seconds = None if group.idle_seconds is None else group.idle_seconds + seconds
     if rank.process.gone_seconds is not None:
         rank.process.gone_seconds += seconds
-    if rank.tick_seconds:
-        rank.tick_seconds += seconds
+    if rank.heartbeat_seconds:
+        rank.heartbeat_seconds += seconds
     return rank
 
 
@@ -164,19 +164,19 @@ def test_nothing_is_sent_while_only_time_passes() -> None:
 def test_ages_grow_with_the_time_since_the_report() -> None:
     decoder = Decoder()
     group = Communicator("a", "pg", 2, 5, 4, 10.0, 12.0, Operation(5))
-    rank = Rank(0, 2, "n", 1, 0, Process("lost", gone_seconds=7.0), [group], tick_seconds=20.0)
+    rank = Rank(0, 2, "n", 1, 0, Process("lost", gone_seconds=7.0), [group], heartbeat_seconds=20.0)
     decoder.apply(Encoder().report(Observation(100.0, "run", 2, {0: rank})))
     later = decoded(decoder, elapsed=2.5)[0][0]
     assert (later.communicators[0].open_seconds, later.communicators[0].idle_seconds) == (12.5, 14.5)
     assert later.process.gone_seconds == 9.5
-    assert later.tick_seconds == 22.5
+    assert later.heartbeat_seconds == 22.5
 
 
-def test_fresh_ticks_are_no_news() -> None:
+def test_fresh_heartbeats_are_no_news() -> None:
     encoder = Encoder()
-    rank = Rank(0, 2, "n", 1, 0, Process("running", "S"), [], tick_seconds=0.01)
+    rank = Rank(0, 2, "n", 1, 0, Process("running", "S"), [], heartbeat_seconds=0.01)
     encoder.report(Observation(100.0, "run", 2, {0: rank}))
-    rank = replace(rank, tick_seconds=0.04)
+    rank = replace(rank, heartbeat_seconds=0.04)
     assert encoder.report(Observation(101.0, "run", 2, {0: rank}))["ranks"] == b""
 
 

@@ -266,7 +266,7 @@ def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: py
     for name in ("old", "ended"):  # the latter now, after a day and more
         run_rank(script, "", tmp_path / name)
     with page_path(tmp_path / "old", 3, 0).open("r+b") as file:
-        file.seek(native.Header.tick_ns.offset)
+        file.seek(native.Header.heartbeat_ns.offset)
         file.write((1).to_bytes(8, "little"))
     code = "import os, time; from tensorwire.diagnosis import attach; attach(); print(flush=True); time.sleep(60)"
     alive = subprocess.Popen(
@@ -336,7 +336,7 @@ def test_a_stopped_process_keeps_its_page(directory: Path, script: Path) -> None
         before = left(directory)
         assert before.is_alive
         deadline = time.monotonic() + 20
-        while left(directory).ticks == before.ticks:
+        while left(directory).heartbeats == before.heartbeats:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         rank.send_signal(signal.SIGSTOP)

@@ -216,9 +216,9 @@ def no_lock() -> None:
         ctypes.PyDLL(None).usleep(2_000_000)
     else:
         time.sleep(0.5)
-        ticks = page(0).ticks
+        heartbeats = page(0).heartbeats
         assert b"entries" in worker_server.flight_recorder(page_path(directory, 0, 0))
-        assert page(0).ticks == ticks
+        assert page(0).heartbeats == heartbeats
     dist.barrier()
 
 

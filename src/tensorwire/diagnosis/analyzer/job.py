@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..model import Code, Edge, Level, Rank, Thresholds
 
 MAX_SUSPECTS = 5
-_STALE_SECONDS = 3.0  # the probe ticks many times a second
+_STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
 
 
 @dataclass(slots=True)
@@ -142,9 +142,9 @@ class Job:
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
-            if rank is not None and rank.tick_seconds > _STALE_SECONDS:
+            if rank is not None and rank.heartbeat_seconds > _STALE_SECONDS:
                 reasons.append(
-                    f"the counts of rank {number} stand still since {words.seconds(rank.tick_seconds)}: its process is "
+                    f"the counts of rank {number} stand still since {words.seconds(rank.heartbeat_seconds)}: its process is "
                     f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")
                 )
         return is_incomplete, reasons

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..model import Rank
     from .job import Job
 
-# Last signs of life are known to a tick of the probe, and a peer fails within a moment.
+# Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
 

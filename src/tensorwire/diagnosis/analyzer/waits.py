@@ -100,7 +100,7 @@ class WaitGraph:
             return
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
         known = [number for number in firm if _is_known(ranks[number], members[number], least)]
-        if not known and any(ranks[number].tick_seconds < _FRESH_SECONDS for number in members):
+        if not known and any(ranks[number].heartbeat_seconds < _FRESH_SECONDS for number in members):
             return  # those that are heard of are not held up
         firm = known or firm
         paired = {number for number in firm if members[number].is_pairwise}
@@ -163,8 +163,8 @@ def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]]) -> list[Wai
 
 def _is_known(rank: Rank, communicator: Communicator, seconds: float) -> bool:
     """Whether the operation was open for so long when the rank was last heard of."""
-    ticked = rank.tick_seconds
-    return ticked < _FRESH_SECONDS or (communicator.open_seconds or 0.0) - ticked >= seconds
+    age = rank.heartbeat_seconds
+    return age < _FRESH_SECONDS or (communicator.open_seconds or 0.0) - age >= seconds
 
 
 def _at(communicator: Communicator) -> int:

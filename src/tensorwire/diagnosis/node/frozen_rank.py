@@ -1,6 +1,7 @@
 """What a rank does whose probe stands still: its Flight Recorder answers also while a thread keeps the GIL.
 
-The page of such a rank is as old as its last tick. What the rank has entered since, from C++, only the recorder knows.
+The page of such a rank is as old as its last heartbeat. Only the recorder knows what the rank has entered since, from
+C++.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Standstill:
         self._known: dict[Path, tuple[float, dict[str, _Counts]]] = {}  # when, and by name of the group
 
     def complete(self, page: Path, rank: Rank, now: float) -> None:
-        """Put into `rank` what it has entered since its last tick. Takes up to half a second, now and then."""
-        if rank.tick_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.armed:
+        """Put into `rank` what it has entered since its last heartbeat. Takes up to half a second, now and then."""
+        if rank.heartbeat_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.armed:
             self._known.pop(page, None)
             return
         asked, counts = self._known.get(page, (float("-inf"), {}))
@@ -56,15 +57,15 @@ class Standstill:
         for index, group in enumerate(rank.communicators):
             known = counts.get(group.name)
             if known is not None and names.count(group.name) == 1 and known.enqueued >= group.enqueued:
-                rank.communicators[index] = _completed(group, known, rank.tick_seconds, now)
+                rank.communicators[index] = _completed(group, known, rank.heartbeat_seconds, now)
 
 
-def _completed(group: Communicator, known: _Counts, tick_seconds: float, now: float) -> Communicator:
+def _completed(group: Communicator, known: _Counts, heartbeat_seconds: float, now: float) -> Communicator:
     if (known.enqueued, known.completed) == (group.enqueued, group.completed):
         return group
     age = group.open_seconds
     if age is None or group.operation is None or group.operation.sequence != known.operation.sequence:
-        age = min(max(now - known.created, 0.0), tick_seconds)  # it was not there at the last tick
+        age = min(max(now - known.created, 0.0), heartbeat_seconds)  # it was not there at the last heartbeat
     return replace(
         group,
         enqueued=known.enqueued,

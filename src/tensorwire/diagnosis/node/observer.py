@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..model import Edge
 
-_ALIVE_SECONDS: Final = 1.0  # who ticked since is alive, also where the process cannot be seen (in another container)
+_ALIVE_SECONDS: Final = 1.0  # a younger heartbeat shows life where the process cannot be seen (in another container)
 _MAX_PAGES = 8192
 _MAX_COUNT = 1 << 62  # what counts further is damaged
 
@@ -26,8 +26,8 @@ _MAX_COUNT = 1 << 62  # what counts further is damaged
 class Observer:
     """Looks at the ranks whose pages are in one directory. For one thread.
 
-    Of each rank the newest generation counts, and of several runs the one that ticked last. Pages of another boot are
-    left out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
+    Of each rank the newest generation counts, and of several runs the one with the last heartbeat. Pages of another
+    boot are left out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
@@ -73,7 +73,7 @@ class Observer:
                 page = known.get(path)
             if page is not None and page.boot_id == process.boot_id():
                 pages.append((path, page))
-        run = max(pages, key=lambda found: found[1].tick_ns)[1].run if pages else 0
+        run = max(pages, key=lambda found: found[1].heartbeat_ns)[1].run if pages else 0
         newest: dict[int, tuple[Path, Page]] = {}
         for path, page in pages:
             if page.run == run and (page.rank not in newest or page.restart_count > newest[page.rank][1].restart_count):
@@ -84,22 +84,22 @@ class Observer:
         self._alive = {path: seen for path, seen in self._alive.items() if path in self._pages}
 
     def _rank(self, path: Path, page: Page, now: float) -> Rank:
-        tick_age = max(0.0, now - page.tick_ns / 1e9)
+        heartbeat_age = max(0.0, now - page.heartbeat_ns / 1e9)
         return Rank(
             rank=page.rank,
             world_size=page.world_size,
             node=self._node,
             pid=page.pid,
             generation=page.restart_count,
-            process=self._process(path, page, now, tick_age),
+            process=self._process(path, page, now, heartbeat_age),
             communicators=[_communicator(slot, page, now) for slot in page.slots if _is_sound(slot)],
-            tick_seconds=tick_age,
+            heartbeat_seconds=heartbeat_age,
             armed=page.armed,
             phase=page.phase,
             overflow=page.overflow,
         )
 
-    def _process(self, path: Path, page: Page, now: float, tick_age: float) -> Process:
+    def _process(self, path: Path, page: Page, now: float, heartbeat_age: float) -> Process:
         stat = process.read_stat(page.pid)
         if stat is not None and stat.start_ticks == page.start_time and stat.is_alive:
             throttling = process.throttling(page.pid)
@@ -116,12 +116,12 @@ class Observer:
             self._alive[path] = now, seen
             return seen
         seen_at, last = self._alive.get(path, (0.0, Process("running")))
-        if not seen_at and not page.farewell and tick_age < _ALIVE_SECONDS:
+        if not seen_at and not page.farewell and heartbeat_age < _ALIVE_SECONDS:
             return Process("running")
         if page.farewell:
-            gone = tick_age if page.farewell_ns is None else max(0.0, now - page.farewell_ns / 1e9)
+            gone = heartbeat_age if page.farewell_ns is None else max(0.0, now - page.farewell_ns / 1e9)
             return replace(last, life="exited", state="?", farewell=page.farewell, gone_seconds=gone)
-        return replace(last, life="lost", state="?", gone_seconds=min(tick_age, now - seen_at))
+        return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at))
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
         alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.life in ("running", "stopped")}

@@ -81,8 +81,8 @@ class Header(ctypes.Structure):
         ("local_rank", _i32),
         ("restart_count", _u32),
         ("flags", _u32),
-        ("tick_ns", _u64),
-        ("ticks", _u64),
+        ("heartbeat_ns", _u64),
+        ("heartbeats", _u64),
         ("farewell_ns", _u64),
         ("control", _u32),
         ("reserved", _u32),
@@ -162,7 +162,7 @@ _hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
 
 close = _function("tw_probe_close", None, _handle)
 now = _function("tw_probe_now", _u64)
-tick = _function("tw_probe_tick", None, _handle)
+heartbeat = _function("tw_probe_heartbeat", None, _handle)
 set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)
 phase = _function("tw_probe_phase", None, _handle, _text)
 farewell = _function("tw_probe_farewell", None, _handle, _text)

@@ -84,8 +84,8 @@ class Page:
     overflow: bool  # more communicators than slots
     exiting: bool
     has_socket: bool
-    tick_ns: int
-    ticks: int
+    heartbeat_ns: int
+    heartbeats: int
     control: int  # number of the last request acted on
     phase: str
     farewell: str
@@ -135,8 +135,8 @@ def read_page(path: Path) -> Page | None:
         overflow=bool(flags & native.OVERFLOW),
         exiting=bool(flags & native.EXITING),
         has_socket=bool(flags & native.SOCKET),
-        tick_ns=header.tick_ns,
-        ticks=header.ticks,
+        heartbeat_ns=header.heartbeat_ns,
+        heartbeats=header.heartbeats,
         control=header.control,
         phase=_text(header.phase),
         farewell=_text(header.farewell),
@@ -263,14 +263,14 @@ def page_path(directory: Path, rank: int, restart_count: int) -> Path:
 
 
 def sweep(directory: Path, *, before_ns: int = 0) -> None:
-    """Remove what dead jobs left: pages in `directory` that last ticked before the time (CLOCK_MONOTONIC) and whose
-    process is gone, and directories of this user's other jobs that ended more than a day ago."""
+    """Remove what dead jobs left: pages in `directory` whose last heartbeat was before the time (CLOCK_MONOTONIC) and
+    whose process is gone, and directories of this user's other jobs that ended more than a day ago."""
     for path in _listing(directory):
         if _PAGE_NAME.fullmatch(path.name):
             page = read_page(path)
             if page is None or page.is_alive:
                 continue
-            if page.boot_id != process.boot_id() or page.tick_ns < before_ns:
+            if page.boot_id != process.boot_id() or page.heartbeat_ns < before_ns:
                 remove_page(path)
     root = root_directory()
     for folder in _listing(root) if is_ours(root) else ():  # else who knows whose folders these are
@@ -301,10 +301,10 @@ def _is_old(folder: Path) -> bool:
     if time.time() - newest < MAX_AGE_SECONDS:
         return False
     pages = (read_page(path) for path in paths if path.suffix == ".page")
-    return not any(page is not None and (page.is_alive or _has_ticked(page)) for page in pages)
+    return not any(page is not None and (page.is_alive or _has_recent_heartbeat(page)) for page in pages)
 
 
-def _has_ticked(page: Page) -> bool:
+def _has_recent_heartbeat(page: Page) -> bool:
     """Of a rank in another container nothing else shows that it lives; no write to shared memory dates its file."""
-    age = time.monotonic() - page.tick_ns / 1e9
+    age = time.monotonic() - page.heartbeat_ns / 1e9
     return page.boot_id == process.boot_id() and age < MAX_AGE_SECONDS

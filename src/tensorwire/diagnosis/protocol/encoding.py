@@ -19,8 +19,8 @@ little-endian: numerals would take most of the analyzer's time. Times are in mic
 which are JSON, rows are in base64.
 
     ranks     number of integers behind this one; head, state, CPU time, run-queue wait, num_throttled, throttled time,
-              gone at, ticked at (-1: just now), flags; for each communicator: group, enqueued, completed, open since,
-              idle since, work (-1: none), its sequence, baseline rate in mHz
+              gone at, last heartbeat at (-1: just now), flags; for each communicator: group, enqueued, completed,
+              open since, idle since, work (-1: none), its sequence, baseline rate in mHz
     details   rank, group, sent and received bytes; first sequence and number of rounds (0: no timing), sum, min and
               max of T, bytes, rounds that are rooted or pairwise
     edges     link, acked, received, busy time, receive queue, send queue, backoff, retransmits, round-trip time
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _LIVES: Final[tuple[Life, ...]] = get_args(Life)
 _ARMED, _OVERFLOW = 1, 2
 _NONE = -1
-_FRESH_SECONDS = 1.0  # a younger tick is as good as one just now: no reason to send a rank again
+_FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now: no reason to send a rank again
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
 
 _LENGTH: Final = struct.Struct("<q")
@@ -136,7 +136,7 @@ class Encoder:
             process.num_throttled,
             _micros(process.throttled_seconds),
             _since(now, process.gone_seconds),
-            _NONE if rank.tick_seconds < _FRESH_SECONDS else _since(now, rank.tick_seconds),
+            _NONE if rank.heartbeat_seconds < _FRESH_SECONDS else _since(now, rank.heartbeat_seconds),
             _ARMED * rank.armed | _OVERFLOW * rank.overflow,
         ]
         for group in rank.communicators[:_MAX_GROUPS]:
@@ -304,7 +304,7 @@ class Decoder:
         return operation
 
     def _build(self, row: _Row, node: str, now: int) -> Rank:
-        head, state, cpu, wait, num_throttled, throttled, gone, ticked, flags = row[:_RANK]
+        head, state, cpu, wait, num_throttled, throttled, gone, heartbeat, flags = row[:_RANK]
         rank, world_size, pid, generation, life, farewell, phase = self._tables["heads"][head]
         details = self._details.get(rank)
         groups = self._tables["groups"]
@@ -347,7 +347,7 @@ class Decoder:
             generation,
             process,
             communicators,
-            0.0 if ticked < 0 else max(0, now - ticked) / 1e6,
+            0.0 if heartbeat < 0 else max(0, now - heartbeat) / 1e6,
             bool(flags & _ARMED),
             phase,
             bool(flags & _OVERFLOW),

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType, TracebackType
 
-TICK_SECONDS: Final = 0.05
+HEARTBEAT_SECONDS: Final = 0.05
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and a farewell is short
-_MAX_FAILURES: Final = 20  # ticks in a row that may fail before the probe gives up
+_MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
 
 
 def attach() -> None:
@@ -148,17 +148,17 @@ class _Probe:
         failures = 0
         while self.pid == os.getpid() and failures < _MAX_FAILURES:
             try:
-                self._tick()
+                self._heartbeat()
                 failures = 0
             except Exception as error:
                 failures += 1
                 if failures == _MAX_FAILURES:
                     _warn(error)
-            time.sleep(TICK_SECONDS)
+            time.sleep(HEARTBEAT_SECONDS)
 
-    def _tick(self) -> None:
+    def _heartbeat(self) -> None:
         if self._handle is not None:
-            _native().tick(self._handle)
+            _native().heartbeat(self._handle)
         if self._looks is not None:
             self._looks.look()
             return
