@@ -21,7 +21,7 @@ constexpr uint16_t kNoRoot = 65535;
 // Page flags.
 constexpr uint32_t kArmed = 1;     // operations are timed
 constexpr uint32_t kOverflow = 2;  // more communicators than slots
-constexpr uint32_t kExiting = 4;   // the farewell is written
+constexpr uint32_t kExiting = 4;   // the exit reason is written
 constexpr uint32_t kSocket = 8;    // a worker server listens on the page's name with .sock for .page
 
 // Slot flags.
@@ -92,7 +92,7 @@ static_assert(sizeof(Slot) == 120);
 struct Header {
   uint64_t magic;
   uint32_t layout;
-  uint32_t lock;  // of phase, farewell, names
+  uint32_t lock;  // of phase, exit reason, names
   uint8_t boot_id[16];
   uint64_t run;         // hash of the run id
   uint64_t start_time;  // of the process, in clock ticks since boot, as /proc/PID/stat gives it
@@ -104,10 +104,10 @@ struct Header {
   uint32_t flags;
   uint64_t heartbeat_ns;  // when the probe's thread last looked
   uint64_t heartbeats;
-  uint64_t farewell_ns;
+  uint64_t exit_ns;
   uint32_t control;  // number of the last request of the control page that was acted on
   uint32_t reserved;
-  char farewell[64];  // texts are UTF-8, cut to their room, and end with a zero byte
+  char exit_reason[64];  // texts are UTF-8, cut to their room, and end with a zero byte
   char phase[24];
   char names[64];  // of groups, one after another
 };
@@ -179,8 +179,8 @@ TW_PROBE_API uint64_t tw_probe_now(void);
 TW_PROBE_API void tw_probe_heartbeat(tw::probe::Probe* probe);
 TW_PROBE_API void tw_probe_set_flag(tw::probe::Probe* probe, uint32_t flag, int on);
 TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
-// The first farewell stays.
-TW_PROBE_API void tw_probe_farewell(tw::probe::Probe* probe, const char* text);
+// The first exit reason stays.
+TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, const char* text);
 
 // The slot of a group, or of a pair of ranks, a new one on first sight; -1 where there is no more room, which raises
 // kOverflow.

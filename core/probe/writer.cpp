@@ -191,15 +191,15 @@ void tw_probe_phase(Probe* probe, const char* text) {
   set_text(header.phase, sizeof(header.phase), text);
 }
 
-void tw_probe_farewell(Probe* probe, const char* text) {
+void tw_probe_exit_reason(Probe* probe, const char* text) {
   if (!writes(probe)) return;
   const std::lock_guard<std::mutex> guard(probe->header_mutex);
   Header& header = probe->page->header;
-  if (header.farewell_ns != 0) return;
+  if (header.exit_ns != 0) return;
   {
     const WriteLock lock(&header.lock);
-    store_shared(&header.farewell_ns, tw_probe_now());
-    set_text(header.farewell, sizeof(header.farewell), text);
+    store_shared(&header.exit_ns, tw_probe_now());
+    set_text(header.exit_reason, sizeof(header.exit_reason), text);
   }
   set_flag(&header, kExiting, true);
 }

@@ -54,9 +54,9 @@ def main(arguments: list[str]) -> None:
         sys.modules["__main__"] = module
         exec(code, module.__dict__)
     except SystemExit as error:
-        probe.say_farewell(f"exit {_status(error.code)}")
+        probe.set_exit_reason(f"exit {_status(error.code)}")
         raise
-    probe.say_farewell("exit 0")
+    probe.set_exit_reason("exit 0")
 
 
 def _find_script(arguments: list[str]) -> tuple[CodeType, ModuleType]:

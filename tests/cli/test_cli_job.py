@@ -375,7 +375,7 @@ def test_interrupting_watch_is_no_error(opened: list[FakeJob], capsys: pytest.Ca
 def test_watch_ends_with_the_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
     ended = hang(seconds=12)
     for number, rank in ended[-1].ranks.items():
-        rank.process = model.Process("exited", farewell="exit 0", gone_seconds=30.0 + number)
+        rank.process = model.Process("exited", exit_reason="exit 0", gone_seconds=30.0 + number)
     opened.append(FakeJob(ended[-2:], []))
     assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
     assert opened[0].num_looks == 2

@@ -54,16 +54,16 @@ void test_identity(const Folder& folder) {
 
   tw_probe_heartbeat(probe);
   tw_probe_phase(probe, "a phase with a name that is far too long");
-  tw_probe_farewell(probe, "exit 3");
-  tw_probe_farewell(probe, "exit 4");
+  tw_probe_exit_reason(probe, "exit 3");
+  tw_probe_exit_reason(probe, "exit 4");
   tw_probe_close(probe);
 
   const Page page = read(path);
   CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.start_time != 0);
   CHECK(page.header.rank == 3 && page.header.world_size == 8 && page.header.local_rank == 1);
   CHECK(page.header.restart_count == 2 && page.header.run == tw_probe_hash("a run", 5));
-  CHECK(page.header.heartbeats == 1 && page.header.flags == kExiting && page.header.farewell_ns != 0);
-  CHECK(std::string(page.header.farewell) == "exit 3");
+  CHECK(page.header.heartbeats == 1 && page.header.flags == kExiting && page.header.exit_ns != 0);
+  CHECK(std::string(page.header.exit_reason) == "exit 3");
   CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
 
@@ -208,7 +208,7 @@ void test_forked_child_writes_nothing(const Folder& folder) {
     const OperationInfo info = operation(1);
     tw_probe_heartbeat(probe);
     tw_probe_phase(probe, "child");
-    tw_probe_farewell(probe, "child");
+    tw_probe_exit_reason(probe, "child");
     tw_probe_set_flag(probe, kOverflow, 1);
     tw_probe_armed(probe, 1, 1);
     tw_probe_counts(probe, slot, 9, 9);
@@ -271,8 +271,8 @@ void test_overwritten_page(const Folder& folder) {
   Probe* probe = create(path);
   const int first = tw_probe_slot(probe, 1, "first", 2);
   std::FILE* file = std::fopen(path.c_str(), "r+");
-  CHECK(std::fseek(file, offsetof(Header, farewell), SEEK_SET) == 0);
-  for (size_t i = offsetof(Header, farewell); i < kPageNbytes; ++i) std::fputc('y', file);  // locks become odd
+  CHECK(std::fseek(file, offsetof(Header, exit_reason), SEEK_SET) == 0);
+  for (size_t i = offsetof(Header, exit_reason); i < kPageNbytes; ++i) std::fputc('y', file);  // locks become odd
   std::fclose(file);
   const int second = tw_probe_slot(probe, 2, "second", 2);
   tw_probe_counts(probe, first, 3, 3);

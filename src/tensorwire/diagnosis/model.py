@@ -83,7 +83,7 @@ class Process:
     wait_seconds: float = 0.0  # runnable, but not running (schedstat)
     num_throttled: int = 0  # of its cgroup
     throttled_seconds: float = 0.0
-    farewell: str = ""  # "exit 1", "ValueError: ...", where the process could still say so
+    exit_reason: str = ""  # "exit 1", "ValueError: ...", where the process could still say so
     gone_seconds: float | None = None  # since its last sign of life, once it has exited or is lost
 
 

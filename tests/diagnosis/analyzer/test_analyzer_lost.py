@@ -16,8 +16,8 @@ every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 
 
-def dead(gone: float, farewell: str = "") -> dict[str, Any]:
-    return {"life": "exited" if farewell else "lost", "farewell": farewell, "gone_seconds": gone, "state": "?"}
+def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
+    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 
 def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time: float = 50.0) -> list[Finding]:
@@ -30,13 +30,13 @@ def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time
 
 
 @every_rank
-@pytest.mark.parametrize("farewell", ["", "exit 1", "ValueError: loss is NaN"])
-def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, farewell: str) -> None:
+@pytest.mark.parametrize("exit_reason", ["", "exit 1", "ValueError: loss is NaN"])
+def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reason: str) -> None:
     states = {n: dead(4.0, ECHO) for n in range(WORLD)}
-    states[culprit] = dead(4.3, farewell)
+    states[culprit] = dead(4.3, exit_reason)
     (finding,) = ended(states)
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
-    assert finding.summary.startswith(f"rank {culprit} {'left with' if farewell else 'was gone'} {farewell}".strip())
+    assert finding.summary.startswith(f"rank {culprit} {'left with' if exit_reason else 'was gone'} {exit_reason}".strip())
 
 
 @every_rank

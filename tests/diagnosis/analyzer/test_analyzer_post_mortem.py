@@ -22,8 +22,8 @@ STOPPED = {"life": "stopped", "state": "T"}
 WAITED = 8.0
 
 
-def dead(gone: float, farewell: str = "") -> dict[str, Any]:
-    return {"life": "exited" if farewell else "lost", "farewell": farewell, "gone_seconds": gone, "state": "?"}
+def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
+    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 
 def found(ranks: list[Rank]) -> Finding:
@@ -42,7 +42,7 @@ def ended(states: dict[int, dict[str, Any]], groups: dict[int, list[Communicator
     ranks = []
     for number in range(WORLD):
         state = states.get(number, dead(4.0 - 0.03 * number, TIMED_OUT))
-        gave_up = bool(state.get("farewell"))
+        gave_up = bool(state.get("exit_reason"))
         entered = (groups or {}).get(number) or [failed() if gave_up else member(21, waits=WAITED + 4.0)]
         ranks.append(rank(number, *entered, **state))
     return found(ranks)
@@ -116,10 +116,10 @@ def test_it_is_the_surer_the_more_is_known_of_it() -> None:
 
 
 @every_rank
-@pytest.mark.parametrize("farewell", [TIMED_OUT, CLOSED])
-def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, farewell: str) -> None:
+@pytest.mark.parametrize("exit_reason", [TIMED_OUT, CLOSED])
+def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, exit_reason: str) -> None:
     """Whoever went first is one of those who waited."""
-    finding = ended({number: dead(4.0, farewell) for number in range(WORLD) if number != culprit})
+    finding = ended({number: dead(4.0, exit_reason) for number in range(WORLD) if number != culprit})
     assert (finding.code, finding.suspects, finding.sides) == ("TW-UNKNOWN", [], [])
     assert finding.summary.startswith("all_reduce #21 of world")
     assert "a time-out ended it" in finding.summary
@@ -136,8 +136,8 @@ def test_where_a_hung_job_was_ended_nobody_is_accused() -> None:
 def test_a_time_out_of_something_else_is_none_of_the_last_operation() -> None:
     """It came a while after the operation: another thing had taken so long."""
     groups = {n: [failed(before=12.0)] for n in range(WORLD)}
-    farewell = "RuntimeError: DataLoader timed out after 8 seconds"
-    finding = ended({n: dead(4.0, CLOSED) for n in range(WORLD)} | {2: dead(4.5, farewell)}, groups)
+    exit_reason = "RuntimeError: DataLoader timed out after 8 seconds"
+    finding = ended({n: dead(4.0, CLOSED) for n in range(WORLD)} | {2: dead(4.5, exit_reason)}, groups)
     assert (finding.code, finding.suspects) == ("TW-LOST", [2])
 
 
@@ -220,7 +220,7 @@ def over(
         for number, one in seen.ranks.items():
             if number != last_to_go:
                 said = time - ends - 0.5
-                state = {} if said < 0 else {"farewell": TIMED_OUT} if said < 1 else dead(said, TIMED_OUT)
+                state = {} if said < 0 else {"exit_reason": TIMED_OUT} if said < 1 else dead(said, TIMED_OUT)
                 one.communicators = [
                     replace(failed(group.enqueued, before=said), size=group.size) for group in one.communicators
                 ]
@@ -323,7 +323,7 @@ def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out
                 seen.ranks[number].communicators = [failed(31, before=time - 12.0)]
                 state = dead(time - 12.0, CLOSED if number == 3 else TIMED_OUT)
                 if number != 3 and time < 20.0:
-                    state = {"farewell": TIMED_OUT}
+                    state = {"exit_reason": TIMED_OUT}
                 for name, value in state.items():
                     setattr(seen.ranks[number].process, name, value)
         return seen

@@ -44,8 +44,8 @@ if given["heartbeats"]:
     threading.Thread(target=heartbeat, daemon=True).start()
 else:
     native.heartbeat(handle)
-if given["farewell"]:
-    native.farewell(handle, given["farewell"].encode())
+if given["exit_reason"]:
+    native.exit_reason(handle, given["exit_reason"].encode())
 if given["port"]:
     peer = socket.create_connection(("127.0.0.1", given["port"]))
     peer.sendall(bytes(1000))
@@ -69,7 +69,7 @@ class Job:
 
     def start(self, rank: int = 0, **given: Any) -> subprocess.Popen[str]:
         options: dict[str, Any] = {"run": "run", "rank": rank, "world": 4, "generation": 0, "heartbeats": True}
-        options |= {"farewell": "", "port": 0, "listens": False, "dies": False, **given}
+        options |= {"exit_reason": "", "port": 0, "listens": False, "dies": False, **given}
         options["path"] = str(self.path(rank, options["generation"]))
         command = [sys.executable, "-S", "-c", RANK, json.dumps(options)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare_python())
@@ -178,17 +178,17 @@ def test_life_and_death_of_a_rank(job: Job, observer: Observer) -> None:
 
 
 def test_rank_that_said_good_bye_has_exited(job: Job, observer: Observer) -> None:
-    job.start(farewell="ValueError: no", dies=True)
+    job.start(exit_reason="ValueError: no", dies=True)
     process = the_rank(observer).process
-    assert (process.life, process.farewell) == ("exited", "ValueError: no")
+    assert (process.life, process.exit_reason) == ("exited", "ValueError: no")
     assert process.gone_seconds is not None
     assert process.gone_seconds < 5
 
 
 def test_good_bye_of_a_process_that_still_runs(job: Job, observer: Observer) -> None:
-    job.start(farewell="exit 0")
+    job.start(exit_reason="exit 0")
     process = the_rank(observer).process
-    assert (process.life, process.farewell, process.gone_seconds) == ("running", "exit 0", None)
+    assert (process.life, process.exit_reason, process.gone_seconds) == ("running", "exit 0", None)
 
 
 def test_process_with_the_number_of_another(job: Job, observer: Observer) -> None:

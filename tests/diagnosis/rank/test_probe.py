@@ -43,7 +43,7 @@ def left(directory: Path, rank: int = 3) -> Page:
 
 
 @pytest.mark.parametrize(
-    ("text", "farewell"),
+    ("text", "exit_reason"),
     [
         ("", "exit 0"),
         ("raise SystemExit", "exit 0"),
@@ -64,14 +64,14 @@ def left(directory: Path, rank: int = 3) -> Page:
         (SHOW, "exit 0"),
     ],
 )
-def test_scripts_run_as_without_the_launcher(text: str, farewell: str, directory: Path, script: Path) -> None:
+def test_scripts_run_as_without_the_launcher(text: str, exit_reason: str, directory: Path, script: Path) -> None:
     """Output, traceback and status are the same; the page tells the end where the process could."""
     done = run_rank(script, text, directory, "--lr", "1")
     alone = run([str(script), "--lr", "1"], environment(directory))
     assert (done.stdout, done.stderr, done.returncode) == (alone.stdout, alone.stderr, alone.returncode)
     found = left(directory)
-    assert found.farewell == farewell
-    assert found.exiting == bool(farewell)
+    assert found.exit_reason == exit_reason
+    assert found.exiting == bool(exit_reason)
     assert not found.is_alive
     assert (found.rank, found.world_size, found.local_rank, found.restart_count) == (3, 8, 1, 0)
 
@@ -135,7 +135,7 @@ def test_a_directory_that_others_may_enter_is_refused(mode: int, directory: Path
     assert not list(directory.iterdir())
     directory.chmod(0o700)
     run_rank(script, "", directory)
-    assert left(directory).farewell == "exit 0"
+    assert left(directory).exit_reason == "exit 0"
 
 
 def test_forked_children_do_not_write(directory: Path, script: Path) -> None:
@@ -152,7 +152,7 @@ with phase("training"):
     run_rank(script, text, directory)
     found = left(directory)
     assert found.phase == "training"
-    assert found.farewell == ""
+    assert found.exit_reason == ""
 
 
 def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, script: Path) -> None:
@@ -236,7 +236,7 @@ def test_generations_do_not_mix(directory: Path, script: Path) -> None:
     assert second is not None
     assert second.restart_count == 1
     run_rank(script, "", directory)
-    assert left(directory).farewell == "exit 0"
+    assert left(directory).exit_reason == "exit 0"
     assert left(directory).pid != first.pid
 
 
@@ -245,7 +245,7 @@ def test_a_page_that_was_damaged_makes_room(directory: Path, script: Path) -> No
     directory.mkdir(0o700)
     page_path(directory, 3, 0).write_bytes(bytes(4096))
     assert run_rank(script, "", directory).stderr == ""
-    assert left(directory).farewell == "exit 0"
+    assert left(directory).exit_reason == "exit 0"
 
 
 def test_pages_of_an_earlier_job_are_swept(directory: Path, script: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_stopped_process_keeps_its_page(directory: Path, script: Path) -> None
             time.sleep(0.05)
         rank.send_signal(signal.SIGSTOP)
         rank.kill()
-    assert left(directory).farewell == ""
+    assert left(directory).exit_reason == ""
     assert not left(directory).is_alive
 
 
@@ -363,7 +363,7 @@ def test_pages_that_cannot_be_believed(directory: Path, script: Path) -> None:
     path.write_bytes(good[:lock] + b"\1" + good[lock + 1 :])  # died while it wrote a text
     torn = read_page(path)
     assert torn is not None
-    assert torn.farewell == ""
+    assert torn.exit_reason == ""
     assert read_page(directory) is None
     assert read_page(directory / "none") is None
 

@@ -22,7 +22,7 @@ def test_every_operation_is_seen(tmp_path: Path) -> None:
     for rank in range(2):
         page = read_page(page_path(tmp_path / "pages", rank, 0))
         assert page is not None
-        assert page.farewell == "exit 0"
+        assert page.exit_reason == "exit 0"
         assert page.has_socket
         assert not page.is_alive
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .job import Verdict
 
 _GONE = ("exited", "lost")
-_NO_FAILURE = ("", CLEAN)  # farewells
+_NO_FAILURE = ("", CLEAN)  # exit reasons
 _SUSPECTS_WITH_STACKS = 3
 _MOMENT_SECONDS = 2.5  # agents look once a second
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
@@ -94,7 +94,7 @@ class Analyzer:
 
     def _is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
-        if any(self._ranks[number].process.farewell != CLEAN for number in self._dead):
+        if any(self._ranks[number].process.exit_reason != CLEAN for number in self._dead):
             return True
         return bool(self._ending())
 
@@ -188,7 +188,7 @@ class Analyzer:
             self._ranks[number] = rank
             if rank.phase:
                 self._phases[number] = rank.phase, self._time
-            if rank.process.farewell not in _NO_FAILURE:
+            if rank.process.exit_reason not in _NO_FAILURE:
                 self._leaving.setdefault(number, self._time)
             if rank.process.life in _GONE:
                 self._dead.add(number)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ..model import Rank
 
 CLEAN = "exit 0"
-# Farewells of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
+# Exit reasons of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
 _ECHOES = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
     "distbackenderror", "sigterm", "signal 15", "terminated",
@@ -21,16 +21,16 @@ def gone(rank: Rank) -> float:
 
 
 def is_echo(rank: Rank) -> bool:
-    farewell = rank.process.farewell.lower()
-    return any(word in farewell for word in _ECHOES)
+    exit_reason = rank.process.exit_reason.lower()
+    return any(word in exit_reason for word in _ECHOES)
 
 
 def ran_out_of_time(rank: Rank) -> bool:
-    farewell = rank.process.farewell.lower()
-    return "timed out" in farewell or "timeout" in farewell
+    exit_reason = rank.process.exit_reason.lower()
+    return "timed out" in exit_reason or "timeout" in exit_reason
 
 
 def has_own_words(rank: Rank) -> bool:
     """Whether it failed, and said of what, and not that another had."""
-    farewell = rank.process.farewell
-    return farewell not in ("", CLEAN) and not is_echo(rank)
+    exit_reason = rank.process.exit_reason
+    return exit_reason not in ("", CLEAN) and not is_echo(rank)

@@ -144,7 +144,7 @@ class Job:
             rank = self.ranks.get(number)
             if rank is not None and rank.heartbeat_seconds > _STALE_SECONDS:
                 reasons.append(
-                    f"the counts of rank {number} stand still since {words.seconds(rank.heartbeat_seconds)}: its process is "
+                    f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: its process is "
                     f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")
                 )
         return is_incomplete, reasons

@@ -31,7 +31,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     Args:
         hangs: verdicts on hangs that stood when the first of them gave up.
     """
-    failed = {number: rank for number, rank in dead.items() if rank.process.farewell != CLEAN}
+    failed = {number: rank for number, rank in dead.items() if rank.process.exit_reason != CLEAN}
     left = {number: rank for number, rank in dead.items() if number not in failed}
     waiting = [number for number, rank in job.ranks.items() if number not in dead and _waits(rank, job)]
     if failed:
@@ -99,7 +99,7 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
     Who lost a connection tells of a death.
     """
     timed_out = [number for number, rank in failed.items() if ran_out_of_time(rank)]
-    if timed_out or any(rank.process.farewell for rank in failed.values()):
+    if timed_out or any(rank.process.exit_reason for rank in failed.values()):
         return timed_out
     times = sorted((gone(rank), number) for number, rank in failed.items())
     together = [pair for pair in pairwise(times) if pair[1][0] - pair[0][0] <= _MOMENT]
@@ -120,7 +120,7 @@ def _is_done(job: Job, rank: Rank) -> bool:
 
 def _end(rank: Rank) -> str:
     process = rank.process
-    how = f"left with {process.farewell}" if process.farewell else "was gone without a word"
+    how = f"left with {process.exit_reason}" if process.exit_reason else "was gone without a word"
     return f"{how} {words.seconds(gone(rank))} ago"
 
 

@@ -192,7 +192,7 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
 
 
 def _has_spoken(job: Job, number: int) -> bool:
-    return bool(job.ranks[number].process.farewell)
+    return bool(job.ranks[number].process.exit_reason)
 
 
 def _ending(job: Job, wait: _LastWait) -> str:
@@ -207,9 +207,9 @@ def _entered(wait: _LastWait) -> str:
 def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, num_victims: int) -> Verdict:
     waited = "" if wait.seconds is None else f"after {words.seconds(wait.seconds)} "
     evidence = [f"rank {wait.witness} ended {waited}in {wait.what}"]
-    farewell = job.ranks[wait.witness].process.farewell
-    if farewell:
-        evidence[0] += f", with {farewell}"
+    exit_reason = job.ranks[wait.witness].process.exit_reason
+    if exit_reason:
+        evidence[0] += f", with {exit_reason}"
     is_incomplete, reasons = job.doubts(wait.group, ())
     return Verdict(
         "lost",

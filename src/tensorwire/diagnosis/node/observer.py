@@ -111,16 +111,16 @@ class Observer:
                 wait_seconds=clock.read(),
                 num_throttled=throttling.num_throttled,
                 throttled_seconds=throttling.seconds,
-                farewell=page.farewell,
+                exit_reason=page.exit_reason,
             )
             self._alive[path] = now, seen
             return seen
         seen_at, last = self._alive.get(path, (0.0, Process("running")))
-        if not seen_at and not page.farewell and heartbeat_age < _ALIVE_SECONDS:
+        if not seen_at and not page.exit_reason and heartbeat_age < _ALIVE_SECONDS:
             return Process("running")
-        if page.farewell:
-            gone = heartbeat_age if page.farewell_ns is None else max(0.0, now - page.farewell_ns / 1e9)
-            return replace(last, life="exited", state="?", farewell=page.farewell, gone_seconds=gone)
+        if page.exit_reason:
+            gone = heartbeat_age if page.exit_ns is None else max(0.0, now - page.exit_ns / 1e9)
+            return replace(last, life="exited", state="?", exit_reason=page.exit_reason, gone_seconds=gone)
         return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at))
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:

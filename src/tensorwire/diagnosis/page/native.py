@@ -83,10 +83,10 @@ class Header(ctypes.Structure):
         ("flags", _u32),
         ("heartbeat_ns", _u64),
         ("heartbeats", _u64),
-        ("farewell_ns", _u64),
+        ("exit_ns", _u64),
         ("control", _u32),
         ("reserved", _u32),
-        ("farewell", ctypes.c_char * 64),
+        ("exit_reason", ctypes.c_char * 64),
         ("phase", ctypes.c_char * 24),
         ("names", ctypes.c_char * 64),
     ]
@@ -165,7 +165,7 @@ now = _function("tw_probe_now", _u64)
 heartbeat = _function("tw_probe_heartbeat", None, _handle)
 set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)
 phase = _function("tw_probe_phase", None, _handle, _text)
-farewell = _function("tw_probe_farewell", None, _handle, _text)
+exit_reason = _function("tw_probe_exit_reason", None, _handle, _text)
 slot = _function("tw_probe_slot", _int, _handle, _u64, _text, _u64)
 pair = _function("tw_probe_pair", _int, _handle, _u64, _text)
 counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)

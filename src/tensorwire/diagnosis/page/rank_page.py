@@ -88,8 +88,8 @@ class Page:
     heartbeats: int
     control: int  # number of the last request acted on
     phase: str
-    farewell: str
-    farewell_ns: int | None
+    exit_reason: str
+    exit_ns: int | None
     slots: tuple[Slot, ...]
 
     @property
@@ -119,7 +119,7 @@ def read_page(path: Path) -> Page | None:
         return None
     header = page.header
     if header.lock & 1:  # a process that died while it wrote a text
-        header.phase = header.farewell = b""
+        header.phase = header.exit_reason = b""
     names = bytes(header)[native.Header.names.offset :]
     flags = header.flags
     return Page(
@@ -139,8 +139,8 @@ def read_page(path: Path) -> Page | None:
         heartbeats=header.heartbeats,
         control=header.control,
         phase=_text(header.phase),
-        farewell=_text(header.farewell),
-        farewell_ns=header.farewell_ns or None,
+        exit_reason=_text(header.exit_reason),
+        exit_ns=header.exit_ns or None,
         slots=tuple(_slot(slot, names) for slot in page.slots if slot.id and not slot.lock & 1),
     )
 

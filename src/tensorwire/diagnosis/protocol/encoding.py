@@ -4,7 +4,7 @@ A report is a JSON object with these members:
 
     clock     the agent's own clock, which the other times are on too
     full      true: forget the reports before this one
-    heads     new descriptions of ranks: [rank, world size, pid, generation, life, farewell, phase]
+    heads     new descriptions of ranks: [rank, world size, pid, generation, life, exit reason, phase]
     groups    new descriptions of communicators: [id, name, size]
     works     new descriptions of operations: [name, dtype, numel, root, signature]
     links     new connections: [rank, peer, local, remote]
@@ -126,7 +126,7 @@ class Encoder:
 
     def _rank(self, rank: Rank, now: float) -> _Row:
         process = rank.process
-        texts = process.farewell[:_MAX_TEXT], rank.phase[:_MAX_TEXT]
+        texts = process.exit_reason[:_MAX_TEXT], rank.phase[:_MAX_TEXT]
         life = _LIVES.index(process.life)
         row = [
             self._number("heads", rank.rank, rank.world_size, rank.pid, rank.generation, life, *texts),
@@ -305,7 +305,7 @@ class Decoder:
 
     def _build(self, row: _Row, node: str, now: int) -> Rank:
         head, state, cpu, wait, num_throttled, throttled, gone, heartbeat, flags = row[:_RANK]
-        rank, world_size, pid, generation, life, farewell, phase = self._tables["heads"][head]
+        rank, world_size, pid, generation, life, exit_reason, phase = self._tables["heads"][head]
         details = self._details.get(rank)
         groups = self._tables["groups"]
         communicators = []
@@ -336,7 +336,7 @@ class Decoder:
             wait / 1e6,
             num_throttled,
             throttled / 1e6,
-            farewell,
+            exit_reason,
             None if gone < 0 else max(0, now - gone) / 1e6,
         )
         return Rank(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 HEARTBEAT_SECONDS: Final = 0.05
-_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and a farewell is short
+_SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
 _MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
 
 
@@ -64,10 +64,10 @@ def phase(name: str) -> Iterator[None]:
         _show_phase()
 
 
-def say_farewell(text: str) -> None:
+def set_exit_reason(text: str) -> None:
     """Why this process ends, for the page. The first reason given stays."""
     if _probe is not None:
-        _probe.say_farewell(text)
+        _probe.set_exit_reason(text)
 
 
 _probe: _Probe | None = None
@@ -93,7 +93,7 @@ class _Probe:
         self._handle: int | None = None
         self._path: Path | None = None
         self._last_hook = sys.excepthook
-        self._farewell = ""
+        self._exit_reason = ""
         self._looks: _Looks | None = None
 
     def start(self) -> None:
@@ -103,10 +103,10 @@ class _Probe:
             self._create(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
         threading.Thread(target=self._run, name="tensorwire probe", daemon=True).start()
 
-    def say_farewell(self, text: str) -> None:
-        self._farewell = self._farewell or text
+    def set_exit_reason(self, text: str) -> None:
+        self._exit_reason = self._exit_reason or text
         if self._handle is not None and self.pid == os.getpid():
-            _native().farewell(self._handle, text.encode("utf-8", "replace"))
+            _native().exit_reason(self._handle, text.encode("utf-8", "replace"))
 
     def show_phase(self, text: str) -> None:
         if self._handle is not None:
@@ -115,14 +115,14 @@ class _Probe:
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
             text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
-            self.say_farewell(" ".join(text.split()).removesuffix(":"))
+            self.set_exit_reason(" ".join(text.split()).removesuffix(":"))
             if self._looks is not None and self.pid == os.getpid():
                 self._looks.look_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
         with suppress(Exception):
-            self.say_farewell("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
+            self.set_exit_reason("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
 
     def _create(self, rank: int, world_size: int) -> None:
         from ..page import rank_page, stack_file

@@ -170,8 +170,8 @@ def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]
         rank = last.ranks[place.rank]
         done = sum(group.completed for group in rank.communicators)
         words = place_text(place)
-        if rank.process.farewell:
-            words += f": {rank.process.farewell}"
+        if rank.process.exit_reason:
+            words += f": {rank.process.exit_reason}"
         seconds = seconds_text(place.seconds) if place.seconds else ""
         cpu = f"{rank.process.cpu_seconds:.1f}"
         rows.append((str(place.rank), rank.node, str(rank.pid), words, seconds, f"{done:,}", str(place.behind), cpu))
