@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Finding, Observation
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
-ECHO = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+SECONDARY = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
 
 
 def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
@@ -32,7 +32,7 @@ def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time
 @every_rank
 @pytest.mark.parametrize("exit_reason", ["", "exit 1", "ValueError: loss is NaN"])
 def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reason: str) -> None:
-    states = {n: dead(4.0, ECHO) for n in range(WORLD)}
+    states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
     states[culprit] = dead(4.3, exit_reason)
     (finding,) = ended(states)
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
@@ -40,9 +40,9 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reaso
 
 
 @every_rank
-def test_a_connection_error_is_an_echo_though_its_heartbeat_was_later(culprit: int) -> None:
+def test_a_connection_error_is_a_secondary_failure_though_its_heartbeat_was_later(culprit: int) -> None:
     """Last signs of life are known to a heartbeat: who speaks of a lost connection did not lose it."""
-    states = {n: dead(4.02, ECHO) for n in range(WORLD)}
+    states = {n: dead(4.02, SECONDARY) for n in range(WORLD)}
     states[culprit] = dead(4.0)
     (finding,) = ended(states)
     assert finding.suspects == [culprit]
@@ -76,7 +76,7 @@ def test_who_leaves_with_code_0_while_others_wait_is_lost(culprit: int) -> None:
 
 
 def test_who_leaves_early_is_lost_though_only_the_others_fail() -> None:
-    states = {n: dead(4.0, ECHO) for n in range(WORLD)}
+    states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
     states[1] = dead(6.0, "exit 0")
     ranks = [rank(n, member(30 if n == 1 else 31, waits=None if n == 1 else 5.0), **states[n]) for n in range(WORLD)]
     (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks))

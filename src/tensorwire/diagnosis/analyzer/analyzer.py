@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..model import Confidence, Thresholds
-from .exit_reasons import CLEAN, is_echo
+from .exit_reasons import CLEAN, is_secondary
 from .hang import find_hangs
 from .job import Job
 from .lost import find_lost
@@ -100,7 +100,7 @@ class Analyzer:
 
     def _are_more_to_go(self, dead: dict[int, Rank]) -> bool:
         """Whether those that are gone were told of a trouble, and some that may have told them are about to end."""
-        return bool(self._ending() - dead.keys()) and all(is_echo(rank) for rank in dead.values())
+        return bool(self._ending() - dead.keys()) and all(is_secondary(rank) for rank in dead.values())
 
     def _ending(self) -> set[int]:
         return {number for number, since in self._leaving.items() if self._time - since < _ENDING_SECONDS}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 CLEAN = "exit 0"
 # Exit reasons of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
-_ECHOES = (
+_SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
     "distbackenderror", "sigterm", "signal 15", "terminated",
 )  # fmt: skip
@@ -20,9 +20,9 @@ def gone(rank: Rank) -> float:
     return rank.process.gone_seconds or 0.0
 
 
-def is_echo(rank: Rank) -> bool:
+def is_secondary(rank: Rank) -> bool:
     exit_reason = rank.process.exit_reason.lower()
-    return any(word in exit_reason for word in _ECHOES)
+    return any(word in exit_reason for word in _SECONDARY)
 
 
 def ran_out_of_time(rank: Rank) -> bool:
@@ -33,4 +33,4 @@ def ran_out_of_time(rank: Rank) -> bool:
 def has_own_words(rank: Rank) -> bool:
     """Whether it failed, and said of what, and not that another had."""
     exit_reason = rank.process.exit_reason
-    return exit_reason not in ("", CLEAN) and not is_echo(rank)
+    return exit_reason not in ("", CLEAN) and not is_secondary(rank)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..model import Finding
 from . import words
 from .confidence import Basis, confidence_of
-from .exit_reasons import CLEAN, gone, is_echo, ran_out_of_time
+from .exit_reasons import CLEAN, gone, is_secondary, ran_out_of_time
 from .job import Verdict
 from .post_mortem import given_up
 from .signatures import mismatch
@@ -36,7 +36,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     waiting = [number for number, rank in job.ranks.items() if number not in dead and _waits(rank, job)]
     if failed:
         earliest = max(gone(rank) for rank in failed.values())
-        if all(is_echo(rank) for rank in failed.values()):
+        if all(is_secondary(rank) for rank in failed.values()):
             # They died of a connection that someone closed: of one who left early, if there is one.
             early = {number: rank for number, rank in left.items() if gone(rank) > earliest and not _is_done(job, rank)}
             failed = early or failed
@@ -83,7 +83,7 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     """Who may have died first, of these who did as far as it can be told, and whether that is certain."""
     earliest = max(gone(rank) for rank in failed.values())
     near = [number for number, rank in failed.items() if gone(rank) >= earliest - _AFTERMATH]
-    own = [number for number in near if not is_echo(failed[number])] or near
+    own = [number for number in near if not is_secondary(failed[number])] or near
     start = max(gone(failed[number]) for number in own)
     tied = [number for number in own if gone(failed[number]) >= start - _MOMENT]
     # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
