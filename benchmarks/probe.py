@@ -105,7 +105,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
         time.sleep(1.0)
         page = read_page(page_path(directory / "pages", 0, 0))
         assert page is not None
-        assert page.armed == (mode == "active")
+        assert page.timed == (mode == "active")
     while (what := connection.recv()) != "stop":
         start = time.process_time()
         if what == "run":

@@ -52,8 +52,8 @@ class Bench:
         self.desk = Desk(thresholds or Thresholds(), self)
         self._encoders: dict[str, Encoder] = {}
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
-        self.job.arm(first, num_rounds)
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
+        self.job.enable_timing(first, num_rounds)
 
     def request_stack(self, rank: int) -> None:
         self.desk.add_stack(rank, "simulated")
@@ -252,7 +252,7 @@ class _Ends:
 
 
 class _Deaf:
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         pass
 
     def request_stack(self, rank: int) -> None:

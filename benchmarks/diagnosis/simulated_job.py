@@ -99,7 +99,7 @@ class SimulatedJob:
         """Something else keeps these ranks for so long: a checkpoint, an evaluation, a compiler."""
         self._ready[ranks] += seconds
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         """Time windows of rounds from these sequence numbers on; {}: nothing."""
         self._window = num_rounds
         for kind, rows in self.layout.groups.items():

@@ -182,7 +182,7 @@ void keep_house() {
       tw_probe_window(the_probe, communicator.pairs[pair].slot, 1, endless_rounds, is_endless);
     }
   }
-  tw_probe_armed(the_probe, 1, control.number);
+  tw_probe_enable_timing(the_probe, 1, control.number);
 }
 
 void name_slot(Communicator& communicator, uint64_t hash, const char* name) {
@@ -233,7 +233,7 @@ void begin(probe::Probe* probe, uint64_t world_size, const char* control) {
   the_probe = probe;
   the_world_size = world_size;
   std::strncpy(control_path, control, sizeof(control_path) - 1);
-  tw_probe_armed(probe, 1, 0);
+  tw_probe_enable_timing(probe, 1, 0);
   pthread_atfork(nullptr, nullptr, [] { is_child = true; });
 }
 

@@ -19,10 +19,10 @@ constexpr uint8_t kNoName = 255;
 constexpr uint16_t kNoRoot = 65535;
 
 // Page flags.
-constexpr uint32_t kArmed = 1;     // operations are timed
-constexpr uint32_t kOverflow = 2;  // more communicators than slots
-constexpr uint32_t kExiting = 4;   // the exit reason is written
-constexpr uint32_t kSocket = 8;    // a worker server listens on the page's name with .sock for .page
+constexpr uint32_t kTimingEnabled = 1;  // operations are timed
+constexpr uint32_t kOverflow = 2;       // more communicators than slots
+constexpr uint32_t kExiting = 4;        // the exit reason is written
+constexpr uint32_t kSocket = 8;         // a worker server listens on the page's name with .sock for .page
 
 // Slot flags.
 constexpr uint8_t kOpen = 1;    // the operation described has not completed
@@ -137,7 +137,7 @@ struct Control {
   uint32_t lock;
   uint32_t number;  // of the request, from 1
   uint32_t flags;
-  uint32_t num_rounds;  // 1 to 65535; 0 disarms
+  uint32_t num_rounds;  // 1 to 65535; 0 disables timing
   uint32_t num_entries;
   uint8_t reserved[16];
   ControlEntry entries[kNumControlEntries];
@@ -204,7 +204,7 @@ TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t fi
                                   int forever);
 // Back to passive: counts count again, and what is open stays so until they say otherwise; the last whole window stays
 // to be read. `control` is the request that was acted on.
-TW_PROBE_API void tw_probe_armed(tw::probe::Probe* probe, int on, uint32_t control);
+TW_PROBE_API void tw_probe_enable_timing(tw::probe::Probe* probe, int on, uint32_t control);
 
 // Readers. A slot or header that was being written all the time keeps an odd lock in the copy; do not believe it.
 TW_PROBE_API int tw_probe_read_page(const char* path, tw::probe::Page* page);

@@ -266,11 +266,11 @@ void tw_probe_window(Probe* probe, int slot, uint64_t first_sequence, uint32_t n
   });
 }
 
-void tw_probe_armed(Probe* probe, int on, uint32_t control) {
+void tw_probe_enable_timing(Probe* probe, int on, uint32_t control) {
   if (!writes(probe)) return;
   Header& header = probe->page->header;
   store_shared(&header.control, control);
-  set_flag(&header, kArmed, on != 0);
+  set_flag(&header, kTimingEnabled, on != 0);
   if (on != 0) return;
   for (uint32_t i = 0; i < probe->num_slots; ++i) {
     update(probe, static_cast<int>(i), [](SlotState& state) {

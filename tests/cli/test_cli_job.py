@@ -129,7 +129,7 @@ def timed(observations: list[model.Observation]) -> list[model.Observation]:
     """The same while ranks time their operations."""
     for observation in observations:
         for rank in observation.ranks.values():
-            rank.armed = True
+            rank.timed = True
     return observations
 
 

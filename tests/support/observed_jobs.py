@@ -117,7 +117,7 @@ def paced(
     after: float = 20.0,
     rate: float = 10.0,
     normal: float = 0.02,
-    armed_after: float | None = None,
+    timed_after: float | None = None,
     group: str = "world",
     size: int = WORLD,
     edges: Callable[[float], list[Edge]] | None = None,
@@ -128,7 +128,7 @@ def paced(
 ) -> Callable[[float], Observation]:
     """A job of so many operations a second; later, ranks come late by so many seconds and transfers take longer.
 
-    T is known from `armed_after` on. `scale` stretches the pace of all ranks alike, outside of operations.
+    T is known from `timed_after` on. `scale` stretches the pace of all ranks alike, outside of operations.
     """
     late = late or {}
     worst = max(late.values(), default=0.0)
@@ -140,9 +140,9 @@ def paced(
         ranks = []
         for n in range(size):
             timing = None
-            if armed_after is not None and time > armed_after:
-                good = max(0, min(done, int(after / period)) - int(min(armed_after, after) / period))
-                first = int(min(armed_after, after) / period + max(0.0, armed_after - after) / slow_period)
+            if timed_after is not None and time > timed_after:
+                good = max(0, min(done, int(after / period)) - int(min(timed_after, after) / period))
+                first = int(min(timed_after, after) / period + max(0.0, timed_after - after) / slow_period)
                 bad = max(0, done - first - good)
                 slow_t = normal + transfer + worst - late.get(n, 0.0)
                 if good + bad:

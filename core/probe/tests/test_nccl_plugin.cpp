@@ -75,7 +75,7 @@ void check_healthy(Driver nccl, bool knows_size, bool knows_nbytes) {
   const Page page = read_page();
   CHECK(slot.name != tw::probe::kNoName && std::strcmp(page.header.names + slot.name, "tensor_parallel") == 0);
   CHECK(page.header.rank == kRank && page.header.world_size == 16 && page.header.restart_count == 1);
-  CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.flags == tw::probe::kArmed);
+  CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.flags == tw::probe::kTimingEnabled);
   nccl.finalize();
 }
 

@@ -119,7 +119,7 @@ void test_active(const Folder& folder) {
   const std::string path = folder.file("active");
   Probe* probe = create(path);
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
-  tw_probe_armed(probe, 1, 9);
+  tw_probe_enable_timing(probe, 1, 9);
   const OperationInfo first = operation(11), second = operation(12);
   const uint64_t a = tw_probe_enter(probe, slot, &first);
   const uint64_t b = tw_probe_enter(probe, slot, &second);
@@ -134,10 +134,10 @@ void test_active(const Folder& folder) {
   const Page page = read(path);
   seen = page.slots[slot];
   CHECK(seen.completed == 12 && (seen.flags & kOpen) == 0 && seen.completed_ns >= seen.enter_ns);
-  CHECK(page.header.flags == kArmed && page.header.control == 9);
+  CHECK(page.header.flags == kTimingEnabled && page.header.control == 9);
 
   tw_probe_enter(probe, slot, &second);
-  tw_probe_armed(probe, 0, 10);
+  tw_probe_enable_timing(probe, 0, 10);
   CHECK(read(path).slots[slot].flags == (kOpen | kKnown));  // it may hang
   tw_probe_counts(probe, slot, 100, 100);
   seen = read(path).slots[slot];
@@ -210,7 +210,7 @@ void test_forked_child_writes_nothing(const Folder& folder) {
     tw_probe_phase(probe, "child");
     tw_probe_exit_reason(probe, "child");
     tw_probe_set_flag(probe, kOverflow, 1);
-    tw_probe_armed(probe, 1, 1);
+    tw_probe_enable_timing(probe, 1, 1);
     tw_probe_counts(probe, slot, 9, 9);
     tw_probe_progress(probe, slot, 1, 1);
     tw_probe_baseline(probe, slot, 1);

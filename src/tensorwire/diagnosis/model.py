@@ -36,7 +36,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Timing:
-    """T of one rank, summed over the rounds that all ranks were armed for.
+    """T of one rank, summed over the rounds that all ranks timed.
 
     T is completion minus the later of enqueue and the previous operation's completion on that communicator.
     """
@@ -97,7 +97,7 @@ class Rank:
     process: Process
     communicators: list[Communicator]
     heartbeat_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
-    armed: bool = False  # every operation is timed
+    timed: bool = False  # every operation is timed
     phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
     overflow: bool = False  # more communicators than the page has room for
 

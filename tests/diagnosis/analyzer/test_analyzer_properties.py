@@ -119,7 +119,7 @@ def test_seeing_the_same_again_changes_nothing(states: list[Any], copies: list[i
         found = once.update(copy.deepcopy(observation))
         for _ in range(more + 1):
             assert essence(often.update(copy.deepcopy(observation))) == essence(found)
-        assert once.wants_arming() == often.wants_arming()
+        assert once.wants_timing() == often.wants_timing()
         assert once.wants_stacks() == often.wants_stacks()
 
 
@@ -153,14 +153,14 @@ def test_whatever_is_seen_findings_are_well_formed(ranks: list[Any], connections
 
 
 def one_late(culprit: int) -> Callable[[float], Observation]:
-    return paced({culprit: 0.5}, armed_after=0.0)
+    return paced({culprit: 0.5}, timed_after=0.0)
 
 
 def slow_link(culprit: int) -> Callable[[float], Observation]:
     def connections(time: float) -> list[Any]:
         return ring(busy_seconds=lambda a, b: time * (0.9 if a == culprit and b == (a + 1) % WORLD else 0.3))
 
-    return paced(transfer=0.5, armed_after=0.0, edges=connections)
+    return paced(transfer=0.5, timed_after=0.0, edges=connections)
 
 
 def not_entered(culprit: int) -> Callable[[float], Observation]:

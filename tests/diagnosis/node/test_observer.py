@@ -434,22 +434,22 @@ def test_still_rank_of_whom_nothing_newer_is_known(
     assert (group.enqueued, group.completed) == (5, 4)
 
 
-# Arming.
+# Enabling timing.
 
 
 def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
-    timing.arm(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
+    timing.enable(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
     request = rank_page.read_control(tmp_path)
     assert request is not None
     assert (request.first, request.num_rounds, request.forever) == ({0xC0: 120, 0xC1: 7}, 16, True)
-    timing.disarm(tmp_path)
+    timing.disable(tmp_path)
     later = rank_page.read_control(tmp_path)
     assert later is not None
     assert (later.num_rounds, later.number) == (0, request.number + 1)
 
 
 def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None:
-    timing.arm(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
+    timing.enable(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
     request = rank_page.read_control(tmp_path)
     assert request is not None
     assert (len(request.first), request.num_rounds) == (253, 65535)
@@ -460,7 +460,7 @@ def test_communicators_of_the_node_come_first(job: Job) -> None:
     node = LocalNode(job.directory, "node")
     try:
         node.observe()
-        node.arm({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
+        node.enable_timing({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
     finally:
         node.close()
     request = rank_page.read_control(job.directory)
@@ -471,5 +471,5 @@ def test_communicators_of_the_node_come_first(job: Job) -> None:
 @pytest.mark.parametrize("identity", ["", "pg"])
 def test_request_for_what_is_no_communicator(tmp_path: Path, identity: str) -> None:
     with pytest.raises(ValueError, match="base 16"):
-        timing.arm(tmp_path, {identity: 1}, 16)
+        timing.enable(tmp_path, {identity: 1}, 16)
     assert rank_page.read_control(tmp_path) is None

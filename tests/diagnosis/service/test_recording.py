@@ -50,7 +50,7 @@ def not_entered(culprit: int) -> Callable[[float], Observation]:
 
 @pytest.mark.parametrize(
     "at",
-    [not_entered(2), paced({1: 0.5}, after=8.0, armed_after=0.0), paced()],
+    [not_entered(2), paced({1: 0.5}, after=8.0, timed_after=0.0), paced()],
     ids=["hang", "slow", "healthy"],
 )
 def test_a_replay_finds_what_was_found(tmp_path: Path, at: Callable[[float], Observation]) -> None:

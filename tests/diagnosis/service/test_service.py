@@ -48,7 +48,7 @@ class Node:
     def __init__(self, name: str, ranks: tuple[int, ...], missing: tuple[int, ...] = (), run_id: str = "run") -> None:
         self.name, self.ranks, self.missing, self.run_id = name, ranks, missing, run_id
         self.start = time.monotonic()
-        self.armed: list[tuple[dict[str, int], int]] = []
+        self.timed: list[tuple[dict[str, int], int]] = []
         self.asked: list[int] = []
 
     def observe(self) -> Observation:
@@ -65,8 +65,8 @@ class Node:
             ranks[number] = Rank(number, WORLD, self.name, 100 + number, 0, Process("running", "S"), [group])
         return Observation(now, self.run_id, WORLD, ranks)
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
-        self.armed.append((first, num_rounds))
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
+        self.timed.append((first, num_rounds))
 
     def request_stack(self, rank: int) -> None:
         self.asked.append(rank)
@@ -151,32 +151,32 @@ def test_hang_over_two_nodes_is_found_and_the_stack_is_fetched(service: JobServi
     assert view.counters.num_reports > 2
 
 
-def test_all_agents_are_asked_to_arm_and_late_ones_too(service: JobService, start: Start) -> None:
+def test_all_agents_are_asked_to_time_and_late_ones_too(service: JobService, start: Start) -> None:
     first = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
     wanted: dict[str, int] | None = {"c0": 12}
-    service._desk._analyzer.wants_arming = lambda: wanted  # type: ignore[method-assign]
+    service._desk._analyzer.wants_timing = lambda: wanted  # type: ignore[method-assign]
     service.step()
     second = start(Node("b", (2, 3)), address(service))
-    until(service, lambda _: second.node.armed)
+    until(service, lambda _: second.node.timed)
     wanted = None
-    until(service, lambda _: ({}, 0) in first.node.armed and ({}, 0) in second.node.armed)
+    until(service, lambda _: ({}, 0) in first.node.timed and ({}, 0) in second.node.timed)
     num_rounds = round(RATE / HANG.theta * HANG.slow_seconds / 10)
-    assert first.node.armed == second.node.armed == [({"c0": 12}, num_rounds), ({}, 0)]
+    assert first.node.timed == second.node.timed == [({"c0": 12}, num_rounds), ({}, 0)]
 
 
 def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
     service = JobService(Listener(KEY), HANG)
     running = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
-    service._desk._analyzer.wants_arming = lambda: {"c0": 12}  # type: ignore[method-assign]
-    until(service, lambda _: running.node.armed)
+    service._desk._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
+    until(service, lambda _: running.node.timed)
     service.close()
     deadline = time.monotonic() + 5.0
-    while len(running.node.armed) < 2:
+    while len(running.node.timed) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert running.node.armed[1] == ({}, 0)
+    assert running.node.timed[1] == ({}, 0)
 
 
 def test_agents_survive_a_restart_of_the_analyzer(start: Start) -> None:
@@ -368,7 +368,7 @@ def test_agent_of_an_impostor_analyzer_does_nothing(start: Start) -> None:
     while time.monotonic() < deadline:
         assert list(listener.poll(0.02)) == []
     listener.close()
-    assert running.node.armed == []
+    assert running.node.timed == []
     assert not any(line.startswith("connected") for line in running.log)
 
 
@@ -410,7 +410,7 @@ def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog
     """Shared memory is full, or something is in the way of the request."""
     (tmp_path / "control").mkdir()
     job = LocalJob(tmp_path)
-    job._desk._analyzer.wants_arming = lambda: {"c0": 12}  # type: ignore[method-assign]
+    job._desk._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
     try:
         assert job.poll()[1] == []
         assert job.poll()[1] == []

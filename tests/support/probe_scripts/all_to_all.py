@@ -53,7 +53,7 @@ def exchange(shares: list[list[int]], listed: bool) -> None:
         dist.all_to_all_single(torch.empty(sum(taken)), torch.ones(sum(given)), taken, given)
 
 
-def arm(number: int) -> int:
+def enable_timing(number: int) -> int:
     """All ranks time the same rounds; gives the first."""
     dist.barrier()
     first = dist.group.WORLD._get_sequence_number_for_group() + 2  # there is one more barrier
@@ -70,12 +70,12 @@ def main() -> None:
     for name, shares in WAYS.items():
         for listed in (False, True) if name == "even" else (False,):  # gloo wants lists to be of one size
             number += 1
-            first = arm(number)
+            first = enable_timing(number)
             for _ in range(ROUNDS):
                 if rank == LATE:
                     time.sleep(DELAY)
                 exchange(shares, listed)
-            wait_until(lambda first=first: not page().armed and slot().first_sequence == first)
+            wait_until(lambda first=first: not page().timed and slot().first_sequence == first)
             seen: list[Any] = [None] * size
             dist.all_gather_object(seen, (slot().sum_seconds, slot().rooted_or_pairwise))
             if rank == 0:

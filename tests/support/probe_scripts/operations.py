@@ -59,7 +59,7 @@ def passive() -> None:
     wait_until(lambda: len(page().slots) == len(page(1 - rank).slots) == 2)
     wait_until(lambda: slot("other").completed == slot("other").enqueued == 2)
     assert slot("other").id == slot("other", 1 - rank).id != slot().id
-    assert not page().armed
+    assert not page().timed
 
     # Rank 1 comes late: rank 0 shows what it waits in, and for how long.
     if rank == 1:
@@ -117,7 +117,7 @@ def active() -> None:
     dist.barrier()
     if rank == 0:
         write_control(directory, {}, 1, forever=True)
-    wait_until(lambda: page().armed)
+    wait_until(lambda: page().timed)
     world = dist.group.WORLD
     check("all_reduce", lambda: dist.all_reduce(tensor.clone()))
     check("broadcast", lambda: dist.broadcast(tensor.clone(), 1))
@@ -180,7 +180,7 @@ def window() -> None:
         if rank == 1:
             time.sleep(0.02)
         dist.all_reduce(torch.ones(100 + i))
-    wait_until(lambda: slot().first_sequence is not None and not page().armed)
+    wait_until(lambda: slot().first_sequence is not None and not page().timed)
     mine = slot()
     assert mine.first_sequence == first
     assert mine.num_rounds == 5

@@ -60,12 +60,12 @@ passive = both()
 
 if dist.get_rank() == 0:
     write_control(directory, {}, 5, forever=True)
-while not read_page(path).armed:
+while not read_page(path).timed:
     time.sleep(0.02)
-armed = both()
+timed = both()
 slots = {slot.operation: slot for slot in read_page(path).slots}
 assert any(slot.active and slot.enqueued > 20 for slot in slots.values()), slots
 
-assert without == passive == armed, (without, passive, armed)
+assert without == passive == timed, (without, passive, timed)
 print(len(set(without[0])), len(set(without[1])))
 dist.destroy_process_group()

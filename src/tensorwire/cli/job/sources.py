@@ -78,7 +78,7 @@ def follow_to_answer(
 
 def _is_answer_due(job: Job, history: History, findings: list[Finding]) -> bool:
     ranks = history.last.ranks.values() if history.last else ()
-    return job.awaits_stacks or (not findings and any(rank.armed for rank in ranks))
+    return job.awaits_stacks or (not findings and any(rank.timed for rank in ranks))
 
 
 def check_in_view(history: History, path: Path) -> None:

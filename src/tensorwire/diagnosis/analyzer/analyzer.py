@@ -113,9 +113,9 @@ class Analyzer:
         elif not self._is_failing() and self._time > self._hung + _MOMENT_SECONDS:
             self._hangs = []
 
-    def wants_arming(self) -> dict[str, int] | None:
+    def wants_timing(self) -> dict[str, int] | None:
         """Communicators whose operations should be timed, and from which sequence number on; None for nothing."""
-        return self._slow.arming
+        return self._slow.timing
 
     def wants_stacks(self) -> list[int]:
         """Suspects whose stacks would help, as long as they were not given."""

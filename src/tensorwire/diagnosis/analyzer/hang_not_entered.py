@@ -43,7 +43,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
             f"but {words.verb(held, 'waits', 'wait')} in another operation"
         )
     basis = Basis.STATE
-    if wait.is_pairwise and not any(job.ranks[number].armed for number in named):
+    if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
         basis = Basis.COMPARISON
         evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
     if 2 * len(free) > wait.group.size:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
 _MOST = 0.6  # of a window: so much of it was timed that the rounds are enough, though few
-_LEAD_SECONDS = 3.0  # for all agents to hear of an arming before its first round
+_LEAD_SECONDS = 3.0  # for all agents to hear of a request before the first timed round
 _PATIENCE = 3.0  # windows to wait for times that were asked for
 _PATIENT_ROUNDS = 30.0  # but at least so many rounds
 _COOLING = 5.0  # windows before asking again after nothing was found
@@ -35,7 +35,7 @@ class SlowWatch:
         self.clear()
 
     def clear(self) -> None:
-        self.arming: dict[str, int] | None = None
+        self.timing: dict[str, int] | None = None
         self._paces: dict[str, Pace] = {}
         self._timers: dict[str, Timer] = {}
         self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
@@ -55,7 +55,7 @@ class SlowWatch:
             if self._paces[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
         ]
         if not slow and not late:
-            self.arming, self._asked, self._standing, self._since = None, None, [], job.time
+            self.timing, self._asked, self._standing, self._since = None, None, [], job.time
             self._measured_since = None
             return []
         measured = self._measured(job, set(slow), set(late))
@@ -64,7 +64,7 @@ class SlowWatch:
                 self._measured_since = job.time
             found = judge(job, transport, measured, self._processes)
             if found:
-                self._standing, self.arming = found, None
+                self._standing, self.timing = found, None
             elif not self._standing and job.time - self._measured_since > self._thresholds.slow_seconds:
                 self._accept(job.time, slow)
         elif not self._standing:
@@ -122,12 +122,12 @@ class SlowWatch:
             return
         if self._asked is None:
             self._asked = job.time
-            self.arming = {}
+            self.timing = {}
             for group_id, group in job.groups.items():
                 pace = self._paces[group_id].latest_seconds
                 if pace:  # those that are not slow yet as well: who waits in one is late in another
                     enqueued = max(member.enqueued for member in group.members.values())
-                    self.arming[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / pace)
+                    self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / pace)
         elif self._is_overdue(job.time, slow):
             self._standing = [self._untimed(job, slow)]
 
@@ -135,7 +135,7 @@ class SlowWatch:
         """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""
         for group_id in slow:
             self._paces[group_id].accept()
-        self._asked, self.arming = None, None
+        self._asked, self.timing = None, None
         self._quiet_until = time + _COOLING * self._thresholds.slow_seconds
 
     def _untimed(self, job: Job, slow: list[str]) -> Verdict:

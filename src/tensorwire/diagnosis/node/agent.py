@@ -46,7 +46,7 @@ class Agent:
         self._backoff = _BACKOFF_SECONDS[0]
         self._retry_at = 0.0
         self._trouble = ""
-        self._is_armed = False
+        self._is_timing = False
         self._run_id = ""  # that the analyzer was told
 
     def step(self) -> None:
@@ -67,7 +67,7 @@ class Agent:
 
     def close(self) -> None:
         """Stop timing, if the analyzer has asked for it."""
-        self._disarm()
+        self._disable_timing()
         if self._connection is not None:
             self._connection.close()
 
@@ -84,7 +84,7 @@ class Agent:
         self._run_id = run_id
 
     def _lose(self, reason: str) -> None:
-        self._disarm()  # an analyzer that comes back asks again if it still wants to know
+        self._disable_timing()  # an analyzer that comes back asks again if it still wants to know
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -127,7 +127,7 @@ class Agent:
             self._log(f"connected to the analyzer at {self._address[0]}:{self._address[1]}")
         elif kind == "refused":
             raise RefusedError(str(message.get("reason"))[:256])
-        elif kind == "arm":
+        elif kind == "timing":
             first, num_rounds = message.get("first"), message.get("rounds")
             if (
                 type(first) is not dict
@@ -135,7 +135,7 @@ class Agent:
                 or any(type(n) is not int for n in first.values())
             ):
                 raise RefusedError("expected sequence numbers by communicator, and a number of rounds")
-            self._arm(first, num_rounds)
+            self._enable_timing(first, num_rounds)
         elif kind == "stacks":
             ranks = message.get("ranks")
             if type(ranks) is not list or any(type(rank) is not int for rank in ranks):
@@ -143,17 +143,17 @@ class Agent:
             for rank in ranks[:_MAX_RANKS_ASKED]:
                 self._node.request_stack(rank)
 
-    def _arm(self, first: dict[str, int], num_rounds: int) -> None:
-        self._is_armed = bool(first)
+    def _enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
+        self._is_timing = bool(first)
         try:
-            self._node.arm(first, num_rounds)
+            self._node.enable_timing(first, num_rounds)
         except (ValueError, OSError) as error:
             self._log(f"operations cannot be timed: {error}")
 
-    def _disarm(self) -> None:
+    def _disable_timing(self) -> None:
         """Timing costs every operation something: nobody is left who wants it."""
-        if self._is_armed:
-            self._arm({}, 0)
+        if self._is_timing:
+            self._enable_timing({}, 0)
 
 
 def run_agent(directory: Path, address: tuple[str, int], key: bytes, *, node: str, log: Callable[[str], None]) -> None:

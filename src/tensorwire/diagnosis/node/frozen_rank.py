@@ -45,7 +45,7 @@ class Standstill:
 
     def complete(self, page: Path, rank: Rank, now: float) -> None:
         """Put into `rank` what it has entered since its last heartbeat. Takes up to half a second, now and then."""
-        if rank.heartbeat_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.armed:
+        if rank.heartbeat_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.timed:
             self._known.pop(page, None)
             return
         asked, counts = self._known.get(page, (float("-inf"), {}))

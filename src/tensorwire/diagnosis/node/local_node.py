@@ -36,13 +36,13 @@ class LocalNode:
         self._communicators = {group.id for rank in observation.ranks.values() for group in rank.communicators}
         return observation
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
-        """See :func:`timing.arm`; with no sequence numbers the ranks stop timing."""
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
+        """See :func:`timing.enable`; with no sequence numbers the ranks stop timing."""
         if first:
             own_first = sorted(first.items(), key=lambda item: item[0] not in self._communicators)
-            timing.arm(self._directory, dict(own_first), num_rounds)
+            timing.enable(self._directory, dict(own_first), num_rounds)
         else:
-            timing.disarm(self._directory)
+            timing.disable(self._directory)
 
     def request_stack(self, rank: int) -> None:
         """Have `stacks` give it, once it is there, if the rank is of this node."""

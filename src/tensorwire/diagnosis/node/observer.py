@@ -94,7 +94,7 @@ class Observer:
             process=self._process(path, page, now, heartbeat_age),
             communicators=[_communicator(slot, page, now) for slot in page.slots if _is_sound(slot)],
             heartbeat_seconds=heartbeat_age,
-            armed=page.armed,
+            timed=page.timed,
             phase=page.phase,
             overflow=page.overflow,
         )
@@ -155,7 +155,7 @@ def _joined(page: Page, plugin: Page | None) -> Page:
 
 def _communicator(slot: Slot, page: Page, now: float) -> Communicator:
     # A rank that has begun to time shows signatures of the other kind where it has not entered anything since.
-    signature = slot.signature if slot.active or not page.armed else 0
+    signature = slot.signature if slot.active or not page.timed else 0
     return Communicator(
         id=f"{slot.id:016x}",
         name=slot.name,

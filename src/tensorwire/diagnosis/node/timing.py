@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_ROUNDS = 65535
 
 
-def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
+def enable(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
     """Time every operation from now on, in windows of rounds that follow one another.
 
     Args:
@@ -33,6 +33,6 @@ def arm(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
     write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS), forever=True)
 
 
-def disarm(directory: Path) -> None:
+def disable(directory: Path) -> None:
     """Time nothing any more. Raises OSError if the control page cannot be written."""
     write_control(directory, {}, 0)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-ARMED = 1
+TIMING_ENABLED = 1
 OVERFLOW = 2
 EXITING = 4
 SOCKET = 8
@@ -174,7 +174,7 @@ baseline = _function("tw_probe_baseline", None, _handle, _int, _float)
 enter = _function("tw_probe_enter", _u64, _handle, _int, ctypes.c_void_p)  # an address: the quickest way
 complete = _function("tw_probe_complete", None, _handle, _int, _u64, _u64)
 window = _function("tw_probe_window", None, _handle, _int, _u64, _u32, _int)
-armed = _function("tw_probe_armed", None, _handle, _int, _u32)
+enable_timing = _function("tw_probe_enable_timing", None, _handle, _int, _u32)
 
 
 def _names(function: str) -> tuple[str, ...]:

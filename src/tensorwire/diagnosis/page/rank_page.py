@@ -43,7 +43,7 @@ class Slot:
     id: int  # the same on all ranks of the group
     name: str
     size: int
-    pair: bool  # numbers count from the arming, apart on either side
+    pair: bool  # numbers count from the enabling of timing, apart on either side
     active: bool  # enter and completion are seen as they happen; else a thread looks now and then
     enqueued: int
     completed: int
@@ -80,7 +80,7 @@ class Page:
     world_size: int
     local_rank: int
     restart_count: int
-    armed: bool
+    timed: bool
     overflow: bool  # more communicators than slots
     exiting: bool
     has_socket: bool
@@ -131,7 +131,7 @@ def read_page(path: Path) -> Page | None:
         world_size=header.world_size,
         local_rank=header.local_rank,
         restart_count=header.restart_count,
-        armed=bool(flags & native.ARMED),
+        timed=bool(flags & native.TIMING_ENABLED),
         overflow=bool(flags & native.OVERFLOW),
         exiting=bool(flags & native.EXITING),
         has_socket=bool(flags & native.SOCKET),

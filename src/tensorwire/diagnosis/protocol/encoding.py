@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..model import Observation
 
 _LIVES: Final[tuple[Life, ...]] = get_args(Life)
-_ARMED, _OVERFLOW = 1, 2
+_TIMED, _OVERFLOW = 1, 2
 _NONE = -1
 _FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now: no reason to send a rank again
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
@@ -137,7 +137,7 @@ class Encoder:
             _micros(process.throttled_seconds),
             _since(now, process.gone_seconds),
             _NONE if rank.heartbeat_seconds < _FRESH_SECONDS else _since(now, rank.heartbeat_seconds),
-            _ARMED * rank.armed | _OVERFLOW * rank.overflow,
+            _TIMED * rank.timed | _OVERFLOW * rank.overflow,
         ]
         for group in rank.communicators[:_MAX_GROUPS]:
             work = group.operation
@@ -348,7 +348,7 @@ class Decoder:
             process,
             communicators,
             0.0 if heartbeat < 0 else max(0, now - heartbeat) / 1e6,
-            bool(flags & _ARMED),
+            bool(flags & _TIMED),
             phase,
             bool(flags & _OVERFLOW),
         )

@@ -6,8 +6,8 @@ when an operation is entered and pass it on. A synchronous one they also wait fo
 others the future, or where there is none the end of wait(), tells when it is done.
 Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
 for gloo the Python binding has none.
-They are registered only while armed. The last one to run takes all of them away: a kernel that another thread removed
-could go while the dispatcher is about to call it.
+They are registered only while timing is enabled. The last one to run takes all of them away: a kernel that another
+thread removed could go while the dispatcher is about to call it.
 
 Not seen: receiving from any source (nothing tells of its completion), operations on accelerators (their futures are
 complete once the kernel is launched; the NCCL plugin times those).
@@ -73,7 +73,7 @@ _UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, 
 
 @dataclass(slots=True)
 class _Timed:
-    """A group, or a pair of ranks, while armed."""
+    """A group, or a pair of ranks, while timing is enabled."""
 
     slot: int
     group: Group
@@ -100,7 +100,7 @@ class _State:
 
 
 class Dispatcher:
-    """Arms and disarms the timing of this rank.
+    """Enables and disables the timing of this rank.
 
     :meth:`follow` is for one thread; the rest runs in those that make operations, one at a time thanks to the GIL.
     """
@@ -120,16 +120,16 @@ class Dispatcher:
             return
         self._number = control.number
         if control.num_rounds == 0:
-            self.disarm()
+            self.disable()
             return
-        native.armed(self._handle, True, control.number)
+        native.enable_timing(self._handle, True, control.number)
         self._state = _State(control, awaited=set() if control.forever else set(control.first))
         self._register()
 
-    def disarm(self) -> None:
+    def disable(self) -> None:
         """Kernels go with the next operation."""
         self._state = None
-        native.armed(self._handle, False, self._number)
+        native.enable_timing(self._handle, False, self._number)
         if self._recorder is not None:
             self._recorder.recount()
 
@@ -213,7 +213,7 @@ class Dispatcher:
         return kernel
 
     def _timed(self, state: _State, process_group: Any) -> _Timed:
-        """The group, on its first operation while armed."""
+        """The group, on its first operation while timing is enabled."""
         group = self._groups.find(process_group.group_name, process_group.group_desc, "gloo")
         timed = state.groups[process_group] = _Timed(group.slot, group)
         before = sequence_number(process_group)
@@ -290,7 +290,7 @@ class Dispatcher:
         if timed.left == 0 and timed.group.id in state.awaited:
             state.awaited.remove(timed.group.id)
             if not state.awaited:
-                self.disarm()
+                self.disable()
 
 
 class _Describer:

@@ -32,7 +32,7 @@ class Place:
         operation, sequence, communicator: what it waits in or is absent from, else "", 0 and "".
         seconds: how long it has waited, others have waited for it, or its process is gone; 0 where nobody waits.
         behind: operations by which it is behind the first rank of the same group, the most over its groups.
-        seconds_per_round: mean T over the rounds that all ranks were armed for, None where they were not.
+        seconds_per_round: mean T over the rounds that all ranks timed, None where they did not.
     """
 
     rank: int
@@ -96,7 +96,7 @@ def standings(places: Iterable[Place]) -> list[Standing]:
 
 
 def slowest(places: Iterable[Place], *, limit: int = 5) -> list[Place]:
-    """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in armed rounds.
+    """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
 
     The smallest T is the latest rank: it waits least inside the operation.
     """

@@ -39,7 +39,7 @@ _MAX_NAME = 256
 class Hands(Protocol):
     """Who does on the nodes what the analyzer wants."""
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         """Have all ranks time windows of rounds from these sequence numbers on, by communicator; {}: stop it."""
 
     def request_stack(self, rank: int) -> None:
@@ -53,22 +53,22 @@ class Desk:
         self._analyzer = Analyzer(thresholds)
         self._hands = hands
         self._thresholds = thresholds
-        self._armed: tuple[dict[str, int], int] = {}, 0
+        self._timed: tuple[dict[str, int], int] = {}, 0
         self._asked: dict[int, float] = {}
 
     @property
-    def armed(self) -> tuple[dict[str, int], int]:
-        """What the hands were last told to `arm`."""
-        return self._armed
+    def timed(self) -> tuple[dict[str, int], int]:
+        """What the hands were last told to time."""
+        return self._timed
 
     def look(self, observation: Observation) -> list[Finding]:
         with no_collection():
             findings = self._analyzer.update(observation)
-        wanted = self._analyzer.wants_arming() or {}
-        if wanted != self._armed[0]:
-            self._armed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
+        wanted = self._analyzer.wants_timing() or {}
+        if wanted != self._timed[0]:
+            self._timed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
             try:
-                self._hands.arm(*self._armed)
+                self._hands.enable_timing(*self._timed)
             except OSError as error:  # hangs show without times
                 _log.warning("operations cannot be timed: %s", error)
         now = observation.time
@@ -126,9 +126,9 @@ class LocalJob:
 
     def close(self) -> None:
         """Stop timing, if it was asked for."""
-        if self._desk.armed[0]:
+        if self._desk.timed[0]:
             with suppress(OSError):
-                self._node.arm({}, 0)
+                self._node.enable_timing({}, 0)
         self._node.close()
 
 
@@ -193,9 +193,9 @@ class JobService:
         self._due = max(start + _INTERVAL_SECONDS, end + self._share.rest_after(end - start))
         return view
 
-    def arm(self, first: dict[str, int], num_rounds: int) -> None:
+    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         for connection in self._names:
-            self._listener.send(connection, {"type": "arm", "first": first, "rounds": num_rounds})
+            self._listener.send(connection, {"type": "timing", "first": first, "rounds": num_rounds})
 
     def request_stack(self, rank: int) -> None:
         connection = self._agents.get(self._nodes.node_of(rank) or "")
@@ -242,9 +242,9 @@ class JobService:
         self._agents[name] = connection
         self._names[connection] = name
         self._listener.send(connection, {"type": "welcome"})
-        first, num_rounds = self._desk.armed
+        first, num_rounds = self._desk.timed
         if first:
-            self._listener.send(connection, {"type": "arm", "first": first, "rounds": num_rounds})
+            self._listener.send(connection, {"type": "timing", "first": first, "rounds": num_rounds})
         return name
 
     def _hear(self, name: str, message: dict[str, Any]) -> None:
