@@ -76,7 +76,8 @@ def rank_states(draw: st.DrawFn) -> list[Any]:
         process = draw(
             st.sampled_from(
                 [{}, {}, {}, {"state": "T"}, {"phase": "evaluation"}, {"overflow": True}, {"heartbeat_seconds": 9.0},
-                 {"life": "lost", "gone_seconds": 7.0}, {"life": "exited", "exit_reason": "exit 0", "gone_seconds": 5.0}]
+                 {"life": "lost", "gone_seconds": 7.0},
+                 {"life": "exited", "exit_reason": "exit 0", "gone_seconds": 5.0}]
             )
         )  # fmt: skip
         ranks.append(rank(number, *groups, **process))

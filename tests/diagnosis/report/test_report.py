@@ -78,8 +78,12 @@ def evil_job() -> report.History:
     others = dataclasses.replace(group, enqueued=12)
     observations = []
     for time in (1.0, 2.0, 3.0):
-        ranks = {0: rank(0, group, exit_reason=EVIL), 1: rank(1, others, life="exited", exit_reason=EVIL, gone_seconds=2.0),
-                 2: rank(2, communicator(3)), 3: rank(3, communicator(3), state=EVIL)}  # fmt: skip
+        ranks = {
+            0: rank(0, group, exit_reason=EVIL),
+            1: rank(1, others, life="exited", exit_reason=EVIL, gone_seconds=2.0),
+            2: rank(2, communicator(3)),
+            3: rank(3, communicator(3), state=EVIL),
+        }
         observations.append(model.Observation(time, EVIL, 4, ranks, [], [EVIL]))
     for observation in observations:
         for one in observation.ranks.values():
