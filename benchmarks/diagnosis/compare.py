@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "benchmarks" / "results" / "diagnosis-comparison.md"
 _RECORDINGS = ROOT / "tests" / "diagnosis" / "recordings"
-_HELD_SECONDS = 600.0  # a rank that is away does not come back
+_AWAY_SECONDS = 600.0  # a rank that is away does not come back
 _LOOK_SECONDS = 4.0  # after the fault
 _TIMEOUT_SECONDS = 14.0  # of the process groups
 _AFTER_SECONDS = 3.0
@@ -81,7 +81,7 @@ def compare(case: Case, nursery: Nursery) -> list[str]:
         job = TrainingJob(nursery, case.settings, network=network, modules=module, **environment)
         try:
             job.wait_for_round(20)
-            scene = Scene(job, rank, held=_HELD_SECONDS)
+            scene = Scene(job, rank, away_seconds=_AWAY_SECONDS)
             before, injected = job.rounds(), time.monotonic()
             try:
                 case.inject(scene)

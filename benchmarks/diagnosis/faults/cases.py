@@ -44,7 +44,7 @@ class Scene:
     job: TrainingJob
     rank: int
     watch: Watch | None = None
-    held: float = 7.0  # seconds that a rank is away for: longer than it takes to see it
+    away_seconds: float = 7.0  # that a rank is away for: longer than it takes to see it
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     def tell(self, do: str, ranks: list[int] | None = None, **arguments: Any) -> None:
@@ -156,14 +156,14 @@ _AWAY = 9.0  # seconds that a checkpoint takes: there is time to get the stack w
 
 
 def _sleep(scene: Scene) -> None:
-    scene.tell("sleep", seconds=scene.held)
+    scene.tell("sleep", seconds=scene.away_seconds)
 
 
 def _send_late(scene: Scene) -> None:
     """Its peer waits for the message, the others for both in their next collective."""
     peer = (scene.rank + 1) % len(WORLD)
     number = scene.together("receive", [peer], src=scene.rank)
-    scene.tell("send_late", at=number, dst=peer, seconds=scene.held)
+    scene.tell("send_late", at=number, dst=peer, seconds=scene.away_seconds)
 
 
 def _stop_before(scene: Scene) -> None:
@@ -305,7 +305,7 @@ def _checkpoint_all(scene: Scene) -> None:
 
 def _away(do: str, declared: bool) -> Callable[[Scene], None]:
     def inject(scene: Scene) -> None:
-        scene.tell(do, seconds=max(_AWAY, scene.held), declared=declared)
+        scene.tell(do, seconds=max(_AWAY, scene.away_seconds), declared=declared)
 
     return inject
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ...diagnosis.model import Finding
 
-_FIRM = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
+_CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
 
 @click.command()
@@ -67,7 +67,7 @@ def command(
         findings: list[Finding] = []
         for findings, started in sources.follow_to_answer(source, history, limits, seconds=seconds):
             told_twice = findings and not started and not source.awaits_stacks
-            if told_twice and all(finding.code in _FIRM for finding in findings):
+            if told_twice and all(finding.code in _CERTAIN for finding in findings):
                 break
     sources.check_in_view(history, path)
     if as_json:

@@ -13,7 +13,7 @@ from .lost import find_lost
 from .slow import SlowWatch
 from .throughput import STEPS
 from .transport import Transport
-from .waits import FIRM
+from .waits import BLOCKED_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -45,7 +45,7 @@ class Analyzer:
         self._ranks: dict[int, Rank] = {}  # the newest generation's that are in view
         self._silent: set[str] = set()
         self._dead: set[int] = set()
-        self._held: set[int] = set()  # ranks with an operation beyond the hang gate
+        self._blocked: set[int] = set()  # ranks with an operation beyond the hang gate
         self._leaving: dict[int, float] = {}  # ranks that fail, and since when they are known to
         self._phases: dict[int, tuple[str, float]] = {}  # that ranks declared, and when they last were in them
         self._standing: list[Verdict] = []
@@ -74,7 +74,7 @@ class Analyzer:
         if observation.time >= self._next_sample:
             self._next_sample = observation.time + 0.999 * self._step
             self._slow_verdicts = self._slow.sample(job, self._transport)
-            self._transport.sample(job, FIRM * self._thresholds.hang_seconds)
+            self._transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
         self._settle(self._judge(job), observation)
         self._keep_hangs()
         return [self._dressed(verdict.finding) for verdict in self._standing]
@@ -87,7 +87,7 @@ class Analyzer:
         if self._is_failing():
             # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
             return self._hangs or self._slow_verdicts
-        verdicts = find_hangs(job, self._transport) if self._held else []
+        verdicts = find_hangs(job, self._transport) if self._blocked else []
         if not any(verdict.finding.level == "finding" for verdict in verdicts):
             verdicts = verdicts + self._slow_verdicts
         return verdicts
@@ -139,7 +139,7 @@ class Analyzer:
             self._silent,
             self._dead,
             self._phases,
-            self._held,
+            self._blocked,
             self._leaving,
             self._standing,
             self._hangs,
@@ -151,7 +151,7 @@ class Analyzer:
         self._slow.clear()
 
     def _follow(self, observation: Observation) -> None:
-        """Take over what changed, and who is dead or held beyond the gate.
+        """Take over what changed, and who is dead or blocked beyond the gate.
 
         A newer generation, or another run, starts from nothing.
         """
@@ -178,7 +178,7 @@ class Analyzer:
     def _look_at(self, entries: dict[int, Rank], changed: Set[int]) -> None:
         """This runs for every rank every second: it is written for speed."""
         gate, generation, silent = self._thresholds.hang_seconds, self._generation, self._silent
-        self._held -= changed
+        self._blocked -= changed
         self._dead -= changed
         for number in changed:
             rank = entries.get(number)
@@ -196,7 +196,7 @@ class Analyzer:
             for communicator in rank.communicators:
                 age = communicator.open_seconds
                 if age is not None and age >= gate:
-                    self._held.add(number)
+                    self._blocked.add(number)
                     break
 
     def _recent_phases(self) -> dict[int, str]:

@@ -22,17 +22,17 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     graph = WaitGraph(job)
     old = [wait for wait in graph.waits if wait.seconds >= job.thresholds.hang_seconds]
     # Who waits through others may have waited longer than those at the root.
-    held_up = graph.reached_from(old)
+    blocked = graph.reached_from(old)
     verdicts = [
         hang_not_entered.not_entered(job, transport, graph, component)
-        for component in _components([wait for wait in held_up if wait.free])
+        for component in _components([wait for wait in blocked if wait.unblocked])
     ]
     verdicts += [
         hang_inside.all_entered(job, transport, wait, len(graph.victims([wait])))
-        for wait in held_up
+        for wait in blocked
         if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
-    cycle = graph.cycle(held_up)
+    cycle = graph.cycle(blocked)
     if cycle:
         verdicts.append(hang_not_entered.opposite_order(job, graph, cycle))
     verdicts.sort(
@@ -75,7 +75,7 @@ def _components(waits: list[Wait]) -> list[list[Wait]]:
     """Waits that lack a rank in common are one trouble."""
     of_rank: dict[int, list[Wait]] = {}
     for wait in waits:
-        for number in wait.free:
+        for number in wait.unblocked:
             of_rank.setdefault(number, []).append(wait)
     seen: set[int] = set()
     components = []
@@ -87,7 +87,7 @@ def _components(waits: list[Wait]) -> list[list[Wait]]:
                 continue
             seen.add(id(wait))
             component.append(wait)
-            for number in wait.free:
+            for number in wait.unblocked:
                 queue += of_rank.pop(number, ())
         if component:
             components.append(component)

@@ -1,4 +1,4 @@
-"""Ranks outside of what others wait in: not entered (H1), or held up in a circle of communicators (H2)."""
+"""Ranks outside of what others wait in: not entered (H1), or blocked in a circle of communicators (H2)."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: list[Wait]) -> Verdict:
-    """H1: what the free ranks of these waits have not entered. The lowest sequence number is the first suspect.
+    """H1: what the unblocked ranks of these waits have not entered. The lowest sequence number is the first suspect.
 
     A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3.
     """
-    wait = max(component, key=lambda wait: (len(wait.held), wait.seconds, wait.group.title, wait.group.id))
+    wait = max(component, key=lambda wait: (len(wait.blocked), wait.seconds, wait.group.title, wait.group.id))
     members = wait.group.members
-    free = {number for other in component for number in other.free}
-    behind = {number: members[number].enqueued for number in wait.free if number in members}
-    victims = graph.victims(component) - free
+    unblocked = {number for other in component for number in other.unblocked}
+    behind = {number: members[number].enqueued for number in wait.unblocked if number in members}
+    victims = graph.victims(component) - unblocked
     operation = next((op for op in wait.operations.values() if op.name), None)
     what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
 
     # A rank that is missing here may be in view in other communicators only for what it lacks there.
-    order = sorted(free, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
+    order = sorted(unblocked, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
     if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
         return stopped_inside(job, wait, order[0], len(victims))
-    named = [number for number in order if number in wait.free]
+    named = [number for number in order if number in wait.unblocked]
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     evidence += [_account(job, number, None if wait.is_pairwise else behind[number]) for number in named[:5]]
-    held = [number for number in wait.missing if number not in free]
-    if held:
+    blocked = [number for number in wait.missing if number not in unblocked]
+    if blocked:
         evidence.append(
-            f"{words.ranks(held)} {words.verb(held, 'has', 'have')} not entered it either, "
-            f"but {words.verb(held, 'waits', 'wait')} in another operation"
+            f"{words.ranks(blocked)} {words.verb(blocked, 'has', 'have')} not entered it either, "
+            f"but {words.verb(blocked, 'waits', 'wait')} in another operation"
         )
     basis = Basis.STATE
     if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
         basis = Basis.COMPARISON
         evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
-    if 2 * len(free) > wait.group.size:
+    if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
-    phases = {job.phases.get(number, "") for number in free}
+    phases = {job.phases.get(number, "") for number in unblocked}
     entered = f"its end of {what}" if wait.is_pairwise else what
     summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
     summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
@@ -60,14 +60,14 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
 
 
 def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
-    """H2 across communicators: each waits for ranks that are held up in the next one.
+    """H2 across communicators: each waits for ranks that are blocked in the next one.
 
     Ranks that entered the two in another order than most are to blame.
     """
     sides = []
     for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
         lacking = set(before.missing)
-        sides.append(sorted(number for number in wait.held if number in lacking))
+        sides.append(sorted(number for number in wait.blocked if number in lacking))
     places = [
         f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in cycle
     ]

@@ -36,7 +36,7 @@ class _LastWait:
     needed: list[int]  # the ranks that have to enter it, as far as they are in view
     absent: list[int]  # of these, those that had not
     missing: list[int]  # of these, those that did not die before the witness gave up
-    free: list[int]  # of these, those that did not wait for others themselves
+    unblocked: list[int]  # of these, those that did not wait for others themselves
 
     @property
     def what(self) -> str:
@@ -63,8 +63,8 @@ def given_up(job: Job, witnesses: Iterable[int], moment: float, hangs: list[Verd
     if kept is not None and (kept.finding.suspects or kept.finding.sides):
         return kept
     for wait in waits:
-        if wait.free:
-            return _not_entered(job, wait, wait.free)
+        if wait.unblocked:
+            return _not_entered(job, wait, wait.unblocked)
     for wait in waits:
         if not wait.absent:
             return _stopped_inside(job, wait) or kept or _unknown(job, wait)
@@ -84,8 +84,8 @@ def _last_waits(job: Job, number: int, moment: float) -> Iterator[_LastWait]:
             continue
         absent = [other for other in needed if not _has_entered(job, group, sequence, other, number)]
         missing = [other for other in absent if other not in died]
-        free = [other for other in missing if not _waited(job.ranks[other])]
-        yield _LastWait(number, seconds, group, sequence, needed, absent, missing, free)
+        unblocked = [other for other in missing if not _waited(job.ranks[other])]
+        yield _LastWait(number, seconds, group, sequence, needed, absent, missing, unblocked)
 
 
 def _waited(rank: Rank) -> list[tuple[Communicator, int, float | None]]:

@@ -127,9 +127,9 @@ def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Look])
     """Processes kept from running decide; else P where it is valid, and edges before pairwise waits where it is not."""
     thresholds, rounds = job.thresholds, one.rounds
     edges = transport.busy(job, list(one.group.members), thresholds.slow_seconds)
-    held = _throttled(job, one, history) or _stopped(one, history)
-    if held:
-        return _finding(job, one, "TW-S1", list(held), Basis.STATE, list(held.values()))
+    limited = _throttled(job, one, history) or _stopped(one, history)
+    if limited:
+        return _finding(job, one, "TW-S1", list(limited), Basis.STATE, list(limited.values()))
     if rounds.p_is_valid:
         if one.p >= thresholds.alpha and one.late:
             return _finding(job, one, "TW-S1", one.late, Basis.STATE, _waits(job, one, history))
@@ -219,7 +219,7 @@ def _stopped(one: Slow, history: Sequence[Look]) -> dict[int, str]:
 
 
 def _throttled(job: Job, one: Slow, history: Sequence[Look]) -> dict[int, str]:
-    """Members that their cgroup's quota held up far more than the others, with the fact."""
+    """Members that their cgroup's quota slowed far more than the others, with the fact."""
     start, before = history[0]
     elapsed = job.time - start
     if elapsed <= 0:
@@ -230,9 +230,9 @@ def _throttled(job: Job, one: Slow, history: Sequence[Look]) -> dict[int, str]:
         if number in job.ranks and number in before
     }
     ordinary = median(shares.values()) if shares else 0.0
-    held = [number for number, share in shares.items() if share >= _THROTTLED and share > 2 * ordinary]
-    held.sort(key=lambda number: (-shares[number], number))
+    limited = [number for number, share in shares.items() if share >= _THROTTLED and share > 2 * ordinary]
+    limited.sort(key=lambda number: (-shares[number], number))
     return {
         number: f"rank {number} was throttled by its CPU quota for {100 * shares[number]:.0f} % of the time"
-        for number in held
+        for number in limited
     }

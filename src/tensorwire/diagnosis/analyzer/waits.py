@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from ..model import Communicator, Operation, Rank
     from .job import Group, Job
 
-FIRM = 0.1
-"""An operation open for this share of the hang gate holds its rank up; a younger one may be part of normal work."""
+BLOCKED_SHARE = 0.1
+"""An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work."""
 
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """The lowest operation of a communicator that ranks are held up in; of a send or receive, one rank's end."""
+    """The lowest operation of a communicator that ranks are blocked in; of a send or receive, one rank's end."""
 
     group: Group
     sequence: int
     inside: list[int]
     missing: list[int]  # members in view that have not entered it
-    seconds: float  # that the longest of the held has waited
-    held: list[int]  # ranks inside, and those waiting in later operations of the group
-    free: list[int] = field(default_factory=list)  # of the missing, those that nothing holds up
-    next: list[Wait] = field(default_factory=list)  # what holds up the others
+    seconds: float  # that the longest of the blocked ranks has waited
+    blocked: list[int]  # ranks inside, and those waiting in later operations of the group
+    unblocked: list[int] = field(default_factory=list)  # of the missing, those that no operation blocks
+    next: list[Wait] = field(default_factory=list)  # what blocks the others
     is_pairwise: bool = False  # a send or receive
 
     @property
@@ -40,17 +40,17 @@ class Wait:
 
 
 class WaitGraph:
-    """All waits of a job that are older than a share of the hang gate, linked by who holds up whom."""
+    """All waits of a job that are older than a share of the hang gate, linked by which rank blocks which."""
 
     def __init__(self, job: Job) -> None:
-        self._firm_seconds = FIRM * job.thresholds.hang_seconds
+        self._blocked_seconds = BLOCKED_SHARE * job.thresholds.hang_seconds
         self.waits: list[Wait] = []
         self._pairs: dict[tuple[str, int, int], Wait] = {}
         for group in job.groups.values():
             self._add(job, group)
         of_missing: dict[int, list[Wait]] = {number: [] for wait in self.waits for number in wait.missing}
         for wait in self.waits:
-            for number in wait.held:
+            for number in wait.blocked:
                 if number in of_missing:
                     of_missing[number].append(wait)
         self._before: dict[int, list[Wait]] = {}
@@ -59,14 +59,14 @@ class WaitGraph:
 
     def victims(self, roots: list[Wait]) -> set[int]:
         """Ranks that wait, directly or through others, for these."""
-        return {number for wait in self._leading_to(roots) for number in wait.held}
+        return {number for wait in self._leading_to(roots) for number in wait.blocked}
 
     def cycle(self, waits: list[Wait]) -> list[Wait]:
-        """Of these, some that hold each other up in a circle.
+        """Of these, some that block each other in a circle.
 
-        None where every wait leads to a root: one where nobody is missing, or a missing rank is free.
+        None where every wait leads to a root: one where nobody is missing, or a missing rank is unblocked.
         """
-        roots = [wait for wait in self.waits if wait.free or not wait.missing]
+        roots = [wait for wait in self.waits if wait.unblocked or not wait.missing]
         explained = {id(wait) for wait in self._leading_to(roots)}
         unexplained = [wait for wait in waits if id(wait) not in explained]
         if not unexplained:
@@ -90,23 +90,23 @@ class WaitGraph:
 
     def _add(self, job: Job, group: Group) -> None:
         # Of the largest jobs this sees tens of thousands of members: it makes numbers, not objects to collect.
-        least, members, ranks = self._firm_seconds, group.members, job.ranks
-        firm = [
+        least, members, ranks = self._blocked_seconds, group.members, job.ranks
+        older = [
             number
             for number, communicator in members.items()
             if communicator.open_seconds is not None and communicator.open_seconds >= least
         ]
-        if not firm:
+        if not older:
             return
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
-        known = [number for number in firm if _is_known(ranks[number], members[number], least)]
+        known = [number for number in older if _is_known(ranks[number], members[number], least)]
         if not known and any(ranks[number].heartbeat_seconds < _FRESH_SECONDS for number in members):
-            return  # those that are heard of are not held up
-        firm = known or firm
-        paired = {number for number in firm if members[number].is_pairwise}
+            return  # those that are heard of are not blocked
+        older = known or older
+        paired = {number for number in older if members[number].is_pairwise}
         for number in paired:
             self._add_pair(job, group, number, members[number])
-        at = {number: _at(members[number]) for number in firm if number not in paired}
+        at = {number: _at(members[number]) for number in older if number not in paired}
         if not at:
             return
         sequence = min(at.values())
@@ -134,7 +134,7 @@ class WaitGraph:
                 group, _at(communicator), sorted((number, peer)), [], age, [], is_pairwise=True
             )
             self.waits.append(known)
-        known.held.append(number)
+        known.blocked.append(number)
         known.seconds = max(known.seconds, age)
 
     def _link(self, wait: Wait, of_missing: dict[int, list[Wait]]) -> None:
@@ -142,7 +142,7 @@ class WaitGraph:
         for number in wait.missing:
             others = [other for other in of_missing[number] if other is not wait]
             if not others:
-                wait.free.append(number)
+                wait.unblocked.append(number)
             for other in others:
                 following[id(other)] = other
         wait.next = list(following.values())
@@ -193,4 +193,4 @@ def _matches(communicator: Communicator, other: Communicator, number: int) -> bo
 
 
 def _prominence(wait: Wait) -> tuple[int, float, str, str]:
-    return len(wait.held), wait.seconds, wait.group.name, wait.group.id
+    return len(wait.blocked), wait.seconds, wait.group.name, wait.group.id
