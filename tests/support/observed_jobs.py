@@ -110,7 +110,7 @@ def all_in(entered: int = 31, **more: Any) -> Callable[[int, float], list[Commun
     return lambda number, age: [member(entered, waits=age, **more)]
 
 
-def paced(
+def job_at_rate(
     late: dict[int, float] | None = None,
     transfer: float = 0.0,
     *,
@@ -128,7 +128,7 @@ def paced(
 ) -> Callable[[float], Observation]:
     """A job of so many operations a second; later, ranks come late by so many seconds and transfers take longer.
 
-    T is known from `timed_after` on. `scale` stretches the pace of all ranks alike, outside of operations.
+    T is known from `timed_after` on. `scale` stretches the throughput of all ranks alike, outside of operations.
     """
     late = late or {}
     worst = max(late.values(), default=0.0)

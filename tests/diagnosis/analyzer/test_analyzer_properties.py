@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, member, observed, paced, rank, ring
+from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, member, observed, job_at_rate, rank, ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -154,14 +154,14 @@ def test_whatever_is_seen_findings_are_well_formed(ranks: list[Any], connections
 
 
 def one_late(culprit: int) -> Callable[[float], Observation]:
-    return paced({culprit: 0.5}, timed_after=0.0)
+    return job_at_rate({culprit: 0.5}, timed_after=0.0)
 
 
 def slow_link(culprit: int) -> Callable[[float], Observation]:
     def connections(time: float) -> list[Any]:
         return ring(busy_seconds=lambda a, b: time * (0.9 if a == culprit and b == (a + 1) % WORLD else 0.3))
 
-    return paced(transfer=0.5, timed_after=0.0, edges=connections)
+    return job_at_rate(transfer=0.5, timed_after=0.0, edges=connections)
 
 
 def not_entered(culprit: int) -> Callable[[float], Observation]:

@@ -18,7 +18,7 @@ from tests.support.observed_jobs import (
     last,
     member,
     observed,
-    paced,
+    job_at_rate,
     rank,
     ring,
     watch,
@@ -52,7 +52,7 @@ def busy(culprit: int, after: float = 20.0) -> Any:
 @every_rank
 @always
 def test_a_late_rank(culprit: int, timed_after: float) -> None:
-    finding = only(last(paced({culprit: 0.5}, timed_after=timed_after), 60))
+    finding = only(last(job_at_rate({culprit: 0.5}, timed_after=timed_after), 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
     assert any("P = 1.0" in fact for fact in finding.evidence)
     assert finding.victims == 3
@@ -61,7 +61,7 @@ def test_a_late_rank(culprit: int, timed_after: float) -> None:
 @every_rank
 @always
 def test_a_slow_transfer(culprit: int, timed_after: float) -> None:
-    finding = only(last(paced(transfer=0.5, timed_after=timed_after, edges=busy(culprit)), 60))
+    finding = only(last(job_at_rate(transfer=0.5, timed_after=timed_after, edges=busy(culprit)), 60))
     assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
     assert any("busy 89 % of the time" in fact for fact in finding.evidence)
 
@@ -69,14 +69,14 @@ def test_a_slow_transfer(culprit: int, timed_after: float) -> None:
 @every_rank
 @always
 def test_both_on_one_rank(culprit: int, timed_after: float) -> None:
-    at = paced({culprit: 0.5}, 0.5, timed_after=timed_after, edges=busy(culprit))
+    at = job_at_rate({culprit: 0.5}, 0.5, timed_after=timed_after, edges=busy(culprit))
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S3", [culprit])
 
 
 @every_rank
 def test_both_on_two_ranks(culprit: int) -> None:
-    at = paced({culprit: 0.5}, 0.5, timed_after=0.0, edges=busy((culprit + 2) % WORLD))
+    at = job_at_rate({culprit: 0.5}, 0.5, timed_after=0.0, edges=busy((culprit + 2) % WORLD))
     finding = only(last(at, 60))
     assert (finding.code, sorted(finding.suspects)) == ("TW-S3", sorted([culprit, (culprit + 2) % WORLD]))
 
@@ -89,7 +89,7 @@ def test_packet_loss_shows_in_retransmissions(culprit: int) -> None:
             retransmits=lambda a, b: int(30 * max(0.0, time - 20)) if a == culprit else 0,
         )
 
-    finding = only(last(paced(transfer=0.5, timed_after=0.0, edges=edges), 60))
+    finding = only(last(job_at_rate(transfer=0.5, timed_after=0.0, edges=edges), 60))
     assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
 
 
@@ -98,7 +98,7 @@ def test_a_cpu_quota_is_decided_by_throttling_where_p_reads_mixed(culprit: int) 
     def states(number: int, time: float) -> dict[str, Any]:
         return {"throttled_seconds": 0.8 * max(0.0, time - 20) if number == culprit else 0.0}
 
-    finding = only(last(paced({culprit: 0.3}, 0.3, timed_after=0.0, states=states), 60))
+    finding = only(last(job_at_rate({culprit: 0.3}, 0.3, timed_after=0.0, states=states), 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
     assert any("throttled by its CPU quota for 80 %" in fact for fact in finding.evidence)
 
@@ -107,13 +107,13 @@ def test_a_quota_that_holds_all_alike_decides_nothing() -> None:
     def states(number: int, time: float) -> dict[str, Any]:
         return {"throttled_seconds": 0.8 * time}
 
-    assert only(last(paced({1: 0.5}, timed_after=0.0, states=states), 60)).code == "TW-S1"
-    assert only(last(paced({}, 0.5, timed_after=0.0, states=states), 60)).code == "TW-S2"
+    assert only(last(job_at_rate({1: 0.5}, timed_after=0.0, states=states), 60)).code == "TW-S1"
+    assert only(last(job_at_rate({}, 0.5, timed_after=0.0, states=states), 60)).code == "TW-S2"
 
 
 @every_rank
 def test_pairwise_waits_where_p_means_nothing(culprit: int) -> None:
-    finding = only(last(paced({culprit: 0.5}, timed_after=0.0, rooted=True), 60))
+    finding = only(last(job_at_rate({culprit: 0.5}, timed_after=0.0, rooted=True), 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
     assert any("P means nothing" in fact for fact in finding.evidence)
     assert finding.confidence == "medium"
@@ -123,7 +123,7 @@ def test_pairwise_waits_where_p_means_nothing(culprit: int) -> None:
 @pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
 def test_an_all_to_all_to_which_a_rank_comes_late(culprit: int, partial: bool) -> None:
     """P holds where every rank exchanges something with every other, see test_diagnosis_all_to_all.py."""
-    at = paced({culprit: 0.5}, timed_after=0.0, rooted=partial, name="all_to_all_single")
+    at = job_at_rate({culprit: 0.5}, timed_after=0.0, rooted=partial, name="all_to_all_single")
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
     assert any(("P means nothing" if partial else "P = 1.0") in fact for fact in finding.evidence)
@@ -133,33 +133,33 @@ def test_an_all_to_all_to_which_a_rank_comes_late(culprit: int, partial: bool) -
 @every_rank
 @pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
 def test_an_all_to_all_that_transfers_slowly(culprit: int, partial: bool) -> None:
-    at = paced(transfer=0.5, timed_after=0.0, edges=busy(culprit), rooted=partial, name="all_to_all_single")
+    at = job_at_rate(transfer=0.5, timed_after=0.0, edges=busy(culprit), rooted=partial, name="all_to_all_single")
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S2", [culprit])
     assert any("busy 89 % of the time" in fact for fact in finding.evidence)
 
 
-def test_the_pace_asks_for_times_once_and_long_enough_ahead() -> None:
+def test_low_throughput_asks_for_times_once_and_long_enough_ahead() -> None:
     asked: list[tuple[float, dict[str, int]]] = []
-    for time, _, analyzer in watch(paced({1: 0.5}), 40):
+    for time, _, analyzer in watch(job_at_rate({1: 0.5}), 40):
         if analyzer.wants_timing():
             asked.append((time, dict(analyzer.wants_timing() or {})))
     assert asked
     assert asked[0][0] > 20
     assert len({tuple(sorted(timing.items())) for _, timing in asked}) == 1
     time, timing = asked[0]
-    done = paced({1: 0.5})(time).ranks[0].communicators[0].enqueued
+    done = job_at_rate({1: 0.5})(time).ranks[0].communicators[0].enqueued
     assert timing["world"] > done + 3
 
 
 def test_times_that_were_asked_for_are_asked_for_no_more() -> None:
-    for time, findings, analyzer in watch(paced({1: 0.5}, timed_after=35.0), 60):
+    for time, findings, analyzer in watch(job_at_rate({1: 0.5}, timed_after=35.0), 60):
         if findings:
             assert analyzer.wants_timing() is None, time
 
 
 def test_without_completion_times_it_is_unknown_and_says_what_is_missing() -> None:
-    findings = everything(paced({1: 0.5}), 60)
+    findings = everything(job_at_rate({1: 0.5}), 60)
     assert {finding.code for finding in findings} == {"TW-UNKNOWN"}
     assert "no completion times" in findings[0].summary
     assert findings[0].confidence == "low"
@@ -167,7 +167,7 @@ def test_without_completion_times_it_is_unknown_and_says_what_is_missing() -> No
 
 def test_the_ranks_own_baseline_serves_an_analyzer_that_comes_late() -> None:
     def at(time: float) -> Observation:
-        observation = paced({2: 0.5}, after=0.0, timed_after=15.0)(time)
+        observation = job_at_rate({2: 0.5}, after=0.0, timed_after=15.0)(time)
         for one in observation.ranks.values():
             one.communicators[0].baseline_rate = 10.0
         return observation
@@ -177,7 +177,7 @@ def test_the_ranks_own_baseline_serves_an_analyzer_that_comes_late() -> None:
 
 
 def test_a_finding_stands_and_then_goes() -> None:
-    slow = paced({2: 0.5}, timed_after=0.0)
+    slow = job_at_rate({2: 0.5}, timed_after=0.0)
 
     def at(time: float) -> Observation:
         if time <= 60:
@@ -272,20 +272,20 @@ class TestLegal:
 
     @pytest.mark.parametrize("timed_after", [None, 0.0])
     def test_two_hundred_rounds_of_mixed_sizes(self, timed_after: float | None) -> None:
-        assert not everything(paced(after=1e9, timed_after=timed_after), 200)
+        assert not everything(job_at_rate(after=1e9, timed_after=timed_after), 200)
 
     @pytest.mark.parametrize("timed_after", [0.0, 35.0])
     def test_all_ranks_slow_outside_of_operations(self, timed_after: float) -> None:
         """Another phase of the script: no one waits for another, so no one is to blame."""
-        findings = everything(paced(timed_after=timed_after, scale=6.0), 90)
+        findings = everything(job_at_rate(timed_after=timed_after, scale=6.0), 90)
         assert not [finding for finding in findings if finding.code != "TW-UNKNOWN"]
         assert not findings
 
     def test_uneven_compute_below_theta(self) -> None:
-        assert not everything(paced({1: 0.02}, timed_after=0.0), 90)
+        assert not everything(job_at_rate({1: 0.02}, timed_after=0.0), 90)
 
     def test_uneven_compute_from_the_start(self) -> None:
-        assert not everything(paced({1: 0.5}, after=0.0, timed_after=0.0), 90)
+        assert not everything(job_at_rate({1: 0.5}, after=0.0, timed_after=0.0), 90)
 
     @pytest.mark.parametrize("stall", [3.0, 4.9])
     @pytest.mark.parametrize("timed", [False, True])
@@ -323,7 +323,7 @@ class TestLegal:
         def edges(time: float) -> list[Any]:
             return [edge(1, 2, retransmits=int(5 * time)), edge(2, 1)]
 
-        assert not everything(paced(transfer=0.03, timed_after=0.0, edges=edges), 90)
+        assert not everything(job_at_rate(transfer=0.03, timed_after=0.0, edges=edges), 90)
 
     def test_a_clock_step(self) -> None:
         def at(time: float) -> Observation:

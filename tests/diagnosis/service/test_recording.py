@@ -13,7 +13,7 @@ import pytest
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.service.recording import Recorder, replay
 from tensorwire.errors import CorruptDataError
-from tests.support.observed_jobs import SECONDS, hung, member, observed, paced, rank, ring
+from tests.support.observed_jobs import SECONDS, hung, member, observed, job_at_rate, rank, ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def not_entered(culprit: int) -> Callable[[float], Observation]:
 
 @pytest.mark.parametrize(
     "at",
-    [not_entered(2), paced({1: 0.5}, after=8.0, timed_after=0.0), paced()],
+    [not_entered(2), job_at_rate({1: 0.5}, after=8.0, timed_after=0.0), job_at_rate()],
     ids=["hang", "slow", "healthy"],
 )
 def test_a_replay_finds_what_was_found(tmp_path: Path, at: Callable[[float], Observation]) -> None:

@@ -10,7 +10,7 @@ from . import words
 from .confidence import Basis
 from .rounds import ENOUGH, Timer
 from .slow_verdicts import Slow, judge
-from .throughput import STEPS, Pace
+from .throughput import STEPS, Throughput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ _COOLING = 5.0  # windows before asking again after nothing was found
 
 
 class SlowWatch:
-    """Watches pace and T of all communicators. Fed once a step of the window, asked for verdicts at any time."""
+    """Watches throughput and T of all communicators. Fed once a step of the window, asked for verdicts at any time."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -36,7 +36,7 @@ class SlowWatch:
 
     def clear(self) -> None:
         self.timing: dict[str, int] | None = None
-        self._paces: dict[str, Pace] = {}
+        self._throughputs: dict[str, Throughput] = {}
         self._timers: dict[str, Timer] = {}
         self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
         self._since = float("inf")  # the gate is open
@@ -48,11 +48,11 @@ class SlowWatch:
     def sample(self, job: Job, transport: Transport) -> list[Verdict]:
         """Take in the counts and times of now, and give the verdicts that stand."""
         self._add(job)
-        slow = [group_id for group_id, pace in self._paces.items() if pace.is_slow]
+        slow = [group_id for group_id, throughput in self._throughputs.items() if throughput.is_slow]
         late = [
             group_id
             for group_id, timer in self._timers.items()
-            if self._paces[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
+            if self._throughputs[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
         ]
         if not slow and not late:
             self.timing, self._asked, self._standing, self._since = None, None, [], job.time
@@ -73,15 +73,15 @@ class SlowWatch:
 
     def _add(self, job: Job) -> None:
         self._processes.append((job.time, {number: rank.process for number, rank in job.ranks.items()}))
-        for group_id in self._paces.keys() - job.groups.keys():
-            del self._paces[group_id], self._timers[group_id]
+        for group_id in self._throughputs.keys() - job.groups.keys():
+            del self._throughputs[group_id], self._timers[group_id]
         for group_id, group in job.groups.items():
-            if group_id not in self._paces:
-                self._paces[group_id], self._timers[group_id] = Pace(), Timer()
-            pace, timer = self._paces[group_id], self._timers[group_id]
-            pace.add(job.time, group, self._thresholds)
+            if group_id not in self._throughputs:
+                self._throughputs[group_id], self._timers[group_id] = Throughput(), Timer()
+            throughput, timer = self._throughputs[group_id], self._timers[group_id]
+            throughput.add(job.time, group, self._thresholds)
             rounds = timer.add(job.time, group)
-            if rounds is not None and pace.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds):
+            if rounds is not None and throughput.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds):
                 timer.good.append((rounds.t_min, rounds.t_max))
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
@@ -89,16 +89,16 @@ class SlowWatch:
         window = 1.01 * max(self._thresholds.slow_seconds, job.time - self._since)
         measured = []
         for group_id, timer in self._timers.items():
-            rounds, pace, good = timer.recent(job.time, window), self._paces[group_id], timer.baseline()
-            if rounds is None or (rounds.num_rounds < ENOUGH and rounds.num_rounds * pace.seconds < _MOST * window):
+            rounds, throughput, good = timer.recent(job.time, window), self._throughputs[group_id], timer.baseline()
+            if rounds is None or (rounds.num_rounds < ENOUGH and rounds.num_rounds * throughput.seconds < _MOST * window):
                 continue
-            normal = 1.0 / pace.baseline if pace.baseline else 0.0
+            normal = 1.0 / throughput.baseline if throughput.baseline else 0.0
             measured.append(
                 Slow(
                     job.groups[group_id],
                     rounds,
                     t_base=good[0] if good else min(rounds.least, normal),
-                    seconds=pace.seconds,
+                    seconds=throughput.seconds,
                     normal_seconds=normal,
                     is_late=group_id in late,
                     is_slow=group_id in slow,
@@ -112,7 +112,7 @@ class SlowWatch:
 
     def _is_overdue(self, time: float, group_ids: Iterable[str]) -> bool:
         """Whether times of these communicators should have come by now."""
-        slowest = max(self._paces[group_id].seconds for group_id in group_ids)
+        slowest = max(self._throughputs[group_id].seconds for group_id in group_ids)
         patience = max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
         return time - self._since >= _LEAD_SECONDS + patience
 
@@ -124,33 +124,33 @@ class SlowWatch:
             self._asked = job.time
             self.timing = {}
             for group_id, group in job.groups.items():
-                pace = self._paces[group_id].latest_seconds
-                if pace:  # those that are not slow yet as well: who waits in one is late in another
+                throughput = self._throughputs[group_id].latest_seconds
+                if throughput:  # those that are not slow yet as well: who waits in one is late in another
                     enqueued = max(member.enqueued for member in group.members.values())
-                    self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / pace)
+                    self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / throughput)
         elif self._is_overdue(job.time, slow):
             self._standing = [self._untimed(job, slow)]
 
     def _accept(self, time: float, slow: list[str]) -> None:
         """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""
         for group_id in slow:
-            self._paces[group_id].accept()
+            self._throughputs[group_id].accept()
         self._asked, self.timing = None, None
         self._quiet_until = time + _COOLING * self._thresholds.slow_seconds
 
     def _untimed(self, job: Job, slow: list[str]) -> Verdict:
         group = job.groups[max(slow, key=lambda group_id: (len(job.groups[group_id].members), group_id))]
-        pace = self._paces[group.id]
-        normal = pace.seconds / pace.slowdown
+        throughput = self._throughputs[group.id]
+        normal = throughput.seconds / throughput.slowdown
         return job.verdict(
             "slow",
             "TW-UNKNOWN",
             group,
             [],
-            f"{group.title} takes {pace.slowdown:.1f} times as long per operation as before, and who is to blame is "
+            f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and who is to blame is "
             "unknown: no completion times",
             [
-                f"{words.seconds(pace.seconds)} per operation, {words.seconds(normal)} before",
+                f"{words.seconds(throughput.seconds)} per operation, {words.seconds(normal)} before",
                 "operations were to be timed, but no times of the same rounds came from most of the ranks",
             ],
             Basis.REMAINDER,

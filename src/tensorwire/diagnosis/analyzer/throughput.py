@@ -20,7 +20,7 @@ _RECOVERED = 0.7  # of theta: the gate closes later than it opens, lest findings
 
 
 @dataclass(slots=True)
-class Pace:
+class Throughput:
     """How fast one communicator completes operations."""
 
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=2 * STEPS + 1))
