@@ -155,7 +155,7 @@ def test_all_agents_are_asked_to_time_and_late_ones_too(service: JobService, sta
     first = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
     wanted: dict[str, int] | None = {"c0": 12}
-    service._desk._analyzer.wants_timing = lambda: wanted  # type: ignore[method-assign]
+    service._controller._analyzer.wants_timing = lambda: wanted  # type: ignore[method-assign]
     service.step()
     second = start(Node("b", (2, 3)), address(service))
     until(service, lambda _: second.node.timed)
@@ -169,7 +169,7 @@ def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
     service = JobService(Listener(KEY), HANG)
     running = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
-    service._desk._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
+    service._controller._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
     until(service, lambda _: running.node.timed)
     service.close()
     deadline = time.monotonic() + 5.0
@@ -410,7 +410,7 @@ def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog
     """Shared memory is full, or something is in the way of the request."""
     (tmp_path / "control").mkdir()
     job = LocalJob(tmp_path)
-    job._desk._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
+    job._controller._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
     try:
         assert job.poll()[1] == []
         assert job.poll()[1] == []

@@ -36,7 +36,7 @@ _MAX_STACK = 1 << 16
 _MAX_NAME = 256
 
 
-class Hands(Protocol):
+class NodeInterface(Protocol):
     """Who does on the nodes what the analyzer wants."""
 
     def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
@@ -46,19 +46,19 @@ class Hands(Protocol):
         """Have a rank's stack brought, later."""
 
 
-class Desk:
-    """Puts observations before the analyzer, and its wishes before the hands."""
+class Controller:
+    """Puts observations before the analyzer, and its wishes to the nodes."""
 
-    def __init__(self, thresholds: Thresholds, hands: Hands) -> None:
+    def __init__(self, thresholds: Thresholds, nodes: NodeInterface) -> None:
         self._analyzer = Analyzer(thresholds)
-        self._hands = hands
+        self._nodes_interface = nodes
         self._thresholds = thresholds
         self._timed: tuple[dict[str, int], int] = {}, 0
         self._asked: dict[int, float] = {}
 
     @property
     def timed(self) -> tuple[dict[str, int], int]:
-        """What the hands were last told to time."""
+        """What the nodes were last told to time."""
         return self._timed
 
     def look(self, observation: Observation) -> list[Finding]:
@@ -68,7 +68,7 @@ class Desk:
         if wanted != self._timed[0]:
             self._timed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
             try:
-                self._hands.enable_timing(*self._timed)
+                self._nodes_interface.enable_timing(*self._timed)
             except OSError as error:  # hangs show without times
                 _log.warning("operations cannot be timed: %s", error)
         now = observation.time
@@ -76,7 +76,7 @@ class Desk:
         for rank in self._analyzer.wants_stacks():
             if rank not in self._asked:
                 self._asked[rank] = now
-                self._hands.request_stack(rank)
+                self._nodes_interface.request_stack(rank)
         return findings
 
     def _num_rounds(self, observation: Observation, wanted: dict[str, int]) -> int:
@@ -110,23 +110,23 @@ class LocalJob:
 
     def __init__(self, directory: Path, thresholds: Thresholds | None = None) -> None:
         self._node = LocalNode(directory, socket.gethostname())
-        self._desk = Desk(thresholds or Thresholds(), self._node)
+        self._controller = Controller(thresholds or Thresholds(), self._node)
 
     def poll(self) -> tuple[Observation, list[Finding]]:
         """What there is to see now, and what is found in it and all before. Takes milliseconds."""
         for rank, text in self._node.stacks().items():
-            self._desk.add_stack(rank, text)
+            self._controller.add_stack(rank, text)
         observation = self._node.observe()
-        return observation, self._desk.look(observation)
+        return observation, self._controller.look(observation)
 
     @property
     def awaits_stacks(self) -> bool:
         """A suspect's stack is on its way: another `poll`, a moment later, may have it."""
-        return bool(self._desk.asked)
+        return bool(self._controller.asked)
 
     def close(self) -> None:
         """Stop timing, if it was asked for."""
-        if self._desk.timed[0]:
+        if self._controller.timed[0]:
             with suppress(OSError):
                 self._node.enable_timing({}, 0)
         self._node.close()
@@ -174,7 +174,7 @@ class JobService:
 
     def _begin(self, run_id: str) -> None:
         self._nodes = Nodes(run_id)
-        self._desk = Desk(self._thresholds, self)
+        self._controller = Controller(self._thresholds, self)
 
     def step(self) -> View:
         """Take reports until the next analysis is due, and do it."""
@@ -183,7 +183,7 @@ class JobService:
         self._take(0.0)  # what has arrived must not wait because there is much to do
         start = time.monotonic()
         observation = self._nodes.observe(start)
-        findings = self._desk.look(observation)
+        findings = self._controller.look(observation)
         end = time.monotonic()
         counters = self._counters
         counters.lag_seconds, counters.analysis_seconds = start - self._due, end - start
@@ -242,7 +242,7 @@ class JobService:
         self._agents[name] = connection
         self._names[connection] = name
         self._listener.send(connection, {"type": "welcome"})
-        first, num_rounds = self._desk.timed
+        first, num_rounds = self._controller.timed
         if first:
             self._listener.send(connection, {"type": "timing", "first": first, "rounds": num_rounds})
         return name
@@ -256,13 +256,13 @@ class JobService:
             rank, text = message.get("rank"), message.get("text")
             if type(rank) is not int or type(text) is not str:
                 raise TensorwireError("expected a rank and its stack")
-            if rank in self._desk.asked and self._nodes.node_of(rank) == name:
+            if rank in self._controller.asked and self._nodes.node_of(rank) == name:
                 self._add_stack(rank, text[:_MAX_STACK])
         else:
             raise TensorwireError(f"an agent sent a message of unknown type {kind!r:.64}")
 
     def _add_stack(self, rank: int, text: str) -> None:
-        self._desk.add_stack(rank, text)
+        self._controller.add_stack(rank, text)
         self._keep(lambda journal: journal.add_stack(rank, text))
 
     def _keep(self, write: Callable[[Journal], None]) -> None:
