@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_CONNECTIONS: Final = 8192
-_MAX_STRANGERS: Final = 256  # connections that have not shown the key
-_MAX_STRANGERS_OF_HOST: Final = 64
+_MAX_UNAUTHENTICATED: Final = 256  # connections that have not shown the key
+_MAX_UNAUTHENTICATED_PER_HOST: Final = 64
 _GREETING_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 30.0  # an agent sends something every second
 _ACCEPTED_AT_ONCE = 64
@@ -50,7 +50,7 @@ class Listener:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
         self._hosts: dict[Connection, str] = {}  # of every connection, the oldest first
-        self._strangers: dict[Connection, str] = {}
+        self._unauthenticated: dict[Connection, str] = {}
         self._max_connections = _room()
         self._swept = time.monotonic()
         self.num_refused = 0  # connections dropped for what they sent, or did not send
@@ -106,21 +106,21 @@ class Listener:
             except OSError:  # no more at present
                 return
             host = address[0]
-            of_host = Counter(self._strangers.values())[host] if self._strangers else 0
+            of_host = Counter(self._unauthenticated.values())[host] if self._unauthenticated else 0
             if len(self._hosts) >= self._max_connections:
                 connected.close()
                 self.num_refused += 1
                 continue
-            if of_host >= _MAX_STRANGERS_OF_HOST:
-                self.drop(next(stranger for stranger, known in self._strangers.items() if known == host))
-            elif len(self._strangers) >= _MAX_STRANGERS:
-                self.drop(next(iter(self._strangers)))
+            if of_host >= _MAX_UNAUTHENTICATED_PER_HOST:
+                self.drop(next(waiting for waiting, known in self._unauthenticated.items() if known == host))
+            elif len(self._unauthenticated) >= _MAX_UNAUTHENTICATED:
+                self.drop(next(iter(self._unauthenticated)))
             try:
                 connection = Connection(connected, self._key, is_server=True)
             except OSError:  # gone already
                 connected.close()
                 continue
-            self._hosts[connection] = self._strangers[connection] = host
+            self._hosts[connection] = self._unauthenticated[connection] = host
             self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
 
     def _serve(self, connection: Connection, ready: int) -> Iterator[Event]:
@@ -136,7 +136,7 @@ class Listener:
             yield from self._end(connection)
             return
         if messages:
-            self._strangers.pop(connection, None)
+            self._unauthenticated.pop(connection, None)
             yield Event(connection, messages)
         if connection in self._hosts:
             self._watch(connection)
@@ -147,14 +147,14 @@ class Listener:
             self._selector.modify(connection, events, connection)
 
     def _sweep(self, now: float) -> Iterator[Event]:
-        late = [c for c in self._strangers if now - c.opened > _GREETING_SECONDS]
+        late = [c for c in self._unauthenticated if now - c.opened > _GREETING_SECONDS]
         quiet = [c for c in self._hosts if now - c.last_heard > _QUIET_SECONDS]
         for connection in {*late, *quiet}:
             self.num_refused += 1
             yield from self._end(connection)
 
     def _end(self, connection: Connection) -> Iterator[Event]:
-        known = connection not in self._strangers
+        known = connection not in self._unauthenticated
         self._forget(connection)
         if known:
             yield Event(connection, None)
@@ -163,7 +163,7 @@ class Listener:
         self._selector.unregister(connection)
         connection.close()
         del self._hosts[connection]
-        self._strangers.pop(connection, None)
+        self._unauthenticated.pop(connection, None)
 
 
 def _room() -> int:

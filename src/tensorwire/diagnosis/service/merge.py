@@ -102,17 +102,17 @@ class Nodes:
 
     def _pair(self, edges: list[Edge]) -> None:
         """Name the peers of connections whose ends are on two nodes: one end's local address is the other's remote."""
-        strangers = [edge for edge in edges if edge.peer < 0 and "/" not in edge.local]  # no namespace of one node
-        unpaired = [edge for edge in strangers if (edge.local, edge.remote) not in self._peers]
+        external = [edge for edge in edges if edge.peer < 0 and "/" not in edge.local]  # no namespace of one node
+        unpaired = [edge for edge in external if (edge.local, edge.remote) not in self._peers]
         if unpaired:
             if len(self._peers) > 4 * len(edges):
                 self._peers.clear()
-            owners = {edge.local: edge.rank for edge in strangers}
+            owners = {edge.local: edge.rank for edge in external}
             for edge in unpaired:
                 peer = owners.get(edge.remote)
                 if peer is not None:
                     self._peers[edge.local, edge.remote] = peer
-        for edge in strangers:
+        for edge in external:
             edge.peer = self._peers.get((edge.local, edge.remote), -1)
 
 
