@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.environment import ROOT, child, describe
 from tensorwire.diagnosis.service.recording import replay
 
-from .faults.cases import BY_NAME, Case, Scene
-from .faults.launch import WORLD_SIZE, Nursery, TrainingJob
+from .faults.cases import BY_NAME, Case, FaultContext
+from .faults.launch import WORLD_SIZE, ForkServer, TrainingJob
 from .faults.network import Network
 from .faults.run import reason_to_skip
 from .faults.watch import is_finding
@@ -52,7 +52,7 @@ def main() -> None:
     cases = [BY_NAME[name] for name in options.case or BY_NAME]
     facts = describe("python -m benchmarks.diagnosis.compare")
     rows, skipped = [], []
-    nursery = Nursery()
+    fork_server = ForkServer()
     try:
         for case in cases:
             if case.kind == "none":
@@ -61,36 +61,36 @@ def main() -> None:
             if reason:
                 skipped.append(f"{case.name} ({reason})")
                 continue
-            rows.append(compare(case, nursery))
+            rows.append(compare(case, fork_server))
             print("\n".join(rows[-1]), file=sys.stderr, flush=True)
     finally:
-        nursery.close()
+        fork_server.close()
     text = page(rows, skipped, facts)
     print(text)
     if not options.case:
         PAGE.write_text(text)
 
 
-def compare(case: Case, nursery: Nursery) -> list[str]:
+def compare(case: Case, fork_server: ForkServer) -> list[str]:
     """A row of the table."""
     rank = recorded_rank(case)
-    network = Network(nursery, WORLD_SIZE) if case.uses_network else None
+    network = Network(fork_server, WORLD_SIZE) if case.uses_network else None
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
     try:
         module = ("benchmarks.diagnosis.faults.job",)
-        job = TrainingJob(nursery, case.settings, network=network, modules=module, **environment)
+        job = TrainingJob(fork_server, case.settings, network=network, modules=module, **environment)
         try:
             job.wait_for_round(20)
-            scene = Scene(job, rank, away_seconds=_AWAY_SECONDS)
+            context = FaultContext(job, rank, away_seconds=_AWAY_SECONDS)
             before, injected = job.rounds(), time.monotonic()
             try:
-                case.inject(scene)
+                case.inject(context)
                 time.sleep(_LOOK_SECONDS)
                 stacks, recorder = _stacks(job), _flight_recorder(job)
                 time.sleep(max(0.0, injected + _TIMEOUT_SECONDS + _AFTER_SECONDS - time.monotonic()))
                 errors = _errors(job, before)
             finally:
-                scene.mend()
+                context.mend()
         finally:
             job.close()
     finally:

@@ -38,7 +38,7 @@ class TrainingStoppedError(Exception):
 
 
 @dataclass
-class Scene:
+class FaultContext:
     """A case in progress: whom it befell, and what has to be undone."""
 
     job: TrainingJob
@@ -104,7 +104,7 @@ class Case:
 
     name: str
     code: str
-    inject: Callable[[Scene], None]
+    inject: Callable[[FaultContext], None]
     about: str
     mends: bool = False  # the job goes on afterwards
     settings: dict[str, Any] = field(default_factory=dict)
@@ -146,8 +146,8 @@ class Case:
 # Lost.
 
 
-def _die(scene: Scene) -> None:
-    scene.job.signal(scene.rank, signal.SIGKILL)
+def _die(context: FaultContext) -> None:
+    context.job.signal(context.rank, signal.SIGKILL)
 
 
 # Hangs.
@@ -155,51 +155,51 @@ def _die(scene: Scene) -> None:
 _AWAY = 9.0  # seconds that a checkpoint takes: there is time to get the stack where the machine is busy
 
 
-def _sleep(scene: Scene) -> None:
-    scene.tell("sleep", seconds=scene.away_seconds)
+def _sleep(context: FaultContext) -> None:
+    context.tell("sleep", seconds=context.away_seconds)
 
 
-def _send_late(scene: Scene) -> None:
+def _send_late(context: FaultContext) -> None:
     """Its peer waits for the message, the others for both in their next collective."""
-    peer = (scene.rank + 1) % len(WORLD)
-    number = scene.together("receive", [peer], src=scene.rank)
-    scene.tell("send_late", at=number, dst=peer, seconds=scene.away_seconds)
+    peer = (context.rank + 1) % len(WORLD)
+    number = context.together("receive", [peer], src=context.rank)
+    context.tell("send_late", at=number, dst=peer, seconds=context.away_seconds)
 
 
-def _stop_before(scene: Scene) -> None:
-    scene.tell("stop")
-    scene.undo.append(lambda: scene.job.signal(scene.rank, signal.SIGCONT))
+def _stop_before(context: FaultContext) -> None:
+    context.tell("stop")
+    context.undo.append(lambda: context.job.signal(context.rank, signal.SIGCONT))
 
 
-def _stop_inside(scene: Scene) -> None:
+def _stop_inside(context: FaultContext) -> None:
     """While it waits in the operation for another rank, which comes after it was stopped."""
-    number = scene.together("transfer", scene.others, numel=1 << 18)
-    scene.tell("sleep", [(scene.rank + 1) % len(WORLD)], at=number, seconds=0.6)
-    scene.tell("stop_inside", at=number, numel=1 << 18)
-    scene.undo.append(lambda: scene.job.signal(scene.rank, signal.SIGCONT))
+    number = context.together("transfer", context.others, numel=1 << 18)
+    context.tell("sleep", [(context.rank + 1) % len(WORLD)], at=number, seconds=0.6)
+    context.tell("stop_inside", at=number, numel=1 << 18)
+    context.undo.append(lambda: context.job.signal(context.rank, signal.SIGCONT))
 
 
-def _differ(do: str) -> Callable[[Scene], None]:
+def _differ(do: str) -> Callable[[FaultContext], None]:
     """The faulty rank calls something else than all_reduce."""
 
-    def inject(scene: Scene) -> None:
-        scene.tell(do)
+    def inject(context: FaultContext) -> None:
+        context.tell(do)
 
     return inject
 
 
-def _other_order(scene: Scene) -> None:
-    number = scene.together("two_groups", scene.others, swapped=False)
-    scene.tell("two_groups", at=number, swapped=True)
+def _other_order(context: FaultContext) -> None:
+    number = context.together("two_groups", context.others, swapped=False)
+    context.tell("two_groups", at=number, swapped=True)
 
 
-def _wrong_root(scene: Scene) -> None:
-    number = scene.together("broadcast", scene.others, src=(scene.rank + 3) % len(WORLD))
-    scene.tell("broadcast", at=number, src=(scene.rank + 2) % len(WORLD))
+def _wrong_root(context: FaultContext) -> None:
+    number = context.together("broadcast", context.others, src=(context.rank + 3) % len(WORLD))
+    context.tell("broadcast", at=number, src=(context.rank + 2) % len(WORLD))
 
 
-def _split(scene: Scene) -> None:
-    scene.together("other_operation", _half(scene.rank))
+def _split(context: FaultContext) -> None:
+    context.together("other_operation", _half(context.rank))
 
 
 def _half(rank: int) -> list[int]:
@@ -210,15 +210,15 @@ def _halves(rank: int) -> list[list[int]]:
     return [_half(rank), sorted(set(WORLD) - set(_half(rank)))]
 
 
-def _link_down(scene: Scene) -> None:
-    scene.network.cut(scene.rank)
-    scene.undo.append(lambda: scene.network.mend(scene.rank))
+def _link_down(context: FaultContext) -> None:
+    context.network.cut(context.rank)
+    context.undo.append(lambda: context.network.mend(context.rank))
 
 
-def _choke(kilobits: int) -> Callable[[Scene], None]:
-    def inject(scene: Scene) -> None:
-        scene.network.shape(scene.rank, kilobits)
-        scene.undo.append(lambda: scene.network.mend(scene.rank))
+def _choke(kilobits: int) -> Callable[[FaultContext], None]:
+    def inject(context: FaultContext) -> None:
+        context.network.shape(context.rank, kilobits)
+        context.undo.append(lambda: context.network.mend(context.rank))
 
     return inject
 
@@ -226,27 +226,27 @@ def _choke(kilobits: int) -> Callable[[Scene], None]:
 # Slow.
 
 
-def _late(scene: Scene) -> None:
-    scene.change(late=0.2)
+def _late(context: FaultContext) -> None:
+    context.change(late=0.2)
 
 
-def _load(scene: Scene) -> None:
-    scene.change(load=0.2)
+def _load(context: FaultContext) -> None:
+    context.change(load=0.2)
 
 
-def _collect_garbage(scene: Scene) -> None:
-    scene.change(heap=300_000)
+def _collect_garbage(context: FaultContext) -> None:
+    context.change(heap=300_000)
 
 
-def _duty(scene: Scene) -> None:
+def _duty(context: FaultContext) -> None:
     """The rank runs for a moment, then is stopped for longer, again and again."""
     over = threading.Event()
 
     def toggle() -> None:
         while not over.is_set():
-            os.kill(scene.pid, signal.SIGSTOP)
+            os.kill(context.pid, signal.SIGSTOP)
             time.sleep(0.25)
-            os.kill(scene.pid, signal.SIGCONT)
+            os.kill(context.pid, signal.SIGCONT)
             over.wait(0.03)
 
     thread = threading.Thread(target=toggle)
@@ -256,18 +256,18 @@ def _duty(scene: Scene) -> None:
         over.set()
         thread.join()
 
-    scene.undo.append(undo)
+    context.undo.append(undo)
 
 
-def _quota(scene: Scene) -> None:
-    quota = CpuQuota(scene.pid, 0.05)
-    scene.undo.append(quota.lift)
+def _quota(context: FaultContext) -> None:
+    quota = CpuQuota(context.pid, 0.05)
+    context.undo.append(quota.lift)
 
 
-def _lose(share: float) -> Callable[[Scene], None]:
-    def inject(scene: Scene) -> None:
-        scene.network.lose(scene.rank, share)
-        scene.undo.append(lambda: scene.network.mend(scene.rank))
+def _lose(share: float) -> Callable[[FaultContext], None]:
+    def inject(context: FaultContext) -> None:
+        context.network.lose(context.rank, share)
+        context.undo.append(lambda: context.network.mend(context.rank))
 
     return inject
 
@@ -276,96 +276,96 @@ def _other(rank: int) -> int:
     return (rank + 2) % len(WORLD)
 
 
-def _late_and_choked(scene: Scene) -> None:
-    scene.change(late=0.2)
-    _choke(_THROTTLED)(scene)
+def _late_and_choked(context: FaultContext) -> None:
+    context.change(late=0.2)
+    _choke(_THROTTLED)(context)
 
 
-def _late_and_another_choked(scene: Scene) -> None:
-    scene.change(late=0.2)
-    other = _other(scene.rank)
-    scene.network.shape(other, _THROTTLED)
-    scene.undo.append(lambda: scene.network.mend(other))
+def _late_and_another_choked(context: FaultContext) -> None:
+    context.change(late=0.2)
+    other = _other(context.rank)
+    context.network.shape(other, _THROTTLED)
+    context.undo.append(lambda: context.network.mend(other))
 
 
 # Nothing wrong.
 
 
-def _nothing(scene: Scene) -> None:
+def _nothing(context: FaultContext) -> None:
     pass
 
 
-def _train_long(scene: Scene) -> None:
-    scene.train_on(200)
+def _train_long(context: FaultContext) -> None:
+    context.train_on(200)
 
 
-def _checkpoint_all(scene: Scene) -> None:
-    scene.together("checkpoint", WORLD, seconds=5.0)
+def _checkpoint_all(context: FaultContext) -> None:
+    context.together("checkpoint", WORLD, seconds=5.0)
 
 
-def _away(do: str, declared: bool) -> Callable[[Scene], None]:
-    def inject(scene: Scene) -> None:
-        scene.tell(do, seconds=max(_AWAY, scene.away_seconds), declared=declared)
+def _away(do: str, declared: bool) -> Callable[[FaultContext], None]:
+    def inject(context: FaultContext) -> None:
+        context.tell(do, seconds=max(_AWAY, context.away_seconds), declared=declared)
 
     return inject
 
 
-def _uneven(scene: Scene) -> None:
-    scene.change(late=0.008)
+def _uneven(context: FaultContext) -> None:
+    context.change(late=0.008)
 
 
-def _last_batch(scene: Scene) -> None:
+def _last_batch(context: FaultContext) -> None:
     """The ranks' data end unevenly, epoch after epoch."""
-    first = scene.job.next_round()
+    first = context.job.next_round()
     for epoch in range(4):
-        scene.tell("sleep", at=first + 40 * epoch, seconds=0.12)
+        context.tell("sleep", at=first + 40 * epoch, seconds=0.12)
 
 
-def _slow_step(scene: Scene) -> None:
-    scene.tell("sleep", seconds=1.5)
+def _slow_step(context: FaultContext) -> None:
+    context.tell("sleep", seconds=1.5)
 
 
-def _huge_transfer(scene: Scene) -> None:
+def _huge_transfer(context: FaultContext) -> None:
     """On a network so slow that it takes longer than the hang gate."""
     for rank in WORLD:
-        scene.network.shape(rank, 40_000)
-        scene.undo.append(lambda rank=rank: scene.network.mend(rank))  # type: ignore[misc]
-    scene.together("transfer", WORLD, numel=5 << 20)
+        context.network.shape(rank, 40_000)
+        context.undo.append(lambda rank=rank: context.network.mend(rank))  # type: ignore[misc]
+    context.together("transfer", WORLD, numel=5 << 20)
 
 
-def _restart(scene: Scene) -> None:
+def _restart(context: FaultContext) -> None:
     """As the elastic launcher does it: a rank fails, the others are ended, all are started again."""
-    scene.job.signal(scene.rank, signal.SIGKILL)
-    scene.job.restart()
-    scene.job.wait_for_round(3)
+    context.job.signal(context.rank, signal.SIGKILL)
+    context.job.restart()
+    context.job.wait_for_round(3)
 
 
-def _kill_service(name: str) -> Callable[[Scene], None]:
+def _kill_service(name: str) -> Callable[[FaultContext], None]:
     """Training is to go on while it is away, and when it is back."""
 
-    def inject(scene: Scene) -> None:
-        assert isinstance(scene.watch, Services)
+    def inject(context: FaultContext) -> None:
+        assert isinstance(context.watch, Services)
         back = time.monotonic() + 4.0
-        scene.watch.kill(name)
-        scene.train_on()
+        context.watch.kill(name)
+        context.train_on()
         time.sleep(max(0.0, back - time.monotonic()))
-        scene.watch.start(name)
-        scene.train_on()
+        context.watch.start(name)
+        context.train_on()
 
     return inject
 
 
-def _corrupt(scene: Scene) -> None:
+def _corrupt(context: FaultContext) -> None:
     """The page of a rank is overwritten, and stays so as far as its probe does not write it again."""
-    for path in scene.job.nodes[0].glob(f"rank-{scene.rank}-*.page"):
+    for path in context.job.nodes[0].glob(f"rank-{context.rank}-*.page"):
         with path.open("r+b") as page:
             page.write(os.urandom(path.stat().st_size))
-    scene.train_on()
+    context.train_on()
 
 
-def _step_clock(scene: Scene) -> None:
-    scene.tell("step_clock", seconds=3600)
-    scene.undo.append(lambda: scene.tell("step_clock", seconds=0))
+def _step_clock(context: FaultContext) -> None:
+    context.tell("step_clock", seconds=3600)
+    context.undo.append(lambda: context.tell("step_clock", seconds=0))
 
 
 _THROTTLED = 40_000  # kilobits a second: 1 MiB of gradients take a quarter of a second and more

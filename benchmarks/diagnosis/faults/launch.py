@@ -25,12 +25,12 @@ WORLD_SIZE = 4
 _START_SECONDS = 60.0
 
 
-class Nursery:
-    """The process that forks ranks; see nursery.py. `environment` is of all that it forks."""
+class ForkServer:
+    """The process that forks ranks; see fork_server.py. `environment` is of all that it forks."""
 
     def __init__(self, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.nursery"],
+            [sys.executable, "-m", f"{__package__}.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", PYTHONFAULTHANDLER="", **environment),
@@ -126,7 +126,7 @@ class TrainingJob:
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         settings: dict[str, Any],
         *,
         network: Network | None = None,
@@ -134,7 +134,7 @@ class TrainingJob:
         modules: tuple[str, ...] = ("tensorwire.probe", "-m", "benchmarks.diagnosis.faults.job"),
         **environment: str,
     ) -> None:
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.folder = Path(tempfile.mkdtemp(prefix="tensorwire-faults-"))
         self.network = network
         self.nodes = [self.folder / f"node{number}" for number in range(num_nodes)]
@@ -172,7 +172,7 @@ class TrainingJob:
             own["TENSORWIRE_PROBE_DIR"] = str(self.nodes[rank * len(self.nodes) // WORLD_SIZE])
             holder = self.network.holders[rank] if self.network else None
             environment = self._environment | common | own
-            self.pids.append(self._nursery.start(self._modules, environment, self.output(rank), holder))
+            self.pids.append(self._fork_server.start(self._modules, environment, self.output(rank), holder))
 
     def output(self, rank: int) -> Path:
         return self.folder / f"output-{rank}.txt"
@@ -202,7 +202,7 @@ class TrainingJob:
         return max(self.rounds()) + 5
 
     def status(self, rank: int) -> int | None:
-        return self._nursery.status(self.pids[rank])
+        return self._fork_server.status(self.pids[rank])
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         os.kill(self.pids[rank], number)
@@ -214,7 +214,7 @@ class TrainingJob:
 
     def end(self) -> None:
         """End the ranks, leave what they wrote."""
-        self._nursery.kill(self.pids)
+        self._fork_server.kill(self.pids)
 
     def close(self) -> None:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .launch import Nursery
+    from .launch import ForkServer
 
 
 class Network:
@@ -20,18 +20,18 @@ class Network:
 
     interface = "eth0"
 
-    def __init__(self, nursery: Nursery, size: int) -> None:
-        self._nursery = nursery
+    def __init__(self, fork_server: ForkServer, size: int) -> None:
+        self._fork_server = fork_server
         self._shaped: set[int] = set()
         with tempfile.TemporaryDirectory() as folder:
             holders: list[int] = []
             try:
-                holders += [nursery.hold_namespace(Path(folder) / str(number)) for number in range(size + 1)]
+                holders += [fork_server.hold_namespace(Path(folder) / str(number)) for number in range(size + 1)]
                 self._hub, self.holders = holders[-1], holders[:-1]
                 self.addresses = [f"10.77.0.{rank + 1}" for rank in range(size)]
                 self._join()
             except BaseException:
-                nursery.kill(holders)
+                fork_server.kill(holders)
                 raise
 
     def _join(self) -> None:
@@ -71,7 +71,7 @@ class Network:
             _run(self.holders[rank], ["iptables", "-F"])
 
     def close(self) -> None:
-        self._nursery.kill([*self.holders, self._hub])
+        self._fork_server.kill([*self.holders, self._hub])
 
 
 def _run(holder: int, command: list[str], text: str = "") -> None:
