@@ -384,7 +384,7 @@ CASES = [
     Case("h1-sigstop", "TW-H1", _stop_before, "SIGSTOP before it enters", mends=True),
     Case("h1-other-group", "TW-H1", _sleep, "sleeps; its pair hangs in the pair's group, the others in the world's",
          mends=True, settings=_PAIRS, stack="sleep"),
-    # The job could go on, but only a longer standstill than those here tells messages that some ranks count from
+    # The job could go on, but only a longer pause than those here tells messages that some ranks count from
     # collectives.
     Case("h1-recv", "TW-H1", _send_late, "sleeps instead of sending; its peer hangs in recv, the others in the next "
          "collective", stack="sleep"),

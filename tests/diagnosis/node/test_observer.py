@@ -333,7 +333,7 @@ def test_whom_to_ask_for_a_stack(job: Job, observer: Observer) -> None:
     assert observer.target(0) is None
 
 
-# Ranks that stand still.
+# Frozen ranks.
 
 ENTRY = {
     "collective_seq_id": 6, "input_dtypes": ["Float", "Float"], "input_sizes": [[3, 4], [2]], "is_p2p": False,

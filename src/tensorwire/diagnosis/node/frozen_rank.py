@@ -1,4 +1,4 @@
-"""What a rank does whose probe stands still: its Flight Recorder answers also while a thread keeps the GIL.
+"""What a frozen rank does, whose probe sends no heartbeat: its Flight Recorder answers also while a thread keeps the GIL.
 
 The page of such a rank is as old as its last heartbeat. Only the recorder knows what the rank has entered since, from
 C++.
@@ -36,8 +36,8 @@ class _Counts:
     created: float  # when that was entered, on the monotonic clock
 
 
-class Standstill:
-    """Remembers what recorders said of ranks that stand still. For one thread."""
+class FrozenRanks:
+    """Remembers what the recorders of frozen ranks said. For one thread."""
 
     def __init__(self) -> None:
         self._asked = float("-inf")

@@ -10,7 +10,7 @@ from ..model import MAX_RANKS, Communicator, Observation, Operation, Process, Ra
 from ..page import process
 from ..page.rank_page import Page, Slot, read_page
 from . import tcp
-from .frozen_rank import Standstill
+from .frozen_rank import FrozenRanks
 from .stacks import Target
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Observer:
         self._pages: dict[Path, Page] = {}  # of the newest generation, as they were read last
         self._clocks: dict[Path, process.WaitClock] = {}
         self._alive: dict[Path, tuple[float, Process]] = {}  # processes when they were last seen to live
-        self._standstill = Standstill()
+        self._frozen_ranks = FrozenRanks()
         self._owners: dict[str, int] = {}  # rank by its end of a connection
         self.damaged: list[Path] = []  # pages that could not be read this time
 
@@ -51,7 +51,7 @@ class Observer:
         ranks = {page.rank: self._rank(path, page, now) for path, page in self._pages.items()}
         for path, page in self._pages.items():
             if page.has_socket:
-                self._standstill.complete(path, ranks[page.rank], now)
+                self._frozen_ranks.complete(path, ranks[page.rank], now)
         run_id = next((f"{page.run:016x}" for page in self._pages.values()), "")
         world_size = max((rank.world_size for rank in ranks.values()), default=0)
         return Observation(now, run_id, world_size, ranks, self._edges(ranks))

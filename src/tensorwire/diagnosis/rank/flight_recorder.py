@@ -2,7 +2,7 @@
 
 The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
 enqueued and the last one completed. Those two are cheap to read. The ring is not: reading holds the GIL while it copies
-up to 2000 entries. So it is read only where a group has stood still for a while, and once for each standstill.
+up to 2000 entries. So it is read only where a group has stood still for a while, and once for each pause.
 That makes sure of what the two numbers cannot tell: gloo's threads may report completions out of order, and gloo counts
 send and recv among the operations although ranks of a group differ in those.
 """
