@@ -10,7 +10,7 @@ from . import words
 from .confidence import Basis, confidence_of
 from .exit_reasons import CLEAN, gone, is_secondary, ran_out_of_time
 from .job import Verdict
-from .post_mortem import given_up
+from .post_mortem import post_mortem
 from .signatures import mismatch
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     if verdict is not None:
         verdict.finding.evidence += _evidence(dead, first)
         return verdict
-    verdict = given_up(job, _witnesses(failed), _MOMENT, hangs)
+    verdict = post_mortem(job, _witnesses(failed), _MOMENT, hangs)
     if verdict is not None:
         return verdict
     others = [number for number in dead if number not in first]

@@ -47,7 +47,7 @@ class _LastWait:
         return self.group.members[self.witness]
 
 
-def given_up(job: Job, witnesses: Iterable[int], moment: float, hangs: list[Verdict]) -> Verdict | None:
+def post_mortem(job: Job, witnesses: Iterable[int], moment: float, hangs: list[Verdict]) -> Verdict | None:
     """The verdict on what these dead ranks had long waited in.
 
     That is what was found on it while they lived. Else H1 on the ranks that had not entered it; where all had, H3 on
