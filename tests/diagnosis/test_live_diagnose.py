@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.diagnosis.faults.launch import WORLD_SIZE, Nursery, TrainingJob
+from benchmarks.diagnosis.faults.launch import WORLD_SIZE, ForkServer, TrainingJob
 from tensorwire.cli.job import arguments as options
 from tensorwire.diagnosis.page.rank_page import page_path, read_page
 
@@ -27,7 +27,7 @@ SLEEP = 0.6  # seconds in steps of 0.02: ten times what the gate asks for
 
 
 def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
-    with closing(Nursery()) as nursery, closing(TrainingJob(nursery, {})) as job:
+    with closing(ForkServer()) as fork_server, closing(TrainingJob(fork_server, {})) as job:
         await_baselines(job.nodes[0])
         job.command([CULPRIT], "set", late=SLEEP)
         job.wait_for_round(job.next_round())

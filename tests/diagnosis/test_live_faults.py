@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.diagnosis.faults.cases import BY_NAME, Scene
+from benchmarks.diagnosis.faults.cases import BY_NAME, FaultContext
 from benchmarks.diagnosis.faults.judge import complaint, is_expected
-from benchmarks.diagnosis.faults.launch import Nursery, TrainingJob
+from benchmarks.diagnosis.faults.launch import ForkServer, TrainingJob
 from benchmarks.diagnosis.faults.run import Stage
 from benchmarks.diagnosis.faults.watch import THRESHOLDS, LocalWatch
 from tensorwire.diagnosis.service.service import LocalJob
@@ -49,15 +49,15 @@ def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_kil
     case, rank = BY_NAME["h3-sigstop"], 1
     start = time.monotonic()
     with (
-        closing(Nursery()) as nursery,
-        closing(TrainingJob(nursery, {}, TW_FAULTS_TIMEOUT="8")) as job,
+        closing(ForkServer()) as fork_server,
+        closing(TrainingJob(fork_server, {}, TW_FAULTS_TIMEOUT="8")) as job,
         closing(LocalWatch(job.nodes[0], case.thresholds)) as watch,
     ):
         job.wait_for_round(3)
-        scene = Scene(job, rank, watch)
-        case.inject(scene)
+        context = FaultContext(job, rank, watch)
+        case.inject(context)
         assert watch.wait(8, bool)
-        await_end(job, scene.others)
+        await_end(job, context.others)
         watch.wait(THRESHOLDS.lost_seconds + 1)
         assert is_named_at_first_sight(case, rank, job)
         job.signal(rank, signal.SIGKILL)
@@ -65,7 +65,7 @@ def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_kil
         watch.wait(THRESHOLDS.lost_seconds + 1)
         assert is_named_at_first_sight(case, rank, job)
         assert complaint(case, rank, watch.since(start), start) == ""
-        assert "Timed out" in "".join(job.output(other).read_text() for other in scene.others)
+        assert "Timed out" in "".join(job.output(other).read_text() for other in context.others)
 
 
 def await_end(job, ranks):

@@ -26,8 +26,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def _serve() -> dict[str, Any] | None:
-    """In the nursery until its input ends, then None; in a forked rank, what it has to run."""
-    nursery = os.getpid()
+    """In the fork_server until its input ends, then None; in a forked rank, what it has to run."""
+    fork_server = os.getpid()
     children: set[int] = set()
     wakeup, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(sender)
@@ -59,7 +59,7 @@ def _serve() -> dict[str, Any] | None:
                     os.close(wakeup)
                     os.close(sender)
                     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                    if os.getppid() != nursery:
+                    if os.getppid() != fork_server:
                         os._exit(1)
                     return request
                 children.add(pid)
@@ -80,7 +80,7 @@ def _check(result: int) -> None:
 
 
 def main() -> None:
-    importlib.import_module("torch.utils.data")  # this is what the nursery is for
+    importlib.import_module("torch.utils.data")  # this is what the fork_server is for
     importlib.import_module("torch.distributed")
     _say({"ready": os.getpid()})
     request = _serve()

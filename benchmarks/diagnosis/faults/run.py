@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from .cases import WORLD, Case, Scene, TrainingStoppedError
+from .cases import WORLD, Case, FaultContext, TrainingStoppedError
 from .judge import complaint, is_notice
-from .launch import WORLD_SIZE, Nursery, TrainingJob
+from .launch import WORLD_SIZE, ForkServer, TrainingJob
 from .levels import levels_of
 from .needs import build_clock, missing
 from .network import Network
@@ -41,7 +41,7 @@ class Stage:
     """The job that cases run in, one after another as long as they fit, and what watches it."""
 
     def __init__(self) -> None:
-        self._nurseries: dict[str, Nursery] = {}
+        self._nurseries: dict[str, ForkServer] = {}
         self._job: TrainingJob | None = None
         self._watch: Watch | None = None
         self._network: Network | None = None
@@ -54,11 +54,11 @@ class Stage:
         Whatever it raises says nothing about the case: `reset`, and run it again.
         """
         job, watch = self._prepare(case, record)
-        scene = Scene(job, rank, watch)
+        context = FaultContext(job, rank, watch)
         start = time.monotonic()
         wrong = ""
         try:
-            case.inject(scene)
+            case.inject(context)
             self._await_verdict(case, rank, watch)
             wrong = self._trouble(case, job, watch)
         except (TrainingStoppedError, WatchError) as error:
@@ -66,7 +66,7 @@ class Stage:
         finally:
             looks = watch.since(start)
             try:
-                scene.mend()
+                context.mend()
             except OSError:  # whom it befell may be gone
                 if not wrong:
                     raise
@@ -88,13 +88,13 @@ class Stage:
         if record is not None or case.job != self._key or not case.mends:
             self.clear()
         if self._job is None or self._watch is None:
-            nursery = self._nursery_for(case)
+            fork_server = self._fork_server_for(case)
             if case.uses_network:
-                self._network = Network(nursery, WORLD_SIZE)
+                self._network = Network(fork_server, WORLD_SIZE)
             nodes = 2 if case.needs == "services" else 1
-            self._job = TrainingJob(nursery, case.settings, network=self._network, num_nodes=nodes)
+            self._job = TrainingJob(fork_server, case.settings, network=self._network, num_nodes=nodes)
             if nodes > 1:
-                self._watch = Services(nursery, self._job.folder, self._job.nodes, record)
+                self._watch = Services(fork_server, self._job.folder, self._job.nodes, record)
             else:
                 self._watch = LocalWatch(self._job.nodes[0], case.thresholds, record)
             self._key = case.job
@@ -104,12 +104,12 @@ class Stage:
                 self._watch.wait(_MOMENT_SECONDS if is_quick else _BASELINE_SECONDS)
         return self._job, self._watch
 
-    def _nursery_for(self, case: Case) -> Nursery:
+    def _fork_server_for(self, case: Case) -> ForkServer:
         """One for all jobs, except those whose clock is to step."""
         name = "clock" if case.needs == "clock" else ""
         if name not in self._nurseries:
             environment = {"LD_PRELOAD": str(build_clock(Path(self._folder.name)))} if name else {}
-            self._nurseries[name] = Nursery(**environment)
+            self._nurseries[name] = ForkServer(**environment)
         return self._nurseries[name]
 
     def _await_verdict(self, case: Case, rank: int, watch: Watch) -> None:
@@ -160,9 +160,9 @@ class Stage:
         """End the job in whatever state it is, and what it was started by."""
         with suppress(Exception):
             self.clear()
-        for nursery in self._nurseries.values():
+        for fork_server in self._nurseries.values():
             with suppress(Exception):
-                nursery.close()
+                fork_server.close()
         self._nurseries.clear()
 
     def close(self) -> None:

@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Finding, Observation
 
-    from .launch import Nursery
+    from .launch import ForkServer
 
 
 class Services(Watch):
     """Runs `tensorwire job analyzer` and `tensorwire job agent`, and reads what they find.
 
     Args:
-        nursery: starts them, and is what they die with.
+        fork_server: starts them, and is what they die with.
         nodes: the directories of pages, one for each node.
         record: is given what the analyzer shows, once a second; nothing while it is away.
     """
 
     def __init__(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         folder: Path,
         nodes: list[Path],
         record: Callable[[Observation], None] | None = None,
     ) -> None:
-        self._nursery, self._folder, self._nodes = nursery, folder, nodes
+        self._fork_server, self._folder, self._nodes = fork_server, folder, nodes
         self._state = folder / "analyzer"
         self._key = folder / "key"
         self._key.write_bytes(secrets.token_bytes(32))
@@ -62,15 +62,15 @@ class Services(Watch):
         else:
             pages = self._nodes[int(name.removeprefix("node"))]
             own = ["job", "agent", "--analyzer", f"127.0.0.1:{self._port}", "--node", name, "--dir", str(pages)]
-        self._pids[name] = self._nursery.start(["tensorwire", *own, *common], {}, self._folder / f"{name}.txt")
+        self._pids[name] = self._fork_server.start(["tensorwire", *own, *common], {}, self._folder / f"{name}.txt")
 
     def kill(self, name: str) -> None:
         """With SIGKILL: it has no time to say good-bye."""
-        self._nursery.kill([self._pids.pop(name)])
+        self._fork_server.kill([self._pids.pop(name)])
 
     @property
     def trouble(self) -> str:
-        ended = [name for name, pid in self._pids.items() if self._nursery.status(pid) is not None]
+        ended = [name for name, pid in self._pids.items() if self._fork_server.status(pid) is not None]
         return super().trouble or (f"{', '.join(ended)} ended by itself" if ended else "")
 
     def close(self) -> None:

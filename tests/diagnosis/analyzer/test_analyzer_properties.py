@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, member, observed, job_at_rate, rank, ring
+from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, job_at_rate, member, observed, rank, ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

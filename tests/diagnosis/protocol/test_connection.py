@@ -325,14 +325,14 @@ def serve(listener: Listener, seconds: float) -> list[listening.Event]:
     return events
 
 
-def unauthenticated(listener: Listener) -> socket.socket:
+def connect_unauthenticated(listener: Listener) -> socket.socket:
     connected = socket.create_connection(listener.address)
     _opened.append(connected)
     return connected
 
 
 def connect(listener: Listener, key: bytes = KEY) -> Connection:
-    connection = Connection(unauthenticated(listener), key, is_server=False)
+    connection = Connection(connect_unauthenticated(listener), key, is_server=False)
     _opened.append(connection)
     connection.send({"type": "hello"})
     return connection
@@ -367,10 +367,12 @@ def test_wrong_key_is_dropped_and_others_are_heard(server: Listener) -> None:
     assert server.num_connections == 1
 
 
-def test_unauthenticated_connections_that_say_nothing_make_room(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unauthenticated_connections_that_say_nothing_make_room(
+    server: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listening, "_MAX_UNAUTHENTICATED_PER_HOST", 8)
     for _ in range(50):
-        unauthenticated(server)
+        connect_unauthenticated(server)
     serve(server, 0.05)
     assert server.num_connections == 8
     client = connect(server)
@@ -381,7 +383,7 @@ def test_unauthenticated_connections_that_say_nothing_make_room(server: Listener
 
 def test_unauthenticated_connection_that_waits_is_dropped(server: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_GREETING_SECONDS", 0.5)
-    unauthenticated(server).sendall(GREETING[:5])
+    connect_unauthenticated(server).sendall(GREETING[:5])
     serve(server, 0.1)
     assert server.num_connections == 1
     serve(server, 2.1)
@@ -394,7 +396,7 @@ def test_no_more_connections_than_descriptors(monkeypatch: pytest.MonkeyPatch) -
     listener = Listener(KEY)
     _opened.append(listener)
     for _ in range(10):
-        unauthenticated(listener)
+        connect_unauthenticated(listener)
     serve(listener, 0.05)
     assert (listener.num_connections, listener.num_refused) == (4, 6)
 
@@ -402,7 +404,7 @@ def test_no_more_connections_than_descriptors(monkeypatch: pytest.MonkeyPatch) -
 def test_random_bytes_never_stop_the_listener(server: Listener) -> None:
     for seed in range(40):
         prefix = GREETING + bytes(32) if seed % 2 else b""
-        unauthenticated(server).sendall(prefix + os.urandom(1 + 37 * seed))
+        connect_unauthenticated(server).sendall(prefix + os.urandom(1 + 37 * seed))
         serve(server, 0.005)
     client = connect(server)
     serve(server, 0.05)

@@ -81,7 +81,11 @@ class SlowWatch:
             throughput, timer = self._throughputs[group_id], self._timers[group_id]
             throughput.add(job.time, group, self._thresholds)
             rounds = timer.add(job.time, group)
-            if rounds is not None and throughput.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds):
+            if (
+                rounds is not None
+                and throughput.slowdown < _NOTICEABLE
+                and not timer.is_slow(job.time, self._thresholds)
+            ):
                 timer.good.append((rounds.t_min, rounds.t_max))
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
@@ -90,7 +94,9 @@ class SlowWatch:
         measured = []
         for group_id, timer in self._timers.items():
             rounds, throughput, good = timer.recent(job.time, window), self._throughputs[group_id], timer.baseline()
-            if rounds is None or (rounds.num_rounds < ENOUGH and rounds.num_rounds * throughput.seconds < _MOST * window):
+            if rounds is None or (
+                rounds.num_rounds < ENOUGH and rounds.num_rounds * throughput.seconds < _MOST * window
+            ):
                 continue
             normal = 1.0 / throughput.baseline if throughput.baseline else 0.0
             measured.append(
@@ -124,10 +130,10 @@ class SlowWatch:
             self._asked = job.time
             self.timing = {}
             for group_id, group in job.groups.items():
-                throughput = self._throughputs[group_id].latest_seconds
-                if throughput:  # those that are not slow yet as well: who waits in one is late in another
+                seconds = self._throughputs[group_id].latest_seconds
+                if seconds:  # those that are not slow yet as well: who waits in one is late in another
                     enqueued = max(member.enqueued for member in group.members.values())
-                    self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / throughput)
+                    self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / seconds)
         elif self._is_overdue(job.time, slow):
             self._standing = [self._untimed(job, slow)]
 

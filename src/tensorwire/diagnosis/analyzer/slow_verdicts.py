@@ -36,7 +36,7 @@ class Slow:
     seconds: float  # per operation at present
     normal_seconds: float  # per operation in good times; 0 unknown
     is_late: bool  # T is beyond the gate
-    is_slow: bool  # the throughput is
+    is_slow: bool  # its throughput is low
     late: list[int] = field(init=False)  # the ranks that wait least, the latest first; none where they are no minority
 
     def __post_init__(self) -> None:

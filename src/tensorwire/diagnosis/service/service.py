@@ -51,7 +51,7 @@ class Controller:
 
     def __init__(self, thresholds: Thresholds, nodes: NodeInterface) -> None:
         self._analyzer = Analyzer(thresholds)
-        self._nodes_interface = nodes
+        self._nodes = nodes
         self._thresholds = thresholds
         self._timed: tuple[dict[str, int], int] = {}, 0
         self._asked: dict[int, float] = {}
@@ -68,7 +68,7 @@ class Controller:
         if wanted != self._timed[0]:
             self._timed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
             try:
-                self._nodes_interface.enable_timing(*self._timed)
+                self._nodes.enable_timing(*self._timed)
             except OSError as error:  # hangs show without times
                 _log.warning("operations cannot be timed: %s", error)
         now = observation.time
@@ -76,7 +76,7 @@ class Controller:
         for rank in self._analyzer.wants_stacks():
             if rank not in self._asked:
                 self._asked[rank] = now
-                self._nodes_interface.request_stack(rank)
+                self._nodes.request_stack(rank)
         return findings
 
     def _num_rounds(self, observation: Observation, wanted: dict[str, int]) -> int:
