@@ -196,7 +196,8 @@ def test_thresholds_are_options(
     assert run(capsys, command, "--for", "0", *output)[0] == 0
     asked = {} if command == "watch" else {"hang_seconds": 30.0, "slow_seconds": 10.0}
     assert opened[0].thresholds == model.Thresholds(**asked)
-    given = ("--hang-seconds", 7, "--slow-seconds", 3, "--theta", 2, "--alpha", 0.8, "--beta", 0.2, "--lost-seconds", 4)
+    given = ("--hang-seconds", 7, "--slow-seconds", 3, "--slow-factor", 2)
+    given += ("--compute-share", 0.8, "--transfer-share", 0.2, "--lost-seconds", 4)
     assert run(capsys, command, "--for", "0", *given, *output, *(["--force"] if output else []))[0] == 0
     assert opened[0].thresholds == model.Thresholds(7, 3, 2, 0.8, 0.2, 4)
 
@@ -204,8 +205,8 @@ def test_thresholds_are_options(
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["diagnose", "--alpha", "0.2"], "--beta below --alpha"),
-        (["watch", "--theta", "0"], "x>0"),
+        (["diagnose", "--compute-share", "0.2"], "--transfer-share below --compute-share"),
+        (["watch", "--slow-factor", "0"], "x>0"),
         (["watch", "--interval", "0"], "x>=0.1"),
         (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
         (["report", "--recording", "no/such/file"], "no/such/file"),
@@ -299,9 +300,9 @@ def test_an_analyzer_that_fell_silent(analyzed: Path, capsys: pytest.CaptureFixt
 
 
 def test_an_analyzer_has_its_own_thresholds(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--theta", 2)
+    code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--slow-factor", 2)
     assert (code, out) == (2, "")
-    assert "--theta has no effect with --analyzer-dir; give it to tensorwire job analyzer" in err
+    assert "--slow-factor has no effect with --analyzer-dir; give it to tensorwire job analyzer" in err
     code, _, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--dir", analyzed)
     assert code == 2
     assert "got both" in err

@@ -132,7 +132,7 @@ def test_crawls_that_come_and_go_do_not_add_up(rank: FakeRank) -> None:
 
 
 def test_what_is_not_slow_counts_at_once(rank: FakeRank) -> None:
-    """Below theta a lower throughput is legal, and so is any higher one."""
+    """Below slow_factor a lower throughput is legal, and so is any higher one."""
     rank.work(400, rate=10)
     rank.work(230, rate=5)
     assert rank.baseline == 5

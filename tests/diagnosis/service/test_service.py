@@ -161,7 +161,7 @@ def test_all_agents_are_asked_to_time_and_late_ones_too(service: JobService, sta
     until(service, lambda _: second.node.timed)
     wanted = None
     until(service, lambda _: ({}, 0) in first.node.timed and ({}, 0) in second.node.timed)
-    num_rounds = round(RATE / HANG.theta * HANG.slow_seconds / 10)
+    num_rounds = round(RATE / HANG.slow_factor * HANG.slow_seconds / 10)
     assert first.node.timed == second.node.timed == [({"c0": 12}, num_rounds), ({}, 0)]
 
 

@@ -47,9 +47,9 @@ dozen of those; where each takes up to 0.4 s, that is enough."""
 _HELP = {
     "hang_seconds": "Report a hang when an operation has made no progress for this many seconds.",
     "slow_seconds": "Report a slowdown only after it has lasted this many seconds.",
-    "theta": "Slowdown factor: an operation rate this many times below its baseline counts as slow.",
-    "alpha": "Name slow computation if late arrival makes up at least this share of the lost time.",
-    "beta": "Name slow communication if late arrival makes up at most this share of the lost time.",
+    "slow_factor": "Slowdown factor: an operation rate this many times below its baseline counts as slow.",
+    "compute_share": "Name slow computation if late arrival makes up at least this share of the lost time.",
+    "transfer_share": "Name slow communication if late arrival makes up at most this share of the lost time.",
     "lost_seconds": "Report a process as lost when it has given no sign of life for this many seconds.",
 }
 
@@ -96,8 +96,9 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
         if given:
             name = f"--{given[0].replace('_', '-')}"
             raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire job analyzer")
-    if options["beta"] >= options["alpha"]:
-        raise click.UsageError(f"expected --beta below --alpha, got {options['beta']} and {options['alpha']}")
+    if options["transfer_share"] >= options["compute_share"]:
+        shares = f"{options['transfer_share']} and {options['compute_share']}"
+        raise click.UsageError(f"expected --transfer-share below --compute-share, got {shares}")
     return Thresholds(**options)
 
 

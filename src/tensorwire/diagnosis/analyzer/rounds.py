@@ -111,12 +111,12 @@ class Timer:
         return median(low for low, _ in self.good), median(high for _, high in self.good)
 
     def is_slow(self, time: float, thresholds: Thresholds) -> bool:
-        """Whether Tmax has exceeded theta times its baseline in most pieces of a window of slow_seconds."""
+        """Whether Tmax has exceeded `slow_factor` times its baseline in most pieces of a window of slow_seconds."""
         baseline = self.baseline()
         if baseline is None:
             return False
         recent = [piece for piece in self.pieces if piece.time > time - 1.01 * thresholds.slow_seconds]
-        slow = [piece for piece in recent if piece.t_max > thresholds.theta * baseline[1]]
+        slow = [piece for piece in recent if piece.t_max > thresholds.slow_factor * baseline[1]]
         return len(slow) >= STEPS // 2 and 3 * len(slow) >= 2 * len(recent) and recent[-1] in slow
 
 

@@ -81,11 +81,8 @@ class SlowWatch:
             throughput, timer = self._throughputs[group_id], self._timers[group_id]
             throughput.add(job.time, group, self._thresholds)
             rounds = timer.add(job.time, group)
-            if (
-                rounds is not None
-                and throughput.slowdown < _NOTICEABLE
-                and not timer.is_slow(job.time, self._thresholds)
-            ):
+            is_fast = throughput.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds)
+            if rounds is not None and is_fast:
                 timer.good.append((rounds.t_min, rounds.t_max))
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
@@ -153,8 +150,8 @@ class SlowWatch:
             "TW-UNKNOWN",
             group,
             [],
-            f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and who is to blame is "
-            "unknown: no completion times",
+            f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and who is to blame "
+            "is unknown: no completion times",
             [
                 f"{words.seconds(throughput.seconds)} per operation, {words.seconds(normal)} before",
                 "operations were to be timed, but no times of the same rounds came from most of the ranks",

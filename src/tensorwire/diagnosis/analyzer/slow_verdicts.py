@@ -79,7 +79,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
         if one.lost < _ACCOUNTS * collective[0].lost:
             break
         late = [number for number in one.late if not _waits_elsewhere(number, one, slow)]
-        if one.p_is_low(job.thresholds.beta) or late == one.late:
+        if one.p_is_low(job.thresholds.transfer_share) or late == one.late:
             first.append(one)
         elif late:  # some of it is the consequence of another's trouble, which tells more
             one.late = late
@@ -131,14 +131,14 @@ def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Look])
     if limited:
         return _finding(job, one, "TW-S1", list(limited), Basis.STATE, list(limited.values()))
     if rounds.p_is_valid:
-        if one.p >= thresholds.alpha and one.late:
+        if one.p >= thresholds.compute_share and one.late:
             return _finding(job, one, "TW-S1", one.late, Basis.STATE, _waits(job, one, history))
-        if one.p_is_low(thresholds.beta):
+        if one.p_is_low(thresholds.transfer_share):
             return _slow_transfer(job, one, edges, Basis.STATE)
         suspects = one.late + [number for number in (edges.suspects if edges else []) if number not in one.late]
         facts = _waits(job, one, history) + (edges.evidence if edges else [])
         return _finding(job, one, "TW-S3", suspects, Basis.COMPARISON, facts)
-    if edges is None and rounds.t_max - rounds.t_min >= thresholds.alpha * rounds.t_max and one.late:
+    if edges is None and rounds.t_max - rounds.t_min >= thresholds.compute_share * rounds.t_max and one.late:
         return _finding(job, one, "TW-S1", one.late, Basis.COMPARISON, _waits(job, one, history))
     return _slow_transfer(job, one, edges, Basis.COMPARISON)
 

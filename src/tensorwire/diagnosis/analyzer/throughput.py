@@ -16,7 +16,7 @@ STEPS = 6
 
 _MEMORY = 64  # windows in the baseline
 _ENOUGH = STEPS  # windows from which a baseline of our own is worth more than the ranks'
-_RECOVERED = 0.7  # of theta: the gate closes later than it opens, lest findings flap
+_RECOVERED = 0.7  # of slow_factor: the gate closes later than it opens, lest findings flap
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Throughput:
             return
         baseline = self.baseline
         self.slowdown = baseline / rate if baseline else 1.0
-        self.is_slow = self.slowdown > thresholds.theta * (_RECOVERED if self.is_slow else 1.0)
+        self.is_slow = self.slowdown > thresholds.slow_factor * (_RECOVERED if self.is_slow else 1.0)
         if not self.is_slow:
             self.windows.append(rate)
 

@@ -1,4 +1,4 @@
-"""What a frozen rank does, whose probe sends no heartbeat: its Flight Recorder answers also while a thread keeps the GIL.
+"""What a frozen rank does: its probe sends no heartbeat, but its Flight Recorder answers while a thread keeps the GIL.
 
 The page of such a rank is as old as its last heartbeat. Only the recorder knows what the rank has entered since, from
 C++.

@@ -33,7 +33,7 @@ _RING_SHARE = 0.01  # of the time that reading the ring may take
 _RATE_SECONDS = 1.0
 _MIN_RATES = 10
 _MAX_RATES = 300
-_SLOW = Thresholds().theta  # what the analyzer calls slow is no part of good times
+_SLOW = Thresholds().slow_factor  # what the analyzer calls slow is no part of good times
 _LASTING = 6  # times as long as the good times that are remembered, half an hour at most: then it is the new normal
 
 _ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}

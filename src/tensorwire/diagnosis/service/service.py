@@ -88,7 +88,7 @@ class Controller:
             for group in rank.communicators
             if group.id in wanted and group.baseline_rate
         ]
-        now = min(rates, default=0.0) / self._thresholds.theta
+        now = min(rates, default=0.0) / self._thresholds.slow_factor
         return max(_MIN_ROUNDS, round(now * self._thresholds.slow_seconds * _WINDOW))
 
     def add_stack(self, rank: int, text: str) -> None:
