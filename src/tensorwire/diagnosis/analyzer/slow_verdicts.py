@@ -64,8 +64,8 @@ class Slow:
         """Share of the time that is lost in here."""
         return (self.rounds.t_max - self.t_base) / self.seconds
 
-    def p_is_low(self, beta: float) -> bool:
-        return self.rounds.p_is_valid and self.p <= beta
+    def p_is_low(self, share: float) -> bool:
+        return self.rounds.p_is_valid and self.p <= share
 
 
 def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Look]) -> list[Verdict]:
