@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ALIVE_SECONDS: Final = 1.0  # a younger heartbeat shows life where the process cannot be seen (in another container)
 _MAX_PAGES = 8192
+_PLUGIN = ".nccl.page"
 _MAX_COUNT = 1 << 62  # what counts further is damaged
 
 
@@ -66,7 +67,7 @@ class Observer:
     def _read(self) -> None:
         known, pages = self._pages, []
         self.damaged = []
-        for path in sorted(self._directory.glob("rank-*-*.page"))[:_MAX_PAGES]:
+        for path in sorted(self._directory.glob("rank-*-*.page"), key=_own_first)[:_MAX_PAGES]:
             page = read_page(path)
             if (page is None and path.exists()) or (page is not None and not _is_credible(path, page)):
                 self.damaged.append(path)
@@ -78,7 +79,7 @@ class Observer:
         for path, page in pages:
             if page.run == run and (page.rank not in newest or page.restart_count > newest[page.rank][1].restart_count):
                 newest[page.rank] = path, page
-        plugins = {_process_of(page): page for path, page in pages if path.name.endswith(".nccl.page")}
+        plugins = {_process_of(page): page for path, page in pages if path.name.endswith(_PLUGIN)}
         self._pages = {path: _joined(page, plugins.get(_process_of(page))) for path, page in newest.values()}
         self._clocks = {path: clock for path, clock in self._clocks.items() if path in self._pages}
         self._alive = {path: seen for path, seen in self._alive.items() if path in self._pages}
@@ -139,6 +140,11 @@ def _is_credible(path: Path, page: Page) -> bool:
     """Whether a page is of the rank and generation that its name says, in a job that there can be."""
     is_named = path.name.startswith(f"rank-{page.rank}-{page.restart_count}.")
     return is_named and 0 <= page.rank < page.world_size <= MAX_RANKS
+
+
+def _own_first(path: Path) -> tuple[bool, str]:
+    """The probe's page comes before that of NCCL's plugin: of one rank and generation the first one counts."""
+    return path.name.endswith(_PLUGIN), path.name
 
 
 def _process_of(page: Page) -> tuple[int, int]:
