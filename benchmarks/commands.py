@@ -93,7 +93,7 @@ def load_files(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:
         "safetensors.numpy.load_file": lambda: safetensors.numpy.load_file(plain),
         "tensorwire.load_file": lambda: tensorwire.load_file(packed),
         "safetensors.torch.load_file + clone": cloned,
-        "tensorwire.load_file, torch": lambda: tensorwire.load_file(packed, framework="torch"),
+        "tensorwire.load_file, torch": lambda: tensorwire.load_file(packed, framework="pt"),
     }
     originals, ours = loaders["safetensors.numpy.load_file"](), loaders["tensorwire.load_file"]()
     if any(originals[name].tobytes() != ours[name].tobytes() for name in originals):

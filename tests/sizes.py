@@ -25,7 +25,7 @@ def rows() -> Iterator[tuple[str, ...]]:
     for manifest in sorted(TABLE.with_name("golden").glob("v*/manifest.json")):
         for entry in json.loads(manifest.read_text())["frames"]:
             golden = manifest.with_name(f"{entry['name']}.tw").read_bytes()
-            data = tensorwire.decompress(golden, framework="buffer")
+            data = tensorwire.decompress(golden, framework="bytes")
             sizes = [
                 len(tensorwire.compress(data, dtype=entry["dtype"], shape=entry["shape"], profile=profile))
                 for profile in PROFILES

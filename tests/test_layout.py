@@ -19,7 +19,14 @@ GROUND = ("_version", "_text", "errors", "_library", "_destination")
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
 LAYERS = (*GROUND, "_core", "codec", "peers", "checkpoint", "torch", "cli")
 # Modules of a layer that is more than one file.
-HELPERS = {"_arrays": "codec", "_frames": "codec", "probe": "diagnosis", "__main__": "cli"}
+HELPERS = {
+    "_arrays": "codec",
+    "_dtypes": "codec",
+    "_frames": "codec",
+    "_memory": "codec",
+    "probe": "diagnosis",
+    "__main__": "cli",
+}
 
 # C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.
 INCLUDES = {

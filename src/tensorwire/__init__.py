@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from .checkpoint import (
         compress_checkpoint,
         decompress_checkpoint,
+        diff,
         inspect,
+        load_checkpoint,
         load_file,
+        open_checkpoint,
         open_file,
         save_file,
+        transcode_checkpoint,
         verify,
     )
-    from .codec import FrameInfo, compress, decompress, decompress_range, frame_info
+    from .codec import FrameInfo, compress, compress_bound, decompress, decompress_range, frame_info
     from .errors import (
         CorruptDataError,
         FormatError,
@@ -38,19 +42,24 @@ __all__ = [
     "UnsupportedVersionError",
     "__version__",
     "compress",
+    "compress_bound",
     "compress_checkpoint",
     "decompress",
     "decompress_checkpoint",
     "decompress_range",
+    "diff",
     "frame_info",
     "inspect",
+    "load_checkpoint",
     "load_file",
+    "open_checkpoint",
     "open_file",
     "save_file",
+    "transcode_checkpoint",
     "verify",
 ]
 
-_CODEC = {"FrameInfo", "compress", "decompress", "decompress_range", "frame_info"}
+_CODEC = {"FrameInfo", "compress", "compress_bound", "decompress", "decompress_range", "frame_info"}
 
 
 def __getattr__(name: str) -> object:

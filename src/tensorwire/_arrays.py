@@ -1,4 +1,4 @@
-"""Arrays of the frameworks as bytes, and bytes as arrays; and the memory that we allocate.
+"""Arrays of the frameworks as bytes, and bytes as arrays.
 
 NumPy, ml_dtypes and torch are imported only when an array of theirs is asked for; one that is given is recognised by
 what its framework has already loaded.
@@ -6,13 +6,12 @@ what its framework has already loaded.
 
 from __future__ import annotations
 
-import mmap
 import operator
 import sys
-from contextlib import suppress
 from math import prod
 
 from . import _core
+from ._dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
 from .errors import UnsupportedTensorError
 
 TYPE_CHECKING = False
@@ -20,38 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-PAGE_NBYTES = mmap.PAGESIZE
-
-# name: (bits per element, NumPy or ml_dtypes name, torch name). The names of safetensors.
-_DTYPES: dict[str, tuple[int, str | None, str | None]] = {
-    "BOOL": (8, "bool", "bool"),
-    "U8": (8, "uint8", "uint8"),
-    "I8": (8, "int8", "int8"),
-    "U16": (16, "uint16", "uint16"),
-    "I16": (16, "int16", "int16"),
-    "U32": (32, "uint32", "uint32"),
-    "I32": (32, "int32", "int32"),
-    "U64": (64, "uint64", "uint64"),
-    "I64": (64, "int64", "int64"),
-    "F16": (16, "float16", "float16"),
-    "BF16": (16, "bfloat16", "bfloat16"),
-    "F32": (32, "float32", "float32"),
-    "F64": (64, "float64", "float64"),
-    "C64": (64, "complex64", "complex64"),
-    "F8_E4M3": (8, "float8_e4m3fn", "float8_e4m3fn"),
-    "F8_E5M2": (8, "float8_e5m2", "float8_e5m2"),
-    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz", "float8_e4m3fnuz"),
-    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz", "float8_e5m2fnuz"),
-    "F8_E8M0": (8, "float8_e8m0fnu", "float8_e8m0fnu"),
-    # Narrower than a byte: packed, as safetensors has them. Only buffers carry these.
-    "F6_E2M3": (6, None, None),
-    "F6_E3M2": (6, None, None),
-    "F4": (4, None, None),
-}
-_FROM_NUMPY = {numpy_name: name for name, (_, numpy_name, _) in _DTYPES.items() if numpy_name}
-_FROM_TORCH = {torch_name: name for name, (_, _, torch_name) in _DTYPES.items() if torch_name}
 _MAX_BITS = 1024
-_OTHER_WAYS = 'take framework="buffer" and reinterpret its bytes'
+FRAMEWORKS = ("np", "pt", "bytes")
+_LONG_NAMES = {"numpy": "np", "torch": "pt", "pytorch": "pt", "buffer": "bytes"}
+_TITLES = {"np": "NumPy", "pt": "torch"}
+_AS_BYTES = 'framework="bytes" gives its bytes'
 
 
 class TensorView:
@@ -75,11 +47,6 @@ class TensorView:
         self.owner = owner
 
 
-def dtype_bits(dtype: str) -> int:
-    """Bits per element of a dtype of safetensors; 0 for any other."""
-    return _DTYPES[dtype][0] if dtype in _DTYPES else 0
-
-
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of sizes that fit 64 bits, or ValueError."""
     sizes = tuple(operator.index(size) for size in shape)
@@ -98,7 +65,7 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
         ValueError: dtype and shape do not fit the size.
     """
     source = _Source(array, copy=True)
-    name = source.dtype if dtype is None else dtype
+    name = source.dtype if dtype is None else check_dtype_name(dtype)
     if name is None:
         raise UnsupportedTensorError(
             f"expected a dtype that safetensors names, got {source.native_dtype}",
@@ -107,7 +74,7 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
     bits = dtype_bits(name)
     if shape is not None:
         sizes = checked_shape(shape)
-    elif source.shape is not None:
+    elif dtype is None or not source.is_buffer:
         sizes = source.shape
     else:
         sizes = (len(source.data) * 8 // (bits or 8),)
@@ -132,35 +99,55 @@ def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
     return TensorView("U8", 8, (len(source.data),), source.data, source.owner)
 
 
-def new_buffer(nbytes: int) -> memoryview:
-    """New writable memory, page-aligned from one page on. Its content is unspecified."""
-    if nbytes < PAGE_NBYTES:
-        return memoryview(bytearray(nbytes))
-    try:
-        if sys.platform == "win32":
-            return memoryview(mmap.mmap(-1, nbytes))
-        # Private: the default of the mmap module is shared memory, which has no huge pages and is shared after a fork.
-        pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise MemoryError(f"no memory for {nbytes} bytes") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)  # twice as fast to touch for the first time
-    return memoryview(pages)
+def lasting_view(view: TensorView) -> memoryview:
+    """`view.data`, so that it keeps the memory alive by itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(view.owner, torch.Tensor):
+        return memoryview(view.owner.reshape(-1).view(torch.uint8).numpy())
+    if isinstance(view.owner, memoryview):
+        import numpy  # takes every format, and no bytes at all
+
+        return numpy.frombuffer(view.owner, numpy.uint8).data
+    return view.data
+
+
+def check_framework_name(framework: str) -> None:
+    """Raise ValueError for what is not one of FRAMEWORKS, with the one that was meant."""
+    if framework not in FRAMEWORKS:
+        hint = f'; write "{_LONG_NAMES[framework]}"' if framework in _LONG_NAMES else ""
+        raise ValueError(f'expected framework "np", "pt" or "bytes", got {framework!r}{hint}')
 
 
 def check_framework(dtype: str, framework: str) -> None:
     """Raise what `as_array` would, before there is any data."""
-    if framework == "numpy":
+    check_framework_name(framework)
+    if framework == "np":
         _numpy_dtype(dtype)
-    elif framework == "torch":
+    elif framework == "pt":
         _torch_dtype(dtype)
-    elif framework != "buffer":
-        raise ValueError(f'expected framework "numpy", "torch" or "buffer", got {framework!r}')
+
+
+def array_shape(dtype: str, shape: tuple[int, ...], framework: str) -> tuple[int, ...]:
+    """The shape that an array of `framework` has: that of the tensor, but for elements of torch that hold two.
+
+    Raises:
+        UnsupportedTensorError: the framework has no arrays of this shape.
+    """
+    if framework == "pt" and dtype == "F4":
+        if not shape or shape[-1] % 2:
+            raise UnsupportedTensorError(
+                f"torch holds two elements of F4 in one, expected an even last dimension, got shape {shape}",
+                advice=_AS_BYTES,
+            )
+        return (*shape[:-1], shape[-1] // 2)
+    # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
+    if framework != "bytes" and prod(size or 1 for size in shape) * dtype_bits(dtype) // 8 > sys.maxsize:
+        raise UnsupportedTensorError(f"{_TITLES[framework]} has no arrays of shape {shape}", advice=_AS_BYTES)
+    return shape
 
 
 def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: str) -> Any:
-    """An array of `framework` ("numpy", "torch" or "buffer") over writable `data`, without a copy.
+    """An array of `framework` over writable `data`, without a copy; or, with framework "bytes", a copy of the bytes.
 
     Raises:
         UnsupportedTensorError: the framework, or the release of it at hand, has no such dtype or shape.
@@ -168,12 +155,10 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
         ValueError: unknown framework.
     """
     check_framework(dtype, framework)
-    if framework == "buffer":
-        return data
-    # An empty tensor may have any sizes; these have limits on the product of those that are not 0.
-    if prod(size or 1 for size in shape) * dtype_bits(dtype) // 8 > sys.maxsize:
-        raise UnsupportedTensorError(f"{framework} has no arrays of shape {shape}", advice=_OTHER_WAYS)
-    if framework == "numpy":
+    if framework == "bytes":
+        return bytes(data)
+    shape = array_shape(dtype, shape, framework)
+    if framework == "np":
         import numpy
 
         return numpy.ndarray(shape, _numpy_dtype(dtype), buffer=data)
@@ -187,9 +172,12 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...], framework: st
 def _numpy_dtype(dtype: str) -> Any:
     import numpy
 
-    name = _DTYPES[dtype][1] if dtype in _DTYPES else None
+    name = numpy_name(dtype)
     if name is None:
-        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=_OTHER_WAYS)
+        advice = (
+            f'{_AS_BYTES}, framework="pt" a tensor of torch.{torch_name(dtype)}' if torch_name(dtype) else _AS_BYTES
+        )
+        raise UnsupportedTensorError(f"NumPy has no dtype {dtype}", advice=advice)
     try:
         return numpy.dtype(name)
     except TypeError:
@@ -200,16 +188,17 @@ def _numpy_dtype(dtype: str) -> Any:
         return numpy.dtype(getattr(ml_dtypes, name))
     except (ImportError, AttributeError):
         raise UnsupportedTensorError(
-            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes, or {_OTHER_WAYS}"
+            f"NumPy has no dtype {dtype} without ml_dtypes.{name}", advice=f"pip install -U ml_dtypes; {_AS_BYTES}"
         ) from None
 
 
 def _torch_dtype(dtype: str) -> Any:
     import torch
 
-    name = _DTYPES[dtype][2] if dtype in _DTYPES else None
+    name = torch_name(dtype)
     if name is None or not hasattr(torch, name):
-        raise UnsupportedTensorError(f"torch {torch.__version__} has no dtype {dtype}", advice=_OTHER_WAYS)
+        advice = f"pip install -U torch; {_AS_BYTES}" if name else _AS_BYTES
+        raise UnsupportedTensorError(f"torch {torch.__version__} has no dtype {dtype}", advice=advice)
     return getattr(torch, name)
 
 
@@ -219,19 +208,21 @@ class _Source:
     Attributes:
         dtype: its name in safetensors, or None.
         native_dtype: its dtype in the words of its framework.
-        shape: None for a plain buffer.
+        shape: sizes of the dimensions, in elements of `dtype`.
+        is_buffer: whether it is a plain buffer, whose shape means nothing in another dtype.
         data, owner: as in TensorView.
     """
 
     dtype: str | None
     native_dtype: str
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...]
     data: memoryview
     owner: object
 
     def __init__(self, array: Any, *, copy: bool) -> None:
         """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        self.is_buffer = False
         if numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic)):
             self._from_numpy(numpy, array, copy)
         elif torch is not None and isinstance(array, torch.Tensor):
@@ -250,7 +241,7 @@ class _Source:
             )
         array = numpy.asarray(array)
         self.native_dtype = str(array.dtype)
-        self.dtype = _FROM_NUMPY.get(array.dtype.name)
+        self.dtype = FROM_NUMPY.get(array.dtype.name)
         self.shape = array.shape
         swapped = array.dtype.byteorder == ">"
         if swapped or not array.flags.c_contiguous:
@@ -267,8 +258,15 @@ class _Source:
                 advice="convert it first, e.g. with tensor.cpu()",
             )
         self.native_dtype = str(tensor.dtype)
-        self.dtype = _FROM_TORCH.get(self.native_dtype.removeprefix("torch."))
+        self.dtype = FROM_TORCH.get(self.native_dtype.removeprefix("torch."))
         self.shape = tuple(tensor.shape)
+        if self.dtype == "F4":
+            if not self.shape:
+                raise UnsupportedTensorError(
+                    "expected a tensor of float4_e2m1fn_x2 with a dimension, got one without",
+                    advice="reshape it to (1,)",
+                )
+            self.shape = (*self.shape[:-1], 2 * self.shape[-1])  # an element of torch's holds two
         tensor = tensor.detach()
         if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
             _refuse_copy(copy)
@@ -294,9 +292,10 @@ class _Source:
                 f"expected a NumPy array, a torch tensor or a buffer, got {type(buffer).__name__}",
                 advice="convert it first, e.g. with numpy.asarray",
             ) from None
+        self.is_buffer = True
         self.native_dtype = f"a buffer of format {view.format!r}"
-        self.dtype = "U8" if view.format == "B" else None
-        self.shape = None
+        self.dtype = buffer_dtype(view)
+        self.shape = view.shape or ()
         if not view.c_contiguous:
             _refuse_copy(copy)
             view = memoryview(view.tobytes())

@@ -266,10 +266,16 @@ def data_bound(frame: Frame, nbytes: int) -> int:
     return bound
 
 
+def _check_apart(source: Pin, target: Pin, name: str) -> None:
+    if target.address < source.address + source.nbytes and source.address < target.address + target.nbytes:
+        raise ValueError(f"the output overlaps {name}: put it into other memory")
+
+
 def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int) -> None:
-    """The whole frame to `dst`; completes `frame`."""
+    """The whole frame to `dst`, which must be apart from `src`; completes `frame`."""
     error = Error()
     with Pin(src) as source, Pin(dst, writable=True) as target:
+        _check_apart(source, target, "the array")
         status = _compress(frame, source.address, source.nbytes, target.address, target.nbytes, threads, error)
     _check(status, error)
 
@@ -355,8 +361,7 @@ def decode(
     with Pin(header) as head, Pin(data) as source, Pin(dst, writable=True) as target:
         if target.nbytes != stop - start:
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
-        if target.address < source.address + source.nbytes and source.address < target.address + target.nbytes:
-            raise ValueError("the output overlaps the compressed data: decode into other memory")
+        _check_apart(source, target, "the compressed data")
         status = _decode(
             frame, head.address, source.address, data_offset, source.nbytes, start, stop, target.address, threads,
             _VERIFY if verify else 0, error,

@@ -10,7 +10,8 @@ import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from . import _core
-from ._arrays import byte_view, checked_shape, dtype_bits
+from ._arrays import byte_view, checked_shape
+from ._dtypes import dtype_bits
 from .errors import CorruptDataError, TruncatedDataError
 
 if TYPE_CHECKING:
@@ -337,9 +338,7 @@ class FrameReader:
 def num_threads(threads: int | None) -> int:
     """`threads`, or all usable cores; ValueError if it is out of range."""
     if threads is None:
-        if hasattr(os, "sched_getaffinity"):
-            return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-        return min(os.cpu_count() or 1, _MAX_THREADS)
+        return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
     threads = operator.index(threads)
     if not 1 <= threads <= _MAX_THREADS:
         raise ValueError(f"expected 1 to {_MAX_THREADS} threads, got {threads}")

@@ -11,11 +11,21 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
 from . import _core
-from ._arrays import TensorView, as_array, byte_view, check_framework, dtype_bits, new_buffer, tensor_view
+from ._arrays import (
+    TensorView,
+    array_shape,
+    as_array,
+    byte_view,
+    check_framework,
+    check_framework_name,
+    lasting_view,
+    tensor_view,
+)
 from ._core import cpu_target
+from ._dtypes import dtype_bits
 from ._frames import (
     STREAM_NBYTES,
     BlockInfo,
@@ -27,14 +37,20 @@ from ._frames import (
     new_frame,
     num_threads,
 )
+from ._memory import BytesBuilder, new_buffer
 from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy
+    import torch
     from typing_extensions import Buffer
 
-Framework = Literal["numpy", "torch", "buffer"]
+Framework = Literal["np", "pt", "bytes"]
+"""What tensors are returned as: NumPy arrays, torch tensors, or their bytes."""
+
+Out = TypeVar("Out")
 
 __all__ = [
     "STREAM_NBYTES",
@@ -47,10 +63,13 @@ __all__ = [
     "Framework",
     "Profile",
     "TensorView",
+    "array_shape",
     "as_array",
     "byte_view",
     "check_framework",
+    "check_framework_name",
     "compress",
+    "compress_bound",
     "content_hash",
     "cpu_target",
     "decompress",
@@ -65,47 +84,131 @@ __all__ = [
 ]
 
 
+@overload
 def compress(
     array: Any,
     *,
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    out: None = None,
     threads: int | None = None,
-) -> memoryview:
+) -> bytes: ...
+@overload
+def compress(
+    array: Any,
+    *,
+    profile: Profile = "fast",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    out: object,
+    threads: int | None = None,
+) -> memoryview: ...
+def compress(
+    array: Any,
+    *,
+    profile: Profile = "fast",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    out: object = None,
+    threads: int | None = None,
+) -> bytes | memoryview:
     """Compress one tensor into a frame.
 
     Args:
         array: a NumPy or ml_dtypes array, a torch tensor on the CPU, or any C-contiguous buffer. It is never written
             to. A non-contiguous array is copied, a big-endian one is stored little-endian.
-        profile: "fast" decodes at memory speed; "compact" is smaller, for disks and networks; "enec" is what
-            accelerators decode without gathers.
-        dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own; needed for a buffer that
-            is not of unsigned bytes. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of
-            1 to 16 characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape.
-        shape: by default the array's own, or one dimension for a buffer.
+        profile: "fast" decodes fastest; "compact" is smaller, for disks and networks; "enec" is made for NPUs, which
+            decode it without table look-ups. benchmarks/results has the ratio and the speed of each.
+        dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own, or what the format of
+            the buffer says. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of 1 to 16
+            characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. What other
+            libraries call a dtype of safetensors ("FP32", "float32") is refused.
+        shape: by default the array's own, or one dimension for a buffer whose dtype is given.
+        out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor of at least
+            `compress_bound` bytes, apart from `array`. Memory that is used again and again makes this the fastest way.
         threads: by default all usable cores.
 
     Returns:
-        The frame, a read-only view of page-aligned memory that it owns. It can be written to files and sockets and
-        compared with bytes; ``bytes(frame)`` copies it.
+        The frame as bytes; with `out`, a view of its part that holds the frame.
 
     Raises:
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
-        ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size.
+        ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; or `out` is too
+            small, read-only, not contiguous or in the array's memory.
+        TypeError: `dtype` is not a string.
     """
     source = tensor_view(array, dtype, shape)
     frame = new_frame(source.dtype, source.bits, source.shape, profile)
-    buffer = new_buffer(_core.frame_bound(frame))
-    _core.compress(frame, source.data, buffer, num_threads(threads))
-    return buffer[: frame.frame_nbytes].toreadonly()
+    bound, count = _core.frame_bound(frame), num_threads(threads)
+    if out is not None:
+        target = byte_view(out, writable=True)
+        if len(target.data) < bound:
+            raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
+        _core.compress(frame, source.data, target.data, count)
+        return lasting_view(target)[: frame.frame_nbytes]
+    builder = BytesBuilder(bound)
+    _core.compress(frame, source.data, builder.data, count)
+    return builder.finish(frame.frame_nbytes)
 
 
+def compress_bound(
+    array: Any,
+    *,
+    profile: Profile = "fast",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+) -> int:
+    """The most bytes that `compress` with the same arguments can take: the size that its `out` needs.
+
+    It depends on dtype, shape and profile alone; the content is not read.
+    """
+    source = tensor_view(array, dtype, shape)
+    return _core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
+
+
+@overload
+def decompress(
+    frame: Buffer,
+    *,
+    out: Out,
+    framework: Framework = "np",
+    max_nbytes: int | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+) -> Out: ...
+@overload
+def decompress(
+    frame: Buffer,
+    *,
+    framework: Literal["np"] = "np",
+    max_nbytes: int | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+) -> numpy.ndarray[Any, Any]: ...
+@overload
+def decompress(
+    frame: Buffer,
+    *,
+    framework: Literal["pt"],
+    max_nbytes: int | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+) -> torch.Tensor: ...
+@overload
+def decompress(
+    frame: Buffer,
+    *,
+    framework: Literal["bytes"],
+    max_nbytes: int | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+) -> bytes: ...
 def decompress(
     frame: Buffer,
     *,
     out: Any = None,
-    framework: Framework = "numpy",
+    framework: Framework = "np",
     max_nbytes: int | None = None,
     threads: int | None = None,
     verify: bool = True,
@@ -117,8 +220,8 @@ def decompress(
         out: what to decode into: a NumPy array, a torch tensor on the CPU or a buffer, writable, C-contiguous, of
             exactly the tensor's size and apart from the frame. Its dtype and shape are its own business. What it
             holds after an error is unspecified.
-        framework: what to return without `out`: "numpy" (ml_dtypes for dtypes that NumPy lacks), "torch", or "buffer",
-            a memoryview of the bytes, which every dtype has.
+        framework: what to return without `out`: "np" for a NumPy array (ml_dtypes for dtypes that NumPy lacks), "pt"
+            for a torch tensor on the CPU, or "bytes", which every dtype has.
         max_nbytes: refuse a larger tensor before memory is allocated for it.
         threads: by default all usable cores.
         verify: check the checksum of each block. The checksum of header and index is always checked. Without it
@@ -128,7 +231,7 @@ def decompress(
             `FrameInfo.content_hash`.
 
     Returns:
-        `out`, or a new array. Its memory is page-aligned from one page on.
+        `out`, or a new array, writable, whose memory is page-aligned from one page on; or bytes.
 
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError: this release cannot decode the frame.
@@ -138,17 +241,32 @@ def decompress(
     """
     whole, reader = _open_frame(frame)
     info = reader.info
-    if max_nbytes is not None and info.uncompressed_nbytes > max_nbytes:
+    nbytes = info.uncompressed_nbytes
+    if max_nbytes is not None and nbytes > max_nbytes:
         raise LimitExceededError(
-            f"expected a tensor of at most {max_nbytes} bytes, got one of {info.uncompressed_nbytes}",
+            f"expected a tensor of at most {max_nbytes} bytes, got one of {nbytes}",
             advice="allow a larger max_nbytes if you trust the data",
         )
-    if out is None:
-        check_framework(info.dtype, framework)
-    data = _decompress_into(whole, reader, 0, info.uncompressed_nbytes, out, threads, verify)
-    return as_array(data, info.dtype, info.shape, framework) if out is None else out
+    if out is not None:
+        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify)
+        return out
+    check_framework(info.dtype, framework)
+    if framework == "bytes":
+        return _decoded_bytes(whole, reader, 0, nbytes, threads, verify)
+    array_shape(info.dtype, info.shape, framework)
+    buffer = new_buffer(nbytes)
+    _decode(whole, reader, 0, nbytes, buffer, threads, verify)
+    return as_array(buffer, info.dtype, info.shape, framework)
 
 
+@overload
+def decompress_range(
+    frame: Buffer, start: int, stop: int, *, out: Out, threads: int | None = None, verify: bool = True
+) -> Out: ...
+@overload
+def decompress_range(
+    frame: Buffer, start: int, stop: int, *, threads: int | None = None, verify: bool = True
+) -> bytes: ...
 def decompress_range(
     frame: Buffer,
     start: int,
@@ -166,14 +284,16 @@ def decompress_range(
         out: as for `decompress`, of stop - start bytes.
 
     Returns:
-        `out`, or a memoryview of new memory.
+        `out`, or bytes.
 
     Raises:
         ValueError: not 0 <= start <= stop <= uncompressed_nbytes; otherwise as `decompress`.
     """
     whole, reader = _open_frame(frame)
-    data = _decompress_into(whole, reader, start, stop, out, threads, verify)
-    return data if out is None else out
+    if out is None:
+        return _decoded_bytes(whole, reader, start, stop, threads, verify)
+    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify)
+    return out
 
 
 def frame_info(frame: Buffer) -> FrameInfo:
@@ -241,23 +361,32 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
     return whole, reader
 
 
-def _decompress_into(
-    whole: TensorView, reader: FrameReader, start: int, stop: int, out: Any, threads: int | None, verify: bool
-) -> memoryview:
+def _decoded_bytes(
+    whole: TensorView, reader: FrameReader, start: int, stop: int, threads: int | None, verify: bool
+) -> bytes:
+    reader.data_range(start, stop)  # before memory is allocated for a range that is none
+    builder = BytesBuilder(stop - start)
+    _decode(whole, reader, start, stop, builder.data, threads, verify)
+    return builder.finish(stop - start)
+
+
+def _decode(
+    whole: TensorView,
+    reader: FrameReader,
+    start: int,
+    stop: int,
+    out: memoryview,
+    threads: int | None,
+    verify: bool,
+) -> None:
     lo, hi = reader.data_range(start, stop)
     first_block = reader.info.header_nbytes
-    if out is None:
-        buffer = new_buffer(stop - start)
-    else:
-        target = byte_view(out, writable=True)
-        buffer = target.data
     reader.decode(
         whole.data[first_block + lo : first_block + hi],
-        buffer,
+        out,
         start=start,
         stop=stop,
         data_offset=lo,
         threads=threads,
         verify=verify,
     )
-    return buffer

@@ -41,7 +41,7 @@ def test_accepts_what_the_specification_allows(tmp_path: Path) -> None:
     }
     raw = (" " * 3 + json.dumps(header, indent=3) + "\n\t  ").encode().lstrip()
     with open_file(write(tmp_path / "f", raw, bytes(15))) as file:
-        assert file.keys() == ["", "none", "b", "scalar", "packed", "future"]
+        assert file.offset_keys() == ["", "none", "b", "scalar", "packed", "future"]
         assert file.metadata() == header["__metadata__"]
 
 

@@ -97,11 +97,11 @@ def test_torch_tensors_round_trip(tmp_path: Path) -> None:
         "parameter": torch.nn.Parameter(torch.randn(2000)),
     }
     save_file(tensors, tmp_path / "f")
-    loaded = load_file(tmp_path / "f", framework="torch")
+    loaded = load_file(tmp_path / "f", framework="pt")
     for name, tensor in tensors.items():
         assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
         assert torch.equal(loaded[name].reshape(-1).view(torch.uint8), tensor.detach().reshape(-1).view(torch.uint8))
-    with open_file(tmp_path / "f", framework="torch") as file:
+    with open_file(tmp_path / "f", framework="pt") as file:
         assert torch.equal(file.get_slice("w")[3:9, 1], tensors["w"][3:9, 1])
 
 
@@ -181,6 +181,7 @@ SLICES = [
         (6, ..., slice(1, 3)),
     ),
     *((slice(0, 0), 2), (), (slice(1, 2), ...), np.int64(3), (slice(None), -1, slice(None, None, -1))),
+    *(None, [5, 1], [], True, np.array([7, -7]), np.arange(60) % 7 == 3, (slice(3, 9), None), (4, [1, 3]), (..., [2])),
 ]
 
 
@@ -194,7 +195,7 @@ def test_slices(tmp_path: Path, name: str, index: Any) -> None:
     save_file(tensors, tmp_path / "f")
     with open_file(tmp_path / "f") as file:
         view = file.get_slice(name)
-        assert view.shape == tensors[name].shape
+        assert view.get_shape() == list(tensors[name].shape)
         assert same_bits(np.asarray(view[index]), np.asarray(tensors[name][index]))
 
 
@@ -205,10 +206,10 @@ def test_indexes_out_of_range(tmp_path: Path, index: Any) -> None:
         file.get_slice("a")[index]
 
 
-@pytest.mark.parametrize("index", ["a", 1.0, None, [1, 2], (slice(None), None)])
+@pytest.mark.parametrize("index", ["a", 1.0, (2, "a")])
 def test_indexes_of_other_kinds(tmp_path: Path, index: Any) -> None:
     save_file({"a": np.zeros((60, 70, 9), np.float32)}, tmp_path / "f")
-    with open_file(tmp_path / "f") as file, pytest.raises(TypeError):
+    with open_file(tmp_path / "f") as file, pytest.raises(IndexError):
         file.get_slice("a")[index]
 
 

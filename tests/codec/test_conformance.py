@@ -30,7 +30,7 @@ KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_grou
 
 
 def decompress(frame: bytes | memoryview, **options: object) -> bytes:
-    return bytes(tensorwire.decompress(frame, framework="buffer", **options))
+    return bytes(tensorwire.decompress(frame, framework="bytes", **options))
 
 
 def check_reference_decodes(item: Input, profile: str) -> set[str]:

@@ -17,7 +17,7 @@ def main() -> None:
     for item in inputs:
         for profile in registry.PROFILES:
             frame = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile)
-            if bytes(tensorwire.decompress(frame, framework="buffer")) != item.data:
+            if bytes(tensorwire.decompress(frame, framework="bytes")) != item.data:
                 raise SystemExit(f"{item} is not restored on {_core.cpu_target()}")
             digest.update(frame)
     print(_core.cpu_target(), digest.hexdigest())

@@ -140,7 +140,7 @@ def test_one_compressed_tensor_is_enough_to_raise(original: Path, compressed: Pa
 
     def restore_all_others(tensors: dict[str, Any]) -> None:
         for name in [name for name, tensor in tensors.items() if not tensor.numel() and name != kept]:
-            tensors[name] = tensorwire.decompress(tensors.pop(payload_name(name)), framework="torch")
+            tensors[name] = tensorwire.decompress(tensors.pop(payload_name(name)), framework="pt")
 
     edit_tensors(compressed, restore_all_others)
     with pytest.raises(RuntimeError, match=REFUSAL):
@@ -185,7 +185,7 @@ class DecodeFrames(ConversionOps):
 
     def _decoded(self, tensor: Any) -> Any:
         is_frame = tensor.dtype == torch.uint8 and tensor.ndim == 1
-        return tensorwire.decompress(tensor, framework="torch") if is_frame else tensor
+        return tensorwire.decompress(tensor, framework="pt") if is_frame else tensor
 
 
 class DecodeParameter(DecodeFrames):

@@ -6,8 +6,12 @@ docs/checkpoints.md describes what is written.
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.inspection import inspect
-from .operations.tensor_file import TensorFile, TensorSlice, load_file, open_file, save_file
+from .operations.tensor_checkpoint import load_checkpoint, open_checkpoint
+from .operations.tensor_file import load_file, open_file, save_file
+from .operations.tensor_reader import TensorReader
+from .operations.tensor_slice import TensorSlice
 from .operations.verification import verify
+from .progress import Progress
 from .results import (
     ChangedFile,
     CheckpointReport,
@@ -27,16 +31,19 @@ __all__ = [
     "FileReport",
     "InspectReport",
     "Problem",
+    "Progress",
     "TensorDiff",
-    "TensorFile",
     "TensorInfo",
+    "TensorReader",
     "TensorSlice",
     "VerifyReport",
     "compress_checkpoint",
     "decompress_checkpoint",
     "diff",
     "inspect",
+    "load_checkpoint",
     "load_file",
+    "open_checkpoint",
     "open_file",
     "save_file",
     "transcode_checkpoint",

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
-    Progress = Callable[[int, int, str], None]
+class Progress(Protocol):
+    """What an operation calls to tell how far it is, from the thread that called the operation, between its steps.
+
+    It is called at the start and the end of each file and after each chunk of its content. An exception that it
+    raises ends the operation as Ctrl-C would.
+    """
+
+    def __call__(self, done: int, total: int, path: str, /) -> None:
+        """
+        Args:
+            done: bytes that are done in all files; never falls, ends at `total`.
+            total: bytes to be done in all files: uncompressed ones, but for `inspect`, which counts those of the files.
+            path: the relative path of the file at work; for `diff` the name of the tensor.
+        """
 
 
 class Meter:

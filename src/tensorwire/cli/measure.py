@@ -7,16 +7,17 @@ import platform
 import statistics
 import time
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..checkpoint import open_file
-from ..codec import cpu_target, new_buffer
+from ..codec import cpu_target, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..peers.codecs import Adapter
 
@@ -145,27 +146,21 @@ def _tensors(path: Path, sizes: dict[str, int]) -> Iterator[tuple[str, Any]]:
     if not files:
         raise ValueError(f"{str(path)!r} holds no .safetensors file")
     for name in files:
-        with open_file(name) as file:
-            for key in file.keys():  # noqa: SIM118 - it is not a mapping
+        with open_file(name, "bytes") as file:
+            for key in file.offset_keys():
                 tensor = file.get_slice(key)
-                room = SAMPLE_NBYTES - sizes.get(tensor.dtype, 0)
-                rows = _rows_within(tensor, room)
+                dtype, shape = tensor.get_dtype(), tensor.get_shape()
+                rows = _rows_within(dtype, shape, SAMPLE_NBYTES - sizes.get(dtype, 0))
                 if rows:
-                    data = tensor[:rows] if tensor.shape else tensor[()]
-                    yield tensor.dtype, np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+                    yield dtype, np.frombuffer(tensor[:rows] if shape else tensor[()], np.uint8)
 
 
-def _rows_within(tensor: Any, nbytes: int) -> int:
-    from ..codec import dtype_bits
-
-    bits = dtype_bits(tensor.dtype)
+def _rows_within(dtype: str, shape: Sequence[int], nbytes: int) -> int:
+    bits = dtype_bits(dtype)
     if bits < 8:
-        return 0  # narrower than a byte, or unknown: no array of NumPy's
-    row_nbytes = bits // 8
-    for size in tensor.shape[1:]:
-        row_nbytes *= size
-    rows = tensor.shape[0] if tensor.shape else 1
-    return min(rows, nbytes // row_nbytes) if row_nbytes else 0
+        return 0  # narrower than a byte, or unknown: no codec but ours takes it
+    row_nbytes = bits // 8 * prod(shape[1:])
+    return min(shape[0] if shape else 1, nbytes // row_nbytes) if row_nbytes else 0
 
 
 def _cpu_name() -> str:

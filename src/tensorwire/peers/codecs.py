@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .._version import __version__
-from ..codec import FrameEncoder, decompress, dtype_bits, new_buffer
+from ..codec import compress, compress_bound, decompress, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -66,7 +66,7 @@ class Codec:
 
 
 class _Tensorwire(Codec):
-    """Encodes chunk by chunk into one buffer, as the checkpoint layer does: `compress` would allocate a new one."""
+    """The public functions, into memory that is used again: what `out` is for."""
 
     def __init__(self, dtype: str, threads: int, verify: bool, profile: Profile) -> None:
         super().__init__(dtype, threads, verify)
@@ -75,15 +75,10 @@ class _Tensorwire(Codec):
         self._frame = new_buffer(0)
 
     def compress(self, prepared: Any) -> Any:
-        shape = (len(prepared) // _item_nbytes(self.dtype),)
-        encoder = FrameEncoder(self.dtype, shape, profile=self._profile, threads=self._threads)
-        start = encoder.header_nbytes
-        if len(self._frame) < encoder.bound_nbytes:
-            self._frame = new_buffer(encoder.bound_nbytes)
-        stop = start + encoder.encode(prepared, self._frame[start:])
-        self._frame[:start] = encoder.finish()
-        self._frame[stop : stop + encoder.trailer_nbytes] = bytes(encoder.trailer_nbytes)
-        return self._frame[: stop + encoder.trailer_nbytes]
+        bound = compress_bound(prepared, dtype=self.dtype, profile=self._profile)
+        if len(self._frame) < bound:
+            self._frame = new_buffer(bound)
+        return compress(prepared, dtype=self.dtype, profile=self._profile, out=self._frame, threads=self._threads)
 
     def decompress(self, packed: Any, out: memoryview) -> Any:
         return decompress(packed, out=out, threads=self._threads, verify=self._verify)

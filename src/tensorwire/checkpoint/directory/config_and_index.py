@@ -48,6 +48,21 @@ def new_config(data: bytes, profile: str) -> bytes | None:
     return dump_object({**config, CONFIG_KEY: ours})
 
 
+def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
+    """The file of each tensor, as an index says.
+
+    Raises:
+        CorruptDataError: it is no index, or leads out of its directory.
+    """
+    files = index.get("weight_map")
+    if not isinstance(files, dict):
+        raise CorruptDataError("expected an object weight_map in the index")
+    for path in files.values():
+        if not isinstance(path, str) or not is_plain_relative(path):
+            raise CorruptDataError(f"expected plain relative paths in the index, got {shown(str(path))}")
+    return files
+
+
 def new_index(data: bytes, shards: Mapping[str, Shard]) -> bytes | None:
     """An index with payloads and markers in place of compressed tensors; None if it need not change.
 
@@ -58,21 +73,17 @@ def new_index(data: bytes, shards: Mapping[str, Shard]) -> bytes | None:
         CorruptDataError: it is no index, or leads out of its directory.
     """
     index = load_object(data)
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise CorruptDataError("expected an object weight_map in the index")
+    files = weight_map(index)
     changed: dict[str, str] = {}
-    for name, path in weight_map.items():
-        if not isinstance(path, str) or not is_plain_relative(path):
-            raise CorruptDataError(f"expected plain relative paths in the index, got {shown(str(path))}")
+    for name, path in files.items():
         if path in shards and name in shards[path].compressed:
             changed[payload_name(name)] = path
         changed[name] = path
-    if len(changed) == len(weight_map):
+    if len(changed) == len(files):
         return None
     metadata = index.get("metadata")
     if isinstance(metadata, dict) and "total_size" in metadata:
-        paths = sorted(set(weight_map.values()) & shards.keys())
+        paths = sorted(set(files.values()) & shards.keys())
         metadata = {**metadata, "total_size": sum(shards[path].data_nbytes for path in paths)}
         index = {**index, "metadata": metadata}
     return dump_object({**index, "weight_map": changed})

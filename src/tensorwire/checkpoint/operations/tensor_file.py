@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+import errno
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..._destination import Destination
-from ...codec import as_array, check_framework, num_threads, tensor_view
+from ...codec import num_threads, tensor_view
 from ...errors import ErrorContext
 from ..directory.sources import absolute
 from ..file.header import METADATA_KEY, TensorEntry, check_name
-from ..file.loader import load_bytes, load_range
 from ..file.names import METADATA_PREFIX, shown
 from ..file.reader import StoredFile
 from ..file.writer import CompressedWriter, check_names
 from ..storage.files import OutputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.staging import Staging
+from .tensor_reader import TensorReader
+from .tensor_slice import Target
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from ...codec import Profile
-    from ..file.reader import StoredTensor
+    import numpy
+    import torch
 
-Framework = Literal["numpy", "torch"]
+    from ...codec import Framework, Profile
+
+    Device: TypeAlias = str | int | torch.device
 
 
 def save_file(
@@ -80,166 +84,110 @@ def save_file(
         work.commit(None)
 
 
+@overload
 def load_file(
     path: str | os.PathLike[str],
     *,
-    framework: Framework = "numpy",
+    framework: Literal["np"] = "np",
+    device: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, numpy.ndarray[Any, Any]]: ...
+@overload
+def load_file(
+    path: str | os.PathLike[str],
+    *,
+    framework: Literal["pt"],
+    device: Device = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, torch.Tensor]: ...
+@overload
+def load_file(
+    path: str | os.PathLike[str],
+    *,
+    framework: Literal["bytes"],
+    device: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, bytes]: ...
+def load_file(
+    path: str | os.PathLike[str],
+    *,
+    framework: Framework = "np",
+    device: Device = "cpu",
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, Any]:
     """Read all tensors of a safetensors file, plain or compressed.
 
     Args:
-        framework: "numpy" (ml_dtypes for dtypes that NumPy lacks) or "torch" (CPU tensors).
+        framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
+            which every dtype has; `open_file` tells dtypes and shapes.
+        device: of the torch tensors. They are decoded by the CPU and copied to it.
         threads: by default all usable cores.
         verify: check the checksums of the data. Those of the headers are always checked.
 
     Returns:
-        The tensors by their original names, in the order of their data. They are writable.
+        The tensors by their original names, in the order of their data. Arrays are writable.
 
     Raises:
         FormatError: the file is damaged.
         UnsupportedTensorError: the framework lacks a dtype.
-        OSError: reading fails; IsADirectoryError if `path` is a directory.
+        ValueError: there is no such framework or device.
+        OSError: reading fails; IsADirectoryError if `path` is a directory (see `load_checkpoint`).
     """
-    with StoredFile(absolute(path)) as stored:
-        return _load(stored, list(stored.tensors.values()), framework, threads, verify)
+    with _open(path, framework, device, threads) as reader:
+        return reader.get_tensors(verify=verify)
 
 
+@overload
 def open_file(
-    path: str | os.PathLike[str], *, framework: Framework = "numpy", threads: int | None = None
-) -> TensorFile:
+    path: str | os.PathLike[str],
+    framework: Literal["np"] = "np",
+    device: Literal["cpu"] = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[numpy.ndarray[Any, Any]]: ...
+@overload
+def open_file(
+    path: str | os.PathLike[str], framework: Literal["pt"], device: Device = "cpu", *, threads: int | None = None
+) -> TensorReader[torch.Tensor]: ...
+@overload
+def open_file(
+    path: str | os.PathLike[str],
+    framework: Literal["bytes"],
+    device: Literal["cpu"] = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[bytes]: ...
+def open_file(
+    path: str | os.PathLike[str],
+    framework: Framework = "np",
+    device: Device = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[Any]:
     """Open a safetensors file, plain or compressed, to read some of it. Use it in a ``with`` statement.
+
+    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`.
 
     Raises:
         FormatError: the header of the file is damaged.
-        OSError: it cannot be read.
+        ValueError: there is no such framework or device.
+        OSError: it cannot be read; IsADirectoryError if it is a directory (see `open_checkpoint`).
     """
-    _check_framework_name(framework)
-    return TensorFile(StoredFile(absolute(path)), framework, num_threads(threads))
+    return _open(path, framework, device, threads)
 
 
-class TensorFile:
-    """An open file; what `open_file` returns. Thread-safe until it is closed."""
-
-    def __init__(self, stored: StoredFile, framework: Framework, threads: int) -> None:
-        self._stored = stored
-        self._framework: Framework = framework
-        self._threads = threads
-
-    def __enter__(self) -> TensorFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._stored.close()
-
-    def keys(self) -> list[str]:
-        """The original names, in the order of their data."""
-        return list(self._stored.tensors)
-
-    def metadata(self) -> dict[str, str]:
-        """The text in the header, without our own entries."""
-        return dict(self._stored.metadata)
-
-    def get_tensor(self, name: str) -> Any:
-        """One whole tensor. Raises KeyError for a name that is not there, otherwise as `load_file`."""
-        tensor = self._stored.tensors[name]
-        return _load(self._stored, [tensor], self._framework, self._threads, True)[name]
-
-    def get_slice(self, name: str) -> TensorSlice:
-        """One tensor to be indexed: ``f.get_slice(name)[100:200]`` decodes the blocks that these rows touch."""
-        return TensorSlice(self._stored, self._stored.tensors[name], self._framework, self._threads)
-
-
-class TensorSlice:
-    """A tensor in an open file: index it as the array it is.
-
-    Basic indexing only (integers, slices, ...). The first index selects rows, and only the blocks that hold them are
-    read and decoded; further indexes are applied to the decoded rows.
-
-    Attributes:
-        dtype: as in safetensors.
-        shape: sizes of the dimensions.
-    """
-
-    def __init__(self, stored: StoredFile, tensor: StoredTensor, framework: Framework, threads: int) -> None:
-        self.dtype, self.shape, self._nbytes = stored.layout(tensor.name)
-        with ErrorContext(file=stored.path, tensor=tensor.name):
-            check_framework(self.dtype, framework)
-        self._stored = stored
-        self._tensor = tensor
-        self._framework = framework
-        self._threads = threads
-
-    def __getitem__(self, index: Any) -> Any:
-        items = _expand(index, len(self.shape))
-        if not self.shape:
-            return self._rows(0, 1, ())
-        items = items or [slice(None)]
-        size = self.shape[0]
-        if isinstance(items[0], slice):
-            rows = range(size)[items[0]]
-        else:
-            row = range(size)[items[0]]
-            rows = range(row, row + 1)
-        if not rows:
-            items[0] = slice(None)
-            return self._rows(0, 0, (0, *self.shape[1:]))[tuple(items)]
-        first, last = min(rows[0], rows[-1]), max(rows[0], rows[-1])
-        decoded = self._rows(first, last + 1, (last + 1 - first, *self.shape[1:]))
-        if not isinstance(items[0], slice):
-            items[0] = 0
-            return decoded[tuple(items)]
-        stop = rows[-1] - first + rows.step
-        items[0] = slice(rows[0] - first, stop if stop >= 0 else None, rows.step)
-        return decoded[tuple(items)]
-
-    def _rows(self, start: int, stop: int, shape: tuple[int, ...]) -> Any:
-        row_nbytes = self._nbytes // self.shape[0] if self.shape and self.shape[0] else self._nbytes
-        with ErrorContext(file=self._stored.path, tensor=self._tensor.name):
-            data = load_range(self._stored, self._tensor, start * row_nbytes, stop * row_nbytes, self._threads)
-            return as_array(data, self.dtype, shape, self._framework)
-
-
-def _expand(index: Any, ndim: int) -> list[Any]:
-    """An index as one item for each of the first dimensions it speaks of; the ellipsis becomes full slices."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    for item in items:
-        if not (item is Ellipsis or isinstance(item, slice) or hasattr(item, "__index__")):
-            raise TypeError(f"expected integers, slices or an ellipsis as indexes, got {type(item).__name__}")
-    given = sum(item is not Ellipsis for item in items)
-    if given > ndim or len(items) - given > 1:
-        raise IndexError(f"expected at most {ndim} indexes and one ellipsis, got {len(items)}")
-    for position, item in enumerate(items):
-        if item is Ellipsis:
-            items[position : position + 1] = [slice(None)] * (ndim - given)
-            break
-    return items
-
-
-def _load(
-    stored: StoredFile, tensors: list[StoredTensor], framework: Framework, threads: int | None, verify: bool
-) -> dict[str, Any]:
-    _check_framework_name(framework)
-    layouts = []
-    for tensor in tensors:
-        dtype, shape, nbytes = stored.layout(tensor.name)
-        with ErrorContext(file=stored.path, tensor=tensor.name):
-            check_framework(dtype, framework)
-        layouts.append((tensor.name, dtype, shape, nbytes))
-    datas = load_bytes(stored, tensors, [layout[3] for layout in layouts], num_threads(threads), verify)
-    return {
-        name: as_array(data, dtype, shape, framework)
-        for (name, dtype, shape, _), data in zip(layouts, datas, strict=True)
-    }
-
-
-def _check_framework_name(framework: str) -> None:
-    if framework not in ("numpy", "torch"):
-        raise ValueError(f'expected framework "numpy" or "torch", got {framework!r}')
+def _open(path: str | os.PathLike[str], framework: Framework, device: Device, threads: int | None) -> TensorReader[Any]:
+    target, count = Target.of(framework, device), num_threads(threads)
+    location = absolute(path)
+    if location.is_dir():
+        advice = "is a directory; load_checkpoint and open_checkpoint read one"
+        raise IsADirectoryError(errno.EISDIR, advice, str(location))
+    stored = StoredFile(location)
+    return TensorReader([stored], {name: (stored, tensor) for name, tensor in stored.tensors.items()}, target, count)
 
 
 def _check_tensor_name(name: object) -> None:

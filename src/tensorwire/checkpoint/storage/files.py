@@ -46,7 +46,7 @@ class InputFile:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self.stat = os.fstat(self._fd)
             if not stat.S_ISREG(self.stat.st_mode):
@@ -58,6 +58,8 @@ class InputFile:
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from `offset` on; TruncatedDataError at the end of the file."""
+        if self._fd < 0:
+            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
         done = 0
         with naming(self.path):
             while done < len(out):

@@ -1,0 +1,121 @@
+"""The dtypes of safetensors: their names, their sizes, and what others call them."""
+
+from __future__ import annotations
+
+import re
+
+_NAME = re.compile(r"[A-Z0-9_]{1,16}")
+
+# name: (bits per element, NumPy or ml_dtypes name, torch name)
+_DTYPES: dict[str, tuple[int, str | None, str | None]] = {
+    "BOOL": (8, "bool", "bool"),
+    "U8": (8, "uint8", "uint8"),
+    "I8": (8, "int8", "int8"),
+    "U16": (16, "uint16", "uint16"),
+    "I16": (16, "int16", "int16"),
+    "U32": (32, "uint32", "uint32"),
+    "I32": (32, "int32", "int32"),
+    "U64": (64, "uint64", "uint64"),
+    "I64": (64, "int64", "int64"),
+    "F16": (16, "float16", "float16"),
+    "BF16": (16, "bfloat16", "bfloat16"),
+    "F32": (32, "float32", "float32"),
+    "F64": (64, "float64", "float64"),
+    "C64": (64, "complex64", "complex64"),
+    "F8_E4M3": (8, "float8_e4m3fn", "float8_e4m3fn"),
+    "F8_E5M2": (8, "float8_e5m2", "float8_e5m2"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz", "float8_e4m3fnuz"),
+    "F8_E5M2FNUZ": (8, "float8_e5m2fnuz", "float8_e5m2fnuz"),
+    "F8_E8M0": (8, "float8_e8m0fnu", "float8_e8m0fnu"),
+    # Narrower than a byte: packed, as safetensors has them. An element of torch's holds two; NumPy has none of these.
+    "F6_E2M3": (6, None, None),
+    "F6_E3M2": (6, None, None),
+    "F4": (4, None, "float4_e2m1fn_x2"),
+}
+FROM_NUMPY = {numpy_name: name for name, (_, numpy_name, _) in _DTYPES.items() if numpy_name}
+FROM_TORCH = {torch_name: name for name, (_, _, torch_name) in _DTYPES.items() if torch_name}
+
+_OTHER_WORDS = {
+    "half": "F16",
+    "float": "F32",
+    "double": "F64",
+    "fp4": "F4",
+    "fp8e4m3": "F8_E4M3",
+    "fp8e5m2": "F8_E5M2",
+    **{f"fp{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    "short": "I16",
+    "int": "I32",
+    "long": "I64",
+    "byte": "U8",
+    "f8e4m3fn": "F8_E4M3",
+    "fp8e4m3fn": "F8_E4M3",
+}
+_BUFFER_FORMATS = {"?": "BOOL", "c": "U8", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64"}
+
+
+def dtype_bits(dtype: str) -> int:
+    """Bits per element of a dtype of safetensors; 0 for any other."""
+    return _DTYPES[dtype][0] if dtype in _DTYPES else 0
+
+
+def numpy_name(dtype: str) -> str | None:
+    """What NumPy or ml_dtypes calls a dtype; None if they lack it."""
+    return _DTYPES[dtype][1] if dtype in _DTYPES else None
+
+
+def torch_name(dtype: str) -> str | None:
+    """What torch calls a dtype; None if it lacks it."""
+    return _DTYPES[dtype][2] if dtype in _DTYPES else None
+
+
+def check_dtype_name(dtype: object) -> str:
+    """`dtype`, if it is a name of safetensors or one of its own that nobody means as a name of another library.
+
+    Raises:
+        ValueError: it cannot be a name, or is what others call a dtype of safetensors; the message has the near ones.
+        TypeError: it is not a string, e.g. a dtype of torch.
+    """
+    if isinstance(dtype, str) and dtype in _DTYPES:
+        return dtype
+    near = _near_names(str(getattr(dtype, "__name__", dtype)))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    if not isinstance(dtype, str):
+        raise TypeError(f"expected the name of a dtype as safetensors writes it, got {dtype!r}{hint}")
+    if not _NAME.fullmatch(dtype):
+        raise ValueError(f"expected a dtype name of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}{hint}")
+    if _plain(dtype) in _aliases():
+        raise ValueError(f"expected a dtype name as safetensors writes it, got {dtype!r}{hint}")
+    return dtype
+
+
+def buffer_dtype(view: memoryview) -> str | None:
+    """The dtype that the format of a buffer says; None if it says none of safetensors, or says big-endian."""
+    kind = view.format.lstrip("@=<|")
+    if kind and view.itemsize == 1:
+        kind = kind.lstrip(">!")
+    if kind in _BUFFER_FORMATS:
+        return _BUFFER_FORMATS[kind]
+    if len(kind) == 1 and kind in "BHILQN":
+        return f"U{8 * view.itemsize}"
+    if len(kind) == 1 and kind in "bhilqn":
+        return f"I{8 * view.itemsize}"
+    return None
+
+
+def _near_names(text: str) -> list[str]:
+    from difflib import get_close_matches
+
+    aliases = _aliases()
+    plain = _plain(text)
+    found = [plain] if plain in aliases else get_close_matches(plain, aliases, n=3, cutoff=0.75)
+    return [f'"{name}"' for name in dict.fromkeys(aliases[alias] for alias in found)]
+
+
+def _aliases() -> dict[str, str]:
+    """What people call the dtypes of safetensors, in lower case and without underscores."""
+    named = [(name, name) for name in _DTYPES] + [*FROM_NUMPY.items(), *FROM_TORCH.items()]
+    return {_plain(alias): name for alias, name in named} | _OTHER_WORDS
+
+
+def _plain(text: str) -> str:
+    return text.rpartition(".")[2].lower().replace("_", "").replace("-", "")

@@ -1,0 +1,62 @@
+"""Which files of a directory hold its tensors, and which of them holds which."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import CorruptDataError, ErrorContext
+from ..file.names import shown
+from ..storage.files import read_file
+from .config_and_index import weight_map
+from .manifest import MAX_JSON_NBYTES, load_object
+from .paths import is_index, is_safetensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Shards(NamedTuple):
+    """The files of a checkpoint, in order, and by the name of a tensor the file that an index says it is in."""
+
+    files: tuple[Path, ...]
+    home: dict[str, Path]
+
+
+def find_shards(path: Path) -> Shards:
+    """The files that make up one model: those of the index, or all safetensors files at the top of the directory.
+
+    Args:
+        path: a directory, or an index of one that has several.
+
+    Raises:
+        NotADirectoryError: it is a file and no index.
+        ValueError: the directory has no safetensors file at its top, or several indexes.
+        CorruptDataError: the index is none, or leads out of its directory.
+    """
+    if not path.is_dir():
+        if path.is_file() and not is_index(path.name):
+            advice = "not a directory; load_file and open_file read one file"
+            raise NotADirectoryError(errno.ENOTDIR, advice, str(path))
+        return _indexed(path)
+    indexes = sorted(entry for entry in path.iterdir() if is_index(entry.name))
+    if len(indexes) > 1:
+        names = ", ".join(shown(index.name) for index in indexes)
+        raise ValueError(f"{path} has several indexes: {names}; give the path of one of them")
+    if indexes:
+        return _indexed(indexes[0])
+    files = sorted(entry for entry in path.iterdir() if is_safetensors(entry.name))
+    if not files:
+        below = sorted({file.parent.name for file in path.glob("*/*.safetensors")})
+        advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""
+        raise ValueError(f"{path} holds no .safetensors file{advice}")
+    return Shards(tuple(files), {})
+
+
+def _indexed(index: Path) -> Shards:
+    with ErrorContext(file=index):
+        home = weight_map(load_object(read_file(index, MAX_JSON_NBYTES)))
+        if not home:
+            raise CorruptDataError("expected an index that lists tensors, got an empty one")
+    files = {name: index.parent.joinpath(*name.split("/")) for name in sorted(set(home.values()))}
+    return Shards(tuple(files.values()), {name: files[file] for name, file in home.items()})

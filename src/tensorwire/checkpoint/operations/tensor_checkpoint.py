@@ -1,0 +1,157 @@
+"""The tensors of a checkpoint that is a directory, as if it were one file."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ...codec import num_threads
+from ...errors import CorruptDataError
+from ..directory.shards import find_shards
+from ..directory.sources import absolute
+from ..file.names import shown
+from ..file.reader import StoredFile
+from .tensor_reader import TensorReader
+from .tensor_slice import Target
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy
+    import torch
+
+    from ...codec import Framework
+    from ..directory.shards import Shards
+    from ..file.reader import StoredTensor
+    from .tensor_file import Device
+
+
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    framework: Literal["np"] = "np",
+    device: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, numpy.ndarray[Any, Any]]: ...
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    framework: Literal["pt"],
+    device: Device = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, torch.Tensor]: ...
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    framework: Literal["bytes"],
+    device: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, bytes]: ...
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    *,
+    framework: Framework = "np",
+    device: Device = "cpu",
+    threads: int | None = None,
+    verify: bool = True,
+) -> dict[str, Any]:
+    """Read all tensors of a checkpoint, plain or compressed, whatever files they are in.
+
+    Args:
+        path: as for `open_checkpoint`; the others are those of `load_file`.
+
+    Returns:
+        The tensors by their original names, file by file. Tied names share one array.
+
+    Raises:
+        FormatError, UnsupportedTensorError, OSError, ValueError: as `open_checkpoint` and `load_file`.
+    """
+    with _open(path, framework, device, threads) as reader:
+        return reader.get_tensors(verify=verify)
+
+
+@overload
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    framework: Literal["np"] = "np",
+    device: Literal["cpu"] = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[numpy.ndarray[Any, Any]]: ...
+@overload
+def open_checkpoint(
+    path: str | os.PathLike[str], framework: Literal["pt"], device: Device = "cpu", *, threads: int | None = None
+) -> TensorReader[torch.Tensor]: ...
+@overload
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    framework: Literal["bytes"],
+    device: Literal["cpu"] = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[bytes]: ...
+def open_checkpoint(
+    path: str | os.PathLike[str],
+    framework: Framework = "np",
+    device: Device = "cpu",
+    *,
+    threads: int | None = None,
+) -> TensorReader[Any]:
+    """Open all shards of a checkpoint as one file. Use it in a ``with`` statement.
+
+    Names that ``safetensors.torch.save_model`` has tied, and wrote once, are there under each of their names.
+
+    Args:
+        path: a directory, or one of its indexes (``*.safetensors.index.json``) where it has several. With an index the
+            tensors are in the files that it names; without one in all .safetensors files at the top of the directory.
+            Folders below it are not looked into.
+        framework, device, threads: as for `load_file`.
+
+    Raises:
+        FormatError: an index or the header of a file is damaged, or they do not agree.
+        FileNotFoundError: there is no such directory, or a file that the index names is missing.
+        NotADirectoryError: it is one file (see `open_file`).
+        ValueError: there is no safetensors file, or more than one model: several indexes, or without an index two
+            files with tensors of one name. There is no such framework or device.
+    """
+    return _open(path, framework, device, threads)
+
+
+def _open(path: str | os.PathLike[str], framework: Framework, device: Device, threads: int | None) -> TensorReader[Any]:
+    target, count = Target.of(framework, device), num_threads(threads)
+    shards = find_shards(absolute(path))
+    with ExitStack() as stack:
+        files = [stack.enter_context(StoredFile(location)) for location in shards.files]
+        places = _places(files, shards)
+        stack.pop_all()
+    return TensorReader(files, places, target, count)
+
+
+def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFile, StoredTensor]]:
+    places: dict[str, tuple[StoredFile, StoredTensor]] = {}
+    for file in files:
+        for name, tensor in file.tensors.items():
+            if name not in places or shards.home.get(name) == file.path:
+                places[name] = file, tensor
+            elif name not in shards.home:
+                raise ValueError(
+                    f"tensor {shown(name)} is in {places[name][0].path} and in {file.path}, and no index says which is "
+                    "meant; open_file reads one of them"
+                )
+    held = {(file.path, entry.name) for file in files for entry in file.header.entries}
+    for name, home in shards.home.items():
+        if (home, name) not in held:
+            raise CorruptDataError(
+                "the index says that the tensor is in this file, which does not hold it", file=home, tensor=name
+            )
+    for file in files:
+        for name, kept in file.metadata.items():  # what save_model writes of a name that it has left out
+            if name not in places and kept in file.tensors:
+                places[name] = file, file.tensors[kept]
+    return places

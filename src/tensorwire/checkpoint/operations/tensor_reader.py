@@ -1,0 +1,152 @@
+"""Tensors by name out of one open file, or out of all shards of a checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic
+
+from ...codec import num_threads
+from ...errors import ErrorContext
+from ..file.loader import load_bytes
+from ..file.names import shown
+from .tensor_slice import Array, TensorSlice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..file.reader import StoredFile, StoredTensor
+    from .tensor_slice import Target
+
+_TRANSFER_NBYTES = 256 << 20
+"""On their way to a device tensors take about this much memory of the CPU, or that of the largest."""
+
+
+class TensorReader(Generic[Array]):
+    """Tensors by name: what `open_file` and `open_checkpoint` return. Thread-safe until it is closed.
+
+    The interface is that of ``safetensors.safe_open``; ``name in reader``, ``len(reader)`` and iteration over the names
+    come on top.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[StoredFile],
+        places: Mapping[str, tuple[StoredFile, StoredTensor]],
+        target: Target,
+        threads: int,
+    ) -> None:
+        """`places`: where each name's tensor is; several names may have one place."""
+        self._files = files
+        self._places = places
+        self._target = target
+        self._threads = threads
+
+    def __enter__(self) -> TensorReader[Array]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. What has been read stays."""
+        for file in self._files:
+            file.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def keys(self) -> list[str]:
+        """The original names, sorted."""
+        return sorted(self._places)
+
+    def offset_keys(self) -> list[str]:
+        """The original names, in the order of their data: to read everything, read in this order."""
+        return list(self._places)
+
+    def metadata(self) -> dict[str, str] | None:
+        """The text in the headers, without our own entries; the first file wins. None if there is none."""
+        merged: dict[str, str] = {}
+        for file in reversed(self._files):
+            merged |= file.metadata
+        return merged or None
+
+    def get_tensor(self, name: str) -> Array:
+        """One whole tensor, checked.
+
+        Raises:
+            KeyError: there is no tensor of this name.
+            FormatError: its data is damaged.
+            UnsupportedTensorError: the framework lacks its dtype.
+            OSError: reading fails.
+            ValueError: the reader is closed.
+        """
+        stored, tensor = self._place(name)
+        array: Array = load(stored, [tensor], self._target, self._threads, verify=True)[tensor.name]
+        return array
+
+    def get_tensors(self, *, verify: bool = True) -> dict[str, Array]:
+        """All tensors by name, in the order of their data. Names that are tied share one array.
+
+        Args:
+            verify: check the checksums of the data. Those of the headers are always checked.
+        """
+        arrays: dict[int, dict[str, Array]] = {}
+        for stored in self._files:
+            tensors = {tensor.name: tensor for file, tensor in self._places.values() if file is stored}
+            arrays[id(stored)] = load(stored, list(tensors.values()), self._target, self._threads, verify=verify)
+        return {name: arrays[id(stored)][tensor.name] for name, (stored, tensor) in self._places.items()}
+
+    def get_slice(self, name: str) -> TensorSlice[Array]:
+        """One tensor to be indexed: ``reader.get_slice(name)[100:200]`` decodes the blocks that these rows touch.
+
+        Raises:
+            KeyError, UnsupportedTensorError: as for `get_tensor`.
+        """
+        stored, tensor = self._place(name)
+        return TensorSlice(stored, tensor, self._target, self._threads)
+
+    def _place(self, name: str) -> tuple[StoredFile, StoredTensor]:
+        place = self._places.get(name)
+        if place is None:
+            files = f"{self._files[0].path}" if len(self._files) == 1 else f"the {len(self._files)} files"
+            raise KeyError(f"there is no tensor {shown(name)} in {files}")
+        return place
+
+
+def load(
+    stored: StoredFile, tensors: Sequence[StoredTensor], target: Target, threads: int | None, *, verify: bool
+) -> dict[str, Any]:
+    """Whole tensors of a file by name. Nothing is read before it is clear that the framework has all of them."""
+    layouts = []
+    for tensor in tensors:
+        dtype, shape, nbytes = stored.layout(tensor.name)
+        with ErrorContext(file=stored.path, tensor=tensor.name):
+            target.check(dtype, shape)
+        layouts.append((tensor, dtype, shape, nbytes))
+    arrays: dict[str, Any] = {}
+    count = num_threads(threads)
+    for batch in _batches(layouts, _TRANSFER_NBYTES if target.device is not None else None):
+        batch_tensors, sizes = [layout[0] for layout in batch], [layout[3] for layout in batch]
+        datas = load_bytes(stored, batch_tensors, sizes, count, verify)
+        for (tensor, dtype, shape, _), data in zip(batch, datas, strict=True):
+            arrays[tensor.name] = target.array(data, dtype, shape)
+    return arrays
+
+
+def _batches(layouts: list[Any], max_nbytes: int | None) -> Iterator[list[Any]]:
+    """Tensors in order, together at most so many bytes unless it is one."""
+    batch: list[Any] = []
+    total = 0
+    for layout in layouts:
+        if batch and max_nbytes is not None and total + layout[3] > max_nbytes:
+            yield batch
+            batch, total = [], 0
+        batch.append(layout)
+        total += layout[3]
+    if batch:
+        yield batch
