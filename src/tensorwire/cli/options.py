@@ -33,8 +33,8 @@ strict_option = click.option(
 dry_run_option = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
 PROFILE = click.Choice(["fast", "compact", "enec"])
 PROFILE_HELP = (
-    "fast decodes at memory speed; compact is smaller, for disks and networks; enec is what accelerators decode "
-    "without gathers."
+    "fast decodes fastest; compact is smaller, for disks and networks; enec is made for NPUs and decodes without "
+    "gathers."
 )
 
 
