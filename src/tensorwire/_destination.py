@@ -272,29 +272,39 @@ class Destination:
         return self._refusal(f"{what} came here while the result was being made, so nothing was replaced; look at it")
 
 
-def write_file(path: Path, data: bytes, *, force: bool, sync: bool = True) -> None:
-    """Put a file there, all of it or nothing. One that it replaces gives it its permissions.
+class NewFile:
+    """A file that is to be written whole, once its content is known. One that it replaces gives it its permissions."""
 
-    Raises:
-        OSError: as `Destination.check`, or writing fails.
-    """
-    destination = Destination(Path.cwd() / path, force=force)
-    checked = destination.check()
-    new = destination.path.with_name(f".tensorwire-{secrets.token_hex(8)}")
-    mode = 0o666 if checked is None else checked.mode
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if checked is not None:
-                os.fchmod(descriptor, mode)  # the umask had no say in the old one's
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        destination.replace(new, destination.confirm(checked), new)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    def __init__(self, path: Path, *, force: bool, example: str) -> None:
+        """Check the place before the work, as `Destination.check` does. `example` is the name of a file, for advice."""
+        self._destination = Destination(Path.cwd() / path, force=force, example=example)
+        self._checked = self._destination.check()
+
+    def write(self, data: bytes, *, sync: bool = True) -> None:
+        """Put it there, all of it or nothing, and with `sync` wait until it is on the disk.
+
+        Raises:
+            FileExistsError: something came there meanwhile.
+            OSError: writing fails; nothing has changed.
+        """
+        path = self._destination.path
+        new = path.with_name(f".tensorwire-{secrets.token_hex(8)}")
+        mode = 0o666 if self._checked is None else self._checked.mode
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                if self._checked is not None:
+                    os.fchmod(descriptor, mode)  # the umask had no say in the old one's
+                file.write(data)
+                file.flush()
+                if sync:
+                    os.fsync(descriptor)
+            self._destination.replace(new, self._destination.confirm(self._checked), new)
+        except BaseException as error:
+            new.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+                raise type(error)(error.errno, error.strerror, str(path)) from error
+            raise
 
 
 def open_to_append(path: Path) -> FileIO:

@@ -53,15 +53,16 @@ def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pyte
     assert run("inspect", compressed, "--plot", path, "--force").code == 0
     assert path.read_bytes() != b"mine"
 
-    def write_half(target: Path, data: bytes) -> None:
-        target.write_text("half")
-        raise OSError(28, "No space left on device", str(target))
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
 
-    whole = path.read_bytes()
-    monkeypatch.setattr(type(path), "write_bytes", write_half)
-    assert run("inspect", compressed, "--plot", path, "--force").code == 1
+    whole, names = path.read_bytes(), sorted(path.parent.iterdir())
+    monkeypatch.setattr("os.fsync", fail)
+    failed = run("inspect", compressed, "--plot", path, "--force")
+    assert failed.code == 1
+    assert str(path) in failed.err
     assert path.read_bytes() == whole, "all of it or nothing"
-    assert not list(path.parent.glob("*.partial"))
+    assert sorted(path.parent.iterdir()) == names
 
 
 def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

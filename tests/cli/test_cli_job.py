@@ -210,7 +210,6 @@ def test_thresholds_are_options(
         (["watch", "--interval", "0"], "x>=0.1"),
         (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
         (["report", "--recording", "no/such/file"], "no/such/file"),
-        (["report", "-o", __file__], "--force"),
         (["report", "--recording", __file__, "--dir", "."], "got both"),
         (["agent", "--analyzer", "nowhere", "--key-file", __file__], "expected HOST:PORT, got 'nowhere'"),
         (["analyzer"], "--key-file"),
@@ -221,6 +220,15 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], 
     assert (code, out) == (2, "")
     assert advice in err
     assert "--help" in err.splitlines()[1]
+
+
+def test_report_replaces_no_file_unasked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "x.html"
+    page.write_text("mine")
+    code, out, err = run(capsys, "report", "-o", page)
+    assert (code, out) == (2, "")
+    assert f"{str(page)!r}: already exists; pass --force to replace it" in err
+    assert page.read_text() == "mine"
 
 
 def test_nothing_to_read_says_how_to_start(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any) -> int:
     """Run `operation`, print its report and return the exit code. `options` are passed on."""
-    if not (options["force"] or options["dry_run"]) and os.path.lexists(dst):
-        raise FileExistsError(errno.EEXIST, "it exists; name another DST, or pass --force to replace it", str(dst))
     if not dst.parent.is_dir():
         advice = "make it first, or name another DST"
         raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())

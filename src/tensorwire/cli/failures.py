@@ -56,7 +56,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
 
 
 def _explain_os(error: OSError) -> str:
-    text = error.strerror or str(error)
+    text = (error.strerror or str(error)).replace("pass force=True", "pass --force")
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
         return f"standard output: {text}"  # what writes files names them
     if error.filename is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._destination import NewFile
 from . import options, output
 
 if TYPE_CHECKING:
@@ -72,14 +73,13 @@ def command(
     """
     from ..checkpoint import inspect
 
-    if plot is not None:
-        _check_plot(plot, force)
+    figure = None if plot is None else _plot_file(plot, force)
     with output.progress("inspect") as progress:
         report = inspect(path, names=patterns, threads=threads, progress=progress)
-    if plot is not None:
+    if plot is not None and figure is not None:
         from .plot import draw
 
-        draw(report, plot)
+        figure.write(draw(report, plot.suffix.removeprefix(".")))
     rows = [_Row.of([tensor], tensor.name) for tensor in report.tensors]
     if summary:
         rows = _groups(report.tensors)
@@ -94,15 +94,14 @@ def command(
         output.print_json(replace(report, tensors=tuple(tensor for row in rows for tensor in row.tensors)))
 
 
-def _check_plot(path: Path, force: bool) -> None:
+def _plot_file(path: Path, force: bool) -> NewFile:
     if find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib, which is not installed; pip install 'tensorwire[plot]'")
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--plot: expected a name that ends with .png, .svg or .pdf, got {str(path)!r}")
     if not path.parent.is_dir():
         raise click.UsageError(f"--plot: no directory {str(path.parent)!r}: make it first, or name another file")
-    if path.exists() and not force:
-        raise click.UsageError(f"--plot: {str(path)!r} exists; name another file, or pass --force to replace it")
+    return NewFile(path, force=force, example="plot.png")
 
 
 @dataclass(frozen=True)

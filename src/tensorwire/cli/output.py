@@ -12,7 +12,6 @@ from .._text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from rich.console import Console
     from rich.table import Table
@@ -81,16 +80,6 @@ def _width(lines: Sequence[Sequence[str]]) -> int:
 
     widths = [max(cell_len(escape(cell.removeprefix(">"))) for cell in column) for column in zip(*lines, strict=True)]
     return sum(widths) + 2 * (len(widths) - 1)
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """All of it under this name, or nothing."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequence[str] | None) -> Table:

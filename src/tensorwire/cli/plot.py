@@ -24,8 +24,8 @@ _RARE = 1e-7
 """Shares below this are not drawn."""
 
 
-def draw(report: InspectReport, path: Path) -> None:
-    """Write the figure; the format follows from the suffix. A report without any exponent is a ValueError."""
+def draw(report: InspectReport, image_format: str) -> bytes:
+    """The figure, as "png", "svg" or "pdf". A report without any exponent is a ValueError."""
     tensors = [tensor for tensor in report.tensors if tensor.exponent_counts is not None and tensor.numel]
     if not tensors:
         raise ValueError(f"{report.path} has no tensor with exponents: there is nothing to plot")
@@ -39,8 +39,8 @@ def draw(report: InspectReport, path: Path) -> None:
         if coded:
             _draw_bits(axes[1], coded)
         image = io.BytesIO()
-        figure.savefig(image, format=path.suffix.removeprefix("."), dpi=160)
-    output.write_file(path, image.getvalue())
+        figure.savefig(image, format=image_format, dpi=160)
+    return image.getvalue()
 
 
 def _title(report: InspectReport) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..._destination import NewFile
 from .. import options, output
 from . import arguments, verdict
 
@@ -63,12 +64,11 @@ def command(
     if recording is not None:  # nobody suspects trouble all the time
         thresholds |= {name: getattr(Thresholds(), name) for name in arguments.ASKED if not arguments.is_given(name)}
     limits = arguments.thresholds_of(thresholds)
-    if path.exists() and not force:
-        raise click.UsageError(f"{str(path)!r} exists; name another file with -o, or pass --force to replace it")
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
     if recording is not None and directory is not None:
         raise click.UsageError("expected --dir or --recording, got both")
+    file = NewFile(path, force=force, example="report.html")
     history = History()
     if recording is not None:
         from ...diagnosis.service.recording import replay
@@ -82,7 +82,7 @@ def command(
                 pass
     sources.check_in_view(history, origin)
     page = render(history, limits, source=str(origin))
-    output.write_file(path, page.encode(errors="replace"))  # half a surrogate pair is text to JSON
+    file.write(page.encode(errors="replace"))  # half a surrogate pair is text to JSON
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:
         output.print_json({"path": str(path), **verdict.as_object(history, found)})

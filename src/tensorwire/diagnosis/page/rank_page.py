@@ -16,9 +16,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_AGE_SECONDS = 24 * 3600.0
 _CONTROL_NAME = "control"
 _PAGE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.page")
+_FILE_NAME = re.compile(r"rank-\d+-\d+(\.nccl)?\.(page|sock|stack)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,16 @@ def sweep(directory: Path, *, before_ns: int = 0) -> None:
     root = root_directory()
     for folder in _listing(root) if is_ours(root) else ():  # else who knows whose folders these are
         if folder != directory and not folder.is_symlink() and folder.is_dir() and _is_old(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_job(folder)
+
+
+def _remove_job(folder: Path) -> None:
+    """With all that a job puts into its directory; anything else stays, and the directory with it."""
+    with suppress(OSError):
+        for path in _listing(folder):
+            if path.name == _CONTROL_NAME or _FILE_NAME.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def remove_page(path: Path) -> None:

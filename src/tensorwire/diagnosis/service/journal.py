@@ -10,11 +10,14 @@ The first two are moved to a name with .1 when they have grown, so the directory
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from ..._destination import NewFile, check_regular, move_aside, open_to_append
 from ...errors import CorruptDataError
 from ..model import Code, Confidence, Finding, Level
 from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
@@ -39,11 +42,15 @@ class Journal:
 
     Nothing is ever half written: the state is replaced whole, the others grow by whole lines.
 
-    Raises OSError, here and below, if the directory cannot be written.
+    Raises OSError, here and below, if the directory cannot be written; FileExistsError if a file is in the way that no
+    analyzer has written, BlockingIOError if another analyzer writes to it.
     """
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _lock(directory)
+        for name, start in ((FINDINGS, b'{"at":'), (FINDINGS + ".1", b'{"at":'), (STATE, b'{"version":')):
+            _check_ours(directory / name, start)
         self._directory = directory
         self._recorder = Recorder(directory / RECORDING)
         self._logged: dict[tuple[object, ...], int] = {}
@@ -66,6 +73,7 @@ class Journal:
 
     def close(self) -> None:
         self._recorder.close()
+        os.close(self._lock)
 
     def _log(self, findings: list[Finding]) -> None:
         present = {finding.identity(): len(finding.stacks) for finding in findings}
@@ -74,21 +82,40 @@ class Journal:
             self._logged = present
             return
         path = self._directory / FINDINGS
-        if path.exists() and path.stat().st_size > _MAX_FINDINGS_NBYTES:
-            path.replace(path.with_name(path.name + ".1"))
+        if check_regular(path) and path.stat().st_size > _MAX_FINDINGS_NBYTES:
+            move_aside(path)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         lines = [json.dumps({"at": stamp, **dataclasses.asdict(finding)}) + "\n" for finding in news]
-        with path.open("ab", buffering=0) as file:
+        with open_to_append(path) as file:
             append_whole(file, "".join(lines).encode())
         self._logged = present
 
     def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
         told = [dataclasses.asdict(finding) for finding in findings]
         state = {"version": _VERSION, **encode_observation(observation, {}), "findings": told}
-        path = self._directory / STATE
-        new = path.with_suffix(".json.new")
-        new.write_text(json.dumps(state, separators=(",", ":")), encoding="utf-8")
-        os.replace(new, path)  # noqa: PTH105 - the name that says what it does
+        file = NewFile(self._directory / STATE, force=True, example=STATE)
+        file.write(json.dumps(state, separators=(",", ":")).encode(), sync=False)  # the next one comes in a second
+
+
+def _lock(directory: Path) -> int:
+    """A descriptor of the directory; one process at a time has it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        text = "another analyzer writes here; name another directory"
+        raise BlockingIOError(errno.EWOULDBLOCK, text, str(directory)) from None
+    return descriptor
+
+
+def _check_ours(path: Path, start: bytes) -> None:
+    """Raise FileExistsError if a file is there that no analyzer has written."""
+    if check_regular(path):
+        with path.open("rb") as file:
+            if not start.startswith(found := file.read(len(start))):
+                text = f"is not a file of an analyzer: it begins with {found!r}; move it, or name another directory"
+                raise FileExistsError(errno.EEXIST, text, str(path))
 
 
 def read_state(directory: Path) -> tuple[Observation, list[Finding]]:

@@ -7,6 +7,7 @@ sees what an analyzer behind a network saw: times to a microsecond, CPU times to
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import zlib
@@ -14,6 +15,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._destination import check_regular, move_aside
 from ...errors import CorruptDataError, FormatError
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from ..model import Finding
 
 _FORMAT: Final = {"format": "tensorwire recording", "version": 1}
+_START: Final = b'{"format":"tensorwire recording",'
 _MAX_NBYTES = 64 << 20
 _MAX_LINE_NBYTES = 256 << 20  # the first line of the largest job
 _MAX_SECONDS = 1e10  # no machine is up for three hundred years
@@ -45,6 +48,7 @@ class Recorder:
     `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
 
     Raises:
+        FileExistsError: a file stands at one of the two paths that is not a recording.
         OSError: the file cannot be written.
     """
 
@@ -83,8 +87,12 @@ class Recorder:
             self._raw.close()
 
     def _begin(self) -> None:
+        for path in (self._path, self._path.with_name(self._path.name + ".1")):
+            if check_regular(path) and not _is_recording(path):
+                text = "is in the way and is not the recording of a job; move it, or name another place"
+                raise FileExistsError(errno.EEXIST, text, str(path))
         if self._path.exists():
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
+            move_aside(self._path)
         self._encoders: dict[str, Encoder] = {}
         self._raw = self._path.open("xb", buffering=0)
         # gzip with neither the name nor the time of the file: the same observations make the same bytes.
@@ -108,6 +116,14 @@ class Recorder:
         except OSError:
             self._encoders.clear()  # the next line has to stand on its own
             raise
+
+
+def _is_recording(path: Path) -> bool:
+    """Whether a file begins as a recording of any version does, as far as its writer came."""
+    with path.open("rb") as file, suppress(zlib.error):
+        text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(file.read(4096), len(_START))
+        return _START.startswith(text)
+    return False
 
 
 def append_whole(file: FileIO, data: bytes) -> None:
