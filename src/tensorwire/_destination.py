@@ -7,10 +7,8 @@ every file is one that the writer answers for, and whatever came while the resul
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import re
 import secrets
 import stat
 import unicodedata
@@ -18,15 +16,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ._filesystem import (
+    exchange,
+    holds,
+    is_same,
+    kind,
+    lies_in,
+    lstat,
+    mark,
+    mounts,
+    open_up,
+    real,
+    rename_new,
+    resolved,
+    walk,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from io import FileIO
 
     Owned = Callable[[Path], Collection[str]]
 
-_AT_FDCWD = -100
-_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _NAMED_OTHERWISE = "name another destination"
 
 
@@ -90,11 +101,11 @@ class Destination:
         """
         self._check_source()
         self._check_parent()
-        status = _lstat(self.path)
+        status = lstat(self.path)
         if status is None:
             return None
         self._check_kind(status)
-        standing = Standing(_mark(status), status.st_mode & 0o777)
+        standing = Standing(mark(status), status.st_mode & 0o777)
         if self.is_directory:
             self._check_place(status)
             standing = standing._replace(inside=self._check_inside(status))
@@ -130,8 +141,8 @@ class Destination:
             except FileExistsError:
                 raise self._intrusion(["."]) from None
             return None
-        if _exchange(new, self.path):
-            self._confirm_moved(new, checked, lambda: _exchange(new, self.path))
+        if exchange(new, self.path):
+            self._confirm_moved(new, checked, lambda: exchange(new, self.path))
             return self.discard(new, checked)
         if not self.is_directory:
             new.replace(self.path)  # all that this file system can do: `confirm` was a moment ago
@@ -160,10 +171,10 @@ class Destination:
             return None
         for path in sorted(checked.inside, key=lambda path: -path.count("/")):
             place = old / path
-            status = _lstat(place)
-            if status is None or _mark(status) != checked.inside[path]:
+            status = lstat(place)
+            if status is None or mark(status) != checked.inside[path]:
                 continue
-            _open_up(place.parent)
+            open_up(place.parent)
             if not stat.S_ISDIR(status.st_mode):
                 place.unlink()
                 continue
@@ -209,10 +220,10 @@ class Destination:
     def _check_kind(self, status: os.stat_result) -> None:
         mode = status.st_mode
         if stat.S_ISLNK(mode):
-            target = self.path.resolve()
+            target = resolved(self.path)
             advice = f"name {str(target)!r} itself" if target.exists() else "remove it"
             raise self._refusal(f"is a link, and links are never replaced; {advice}, or {_NAMED_OTHERWISE}")
-        if self.path.is_mount() or os.fsencode(_real(self.path)) in _mounts():
+        if self.path.is_mount() or os.fsencode(real(self.path)) in mounts():
             raise self._refusal(f"is a mount point, which is never replaced; {_NAMED_OTHERWISE}, such as one in it")
         if stat.S_ISDIR(mode) and not self.is_directory:
             place = self.path / self._example
@@ -220,37 +231,37 @@ class Destination:
         if stat.S_ISREG(mode) and self.is_directory:
             raise self._refusal(f"is a file, and the result is a directory; {_NAMED_OTHERWISE}")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise self._refusal(f"is {_kind(mode)}, which is never replaced; {_NAMED_OTHERWISE}")
+            raise self._refusal(f"is {kind(mode)}, which is never replaced; {_NAMED_OTHERWISE}")
 
     def _check_place(self, status: os.stat_result) -> None:
         """Refuse directories that are more than what lies in them."""
         advice = f"{_NAMED_OTHERWISE}, such as one in it"
         with suppress(FileNotFoundError):  # a working directory that is gone
-            if _holds(status, Path.cwd()):
+            if holds(status, Path.cwd()):
                 raise self._refusal(f"is the working directory or holds it, and is never replaced; {advice}")
         with suppress(RuntimeError):  # a user without a home
-            if _holds(status, Path.home()):
+            if holds(status, Path.home()):
                 raise self._refusal(f"is your home directory or holds it, and is never replaced; {advice}")
 
     def _check_inside(self, status: os.stat_result) -> dict[str, str]:
         """The marks of all that lies in the directory. Stops at the first thing that must stay."""
         inside: dict[str, str] = {}
         inodes = set()
-        mounts = _mounts()
+        mount_points = mounts()
         files: Collection[str] | None = None
         directories: set[str] = set()
-        for path, entry in _walk(self.path):
+        for path, entry in walk(self.path):
             if files is None:  # an empty directory belongs to nobody
                 files = frozenset(() if self._owned is None else self._owned(self.path))
                 directories = {str(parent) for file in files for parent in Path(file).parents}
-            kind = entry.st_mode
-            if not (path in directories if stat.S_ISDIR(kind) else path in files and stat.S_ISREG(kind)):
+            mode = entry.st_mode
+            if not (path in directories if stat.S_ISDIR(mode) else path in files and stat.S_ISREG(mode)):
                 raise self._refusal(
-                    f"holds {_kind(kind)} that the result does not replace: {path!r}; move it, or {_NAMED_OTHERWISE}"
+                    f"holds {kind(mode)} that the result does not replace: {path!r}; move it, or {_NAMED_OTHERWISE}"
                 )
-            if entry.st_dev != status.st_dev or os.fsencode(_real(self.path) / path) in mounts:
+            if entry.st_dev != status.st_dev or os.fsencode(real(self.path) / path) in mount_points:
                 raise self._refusal(f"holds a mount point: {path!r}; {_NAMED_OTHERWISE}")
-            inside[path] = _mark(entry)
+            inside[path] = mark(entry)
             inodes.add(entry.st_ino)
         if inodes:
             self._check_no_source_inside(status.st_dev, inodes)
@@ -324,9 +335,9 @@ def move_aside(path: Path) -> None:
 
 def check_regular(path: Path) -> bool:
     """Whether there is a regular file; FileExistsError if there is anything else."""
-    status = _lstat(path)
+    status = lstat(path)
     if status is not None and not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(errno.EEXIST, f"is {_kind(status.st_mode)}, not a regular file; move it", str(path))
+        raise FileExistsError(errno.EEXIST, f"is {kind(status.st_mode)}, not a regular file; move it", str(path))
     return status is not None
 
 
@@ -353,14 +364,14 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
         places = [Path(dst)]
     else:
         directory = Path(dst)
-        if not directory.is_dir() and (_lstat(directory) is not None or not directory.parent.is_dir()):
+        if not directory.is_dir() and (lstat(directory) is not None or not directory.parent.is_dir()):
             text = f"expected a directory for the results of {len(sources)} sources, or the name of one to be made"
             raise NotADirectoryError(errno.ENOTDIR, text, str(directory))
         places = [directory / _own_name(source) for source in sources]
     seen: dict[str, Path] = {}
     for source, place in zip(sources, places, strict=True):
         # Names that differ only by case are one on some file systems, and nothing says on which.
-        name = unicodedata.normalize("NFC", str((Path.cwd() / place).resolve())).casefold()
+        name = unicodedata.normalize("NFC", str(resolved(Path.cwd() / place))).casefold()
         if name in seen:
             raise ValueError(f"{seen[name]} and {source} would both become {place}; name a destination for each")
         seen[name] = source
@@ -372,31 +383,17 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
     return places
 
 
-def is_same(a: Path, b: Path) -> bool:
-    """Whether two paths, links followed, lead to one file or directory, whatever they are called."""
-    try:
-        return os.path.samestat(a.stat(), b.stat())
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def mark_of(path: Path) -> str | None:
-    """What tells what stands at a path from anything else that might; None if nothing stands there."""
-    status = _lstat(path)
-    return None if status is None else _mark(status)
-
-
 def look(path: Path) -> Standing | None:
     """What stands somewhere, whether it may be replaced or not."""
-    status = _lstat(path)
+    status = lstat(path)
     if status is None:
         return None
-    inside = {name: _mark(entry) for name, entry in _walk(path)} if stat.S_ISDIR(status.st_mode) else None
-    return Standing(_mark(status), status.st_mode & 0o777, inside)
+    inside = {name: mark(entry) for name, entry in walk(path)} if stat.S_ISDIR(status.st_mode) else None
+    return Standing(mark(status), status.st_mode & 0o777, inside)
 
 
 def _own_name(source: Path) -> str:
-    return source.name if source.name not in ("", "..") else source.absolute().resolve().name
+    return source.name if source.name not in ("", "..") else resolved(source.absolute()).name
 
 
 def _came(checked: Standing | None, now: Standing) -> list[str]:
@@ -405,106 +402,3 @@ def _came(checked: Standing | None, now: Standing) -> list[str]:
         return ["."]
     before = checked.inside or {}
     return sorted(path for path, mark in (now.inside or {}).items() if before.get(path) != mark)
-
-
-def _mark(status: os.stat_result) -> str:
-    """The inode, and of files what tells one from the next that the same inode is given to. No device: its number may
-    be another one after a restart, and all of a result lies on one."""
-    if stat.S_ISDIR(status.st_mode):
-        return f"{status.st_ino}"
-    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
-
-
-def _lstat(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except FileNotFoundError:
-        return None
-
-
-def _walk(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a directory, at any depth, by relative path; links are not followed."""
-    with os.scandir(root / prefix) as entries:
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            yield prefix + entry.name, status
-            if stat.S_ISDIR(status.st_mode):
-                yield from _walk(root, f"{prefix}{entry.name}/")
-
-
-def _holds(directory: os.stat_result, path: Path) -> bool:
-    real = path.resolve()
-    for place in (real, *real.parents):
-        with suppress(FileNotFoundError, PermissionError):
-            if os.path.samestat(place.stat(), directory):
-                return True
-    return False
-
-
-def lies_in(path: Path, directory: Path) -> bool:
-    """Whether a path leads to the directory or into it, links followed, whatever they are called."""
-    try:
-        return directory.is_dir() and _holds(directory.stat(), path)
-    except FileNotFoundError:
-        return False
-
-
-def _mounts() -> set[bytes]:
-    """All mount points: files, and directories of the same file system, may be some too."""
-    with suppress(OSError):
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-        return {re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4]) for line in lines}
-    return set()
-
-
-def _real(path: Path) -> Path:
-    return path.parent.resolve() / path.name
-
-
-def _kind(mode: int) -> str:
-    kinds = {
-        stat.S_IFREG: "a file",
-        stat.S_IFDIR: "a directory",
-        stat.S_IFLNK: "a link",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-    }
-    return kinds.get(stat.S_IFMT(mode), "a device")
-
-
-def _open_up(directory: Path) -> None:
-    """Make an entry of a directory removable that we own and that is read-only."""
-    if not os.access(directory, os.W_OK | os.X_OK):
-        directory.chmod(0o700)
-
-
-def rename_new(new: Path, path: Path) -> None:
-    """Rename to a name that nothing has; FileExistsError if something has it."""
-    if _renameat2(new, path, _RENAME_NOREPLACE):
-        return
-    if _lstat(path) is not None:
-        raise FileExistsError(errno.EEXIST, f"came here while the result was being made; {_NAMED_OTHERWISE}", str(path))
-    if not new.is_dir():
-        with suppress(OSError):
-            os.link(new, path, follow_symlinks=False)  # fails if something has the name by now
-            new.unlink()
-            return
-    new.rename(path)
-
-
-def _exchange(a: Path, b: Path) -> bool:
-    """Swap two paths in one step; False where the file system cannot."""
-    return _renameat2(a, b, _RENAME_EXCHANGE)
-
-
-def _renameat2(a: Path, b: Path, flags: int) -> bool:
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:  # an old C library
-        return False
-    if renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in _UNSUPPORTED:
-        return False
-    raise OSError(code, os.strerror(code), str(b))

@@ -222,15 +222,6 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str], 
     assert "--help" in err.splitlines()[1]
 
 
-def test_report_replaces_no_file_unasked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = tmp_path / "x.html"
-    page.write_text("mine")
-    code, out, err = run(capsys, "report", "-o", page)
-    assert (code, out) == (2, "")
-    assert f"{str(page)!r}: already exists; pass --force to replace it" in err
-    assert page.read_text() == "mine"
-
-
 def test_nothing_to_read_says_how_to_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

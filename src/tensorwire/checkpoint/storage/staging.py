@@ -22,7 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._destination import Standing, lies_in, mark_of, rename_new
+from ..._destination import Standing
+from ..._filesystem import lies_in, mark_of, rename_new
 from .access import access_of, give_access
 from .files import OutputFile, sync_directory
 

@@ -1,0 +1,143 @@
+"""The file system, as far as the standard library leaves it out: what stands where, and renaming with conditions."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+def mark_of(path: Path) -> str | None:
+    """What tells what stands at a path from anything else that might; None if nothing stands there."""
+    status = lstat(path)
+    return None if status is None else mark(status)
+
+
+def mark(status: os.stat_result) -> str:
+    """The inode, and of files what tells one from the next that the same inode is given to. No device: its number may
+    be another one after a restart, and all of a result lies on one."""
+    if stat.S_ISDIR(status.st_mode):
+        return f"{status.st_ino}"
+    return f"{status.st_ino} {status.st_mtime_ns} {status.st_size}"
+
+
+def is_same(a: Path, b: Path) -> bool:
+    """Whether two paths, links followed, lead to one file or directory, whatever they are called."""
+    try:
+        return os.path.samestat(a.stat(), b.stat())
+    except OSError:  # nothing is there, or a link leads in a circle
+        return False
+
+
+def lstat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
+
+
+def walk(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """Everything in a directory, at any depth, by relative path; links are not followed."""
+    with os.scandir(root / prefix) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            yield prefix + entry.name, status
+            if stat.S_ISDIR(status.st_mode):
+                yield from walk(root, f"{prefix}{entry.name}/")
+
+
+def holds(directory: os.stat_result, path: Path) -> bool:
+    real = resolved(path)
+    for place in (real, *real.parents):
+        with suppress(FileNotFoundError, PermissionError):
+            if os.path.samestat(place.stat(), directory):
+                return True
+    return False
+
+
+def lies_in(path: Path, directory: Path) -> bool:
+    """Whether a path leads to the directory or into it, links followed, whatever they are called."""
+    try:
+        return directory.is_dir() and holds(directory.stat(), path)
+    except FileNotFoundError:
+        return False
+
+
+def mounts() -> set[bytes]:
+    """All mount points: files, and directories of the same file system, may be some too."""
+    with suppress(OSError):
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+        return {re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), line.split(b" ")[4]) for line in lines}
+    return set()
+
+
+def resolved(path: Path) -> Path:
+    """Where a path leads, links followed; of links in a circle it follows none."""
+    return Path(os.path.realpath(path))
+
+
+def real(path: Path) -> Path:
+    return resolved(path.parent) / path.name
+
+
+def kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFREG: "a file",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFLNK: "a link",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def open_up(directory: Path) -> None:
+    """Make an entry of a directory removable that we own and that is read-only."""
+    if not os.access(directory, os.W_OK | os.X_OK):
+        directory.chmod(0o700)
+
+
+def rename_new(new: Path, path: Path) -> None:
+    """Rename to a name that nothing has; FileExistsError if something has it."""
+    if renameat2(new, path, _RENAME_NOREPLACE):
+        return
+    if lstat(path) is not None:
+        raise FileExistsError(
+            errno.EEXIST, "came here while the result was being made; name another destination", str(path)
+        )
+    if not new.is_dir():
+        with suppress(OSError):
+            os.link(new, path, follow_symlinks=False)  # fails if something has the name by now
+            new.unlink()
+            return
+    new.rename(path)
+
+
+def exchange(a: Path, b: Path) -> bool:
+    """Swap two paths in one step; False where the file system cannot."""
+    return renameat2(a, b, _RENAME_EXCHANGE)
+
+
+def renameat2(a: Path, b: Path, flags: int) -> bool:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an old C library
+        return False
+    if call(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNSUPPORTED:
+        return False
+    raise OSError(code, os.strerror(code), str(b))
