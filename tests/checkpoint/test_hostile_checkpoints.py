@@ -253,16 +253,6 @@ def test_places_that_would_endanger_the_source(model: Path, packed: Path, tmp_pa
         decompress_checkpoint(packed / SHARD, packed / SHARD, force=True)
 
 
-@pytest.mark.parametrize("name", ["model.bin", "model.pt", "model.pth", "model.ckpt"])
-def test_pickles_are_refused_with_a_way_out(tmp_path: Path, name: str) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / name).write_bytes(b"PK")
-    for source in (root, root / name):
-        with pytest.raises(ValueError, match=r"safetensors\.torch\.save_file"):
-            compress_checkpoint(source, tmp_path / "packed")
-
-
 def test_a_directory_without_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "README.md").write_text("nothing")

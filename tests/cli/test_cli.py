@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from typing import TYPE_CHECKING
 
@@ -221,9 +222,9 @@ def test_the_wrong_command_for_the_state(model: Path, compressed: Path, run: Run
 
 def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "pytorch_model.bin"
-    path.write_bytes(b"\x80\x02")
+    path.write_bytes(pickle.dumps({"a": 1}))
     ran = run("compress", path)
-    assert (ran.code, ran.out) == (2, "")
+    assert (ran.code, ran.out) == (1, "")
     assert "pickle" in ran.err
 
 

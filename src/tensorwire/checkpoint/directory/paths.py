@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "tensorwire.json"
 CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 _MAX_PATH_LENGTH = 4096
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from ...errors import FormatError
 from ..file.reader import StoredFile
 from .manifest import SAFETENSORS, read_manifest
-from .paths import MANIFEST_NAME, PICKLE_SUFFIXES
+from .paths import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODEL_SUFFIXES = (*PICKLE_SUFFIXES, ".safetensors", ".gguf", ".h5", ".msgpack", ".npz", ".onnx")
+_PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
+_MODEL_SUFFIXES = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".safetensors")
 _ADVICE = "move it, or name another destination"
 
 

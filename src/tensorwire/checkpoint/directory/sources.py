@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
+from ..file.foreign import PREFIX_NBYTES, recognise
+from ..file.names import shown
 from ..file.original_record import Record
 from ..file.reader import StoredFile
-from ..storage.files import read_file
+from ..storage.files import InputFile, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
-from .paths import MANIFEST_NAME, PICKLE_SUFFIXES, FoundFile, is_config, is_index, is_safetensors, scan
+from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
     import os
@@ -85,10 +87,8 @@ def single_file(path: Path) -> Sources:
     """A checkpoint that is one file.
 
     Raises:
-        ValueError: it is a pickle.
         FormatError: it is no valid safetensors file.
     """
-    refuse_pickles(path.parent, [path.name])
     with StoredFile(path) as stored:
         nbytes = sum(stored.layout(name)[2] for name in stored.tensors)
     return Sources((SourceFile(path.name, path, SAFETENSORS, nbytes),))
@@ -113,8 +113,7 @@ def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
         if is_safetensors(file.path):
             _refuse_compressed(file, root)
     if not any(is_safetensors(file.path) for file in found):
-        refuse_pickles(root, [file.path for file in found])
-        raise ValueError(f"{root} holds no .safetensors file: there is nothing to compress")
+        raise ValueError(f"{root} holds no .safetensors file{_other_model(found)}")
     files = tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found)
     return Sources(files, excluded=tuple(excluded))
 
@@ -180,14 +179,14 @@ def _refuse_hub_cache(root: Path) -> None:
     raise ValueError(f"{root} is a model's directory in a hub cache, which holds each file twice; {advice}")
 
 
-def refuse_pickles(place: Path, paths: Sequence[str]) -> None:
-    """Raise ValueError if one of the paths is a pickle."""
-    for path in paths:
-        if path.endswith(PICKLE_SUFFIXES):
-            raise ValueError(
-                f"{place} holds {path}, a pickle: reading one can run any code, so it is not read; convert it first: "
-                'safetensors.torch.save_file(torch.load(path, weights_only=True), "model.safetensors")'
-            )
+def _other_model(found: Sequence[FoundFile]) -> str:
+    """What is said of the largest file that holds a model in another format; nothing if there is none."""
+    for file in sorted(found, key=lambda file: -file.nbytes):
+        with InputFile(file.location) as opened:
+            foreign = recognise(opened.read(0, PREFIX_NBYTES))
+        if foreign is not None and foreign.holds_tensors:
+            return f"; {shown(file.path)} is {foreign.name}: {foreign.advice}"
+    return ": there is nothing to compress"
 
 
 def _kind(file: FoundFile) -> str:

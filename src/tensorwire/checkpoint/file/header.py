@@ -86,12 +86,6 @@ def checked_length(prefix: bytes, file_nbytes: int) -> int:
             f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix)
         )
     length = int.from_bytes(prefix[:8], "little")
-    if prefix[:8] == b"version ":
-        raise CorruptDataError(
-            "expected a safetensors file, got a text, probably a Git LFS pointer",
-            byte=0,
-            advice="fetch it with git lfs pull",
-        )
     if length > MAX_HEADER_NBYTES:
         raise LimitExceededError(
             f"expected a header of at most {MAX_HEADER_NBYTES} bytes, got {length}",

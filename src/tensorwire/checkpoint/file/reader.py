@@ -7,8 +7,9 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import FrameReader, content_hash, new_buffer
-from ...errors import CorruptDataError, ErrorContext, TruncatedDataError, UnsupportedVersionError
+from ...errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError, UnsupportedVersionError
 from ..storage.files import InputFile
+from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
 from .names import METADATA_PREFIX, tensor_name
 from .original_record import Record, unpack
@@ -67,7 +68,11 @@ class StoredFile:
         self.file = InputFile(path)
         try:
             with ErrorContext(file=path):
-                length = checked_length(self.file.read(0, 8), self.file.nbytes)
+                prefix = self.file.read(0, PREFIX_NBYTES)
+                foreign = recognise(prefix)
+                if foreign is not None:
+                    raise FormatError(f"expected a safetensors file, got {foreign.name}", advice=foreign.advice)
+                length = checked_length(prefix[:8], self.file.nbytes)
                 self.header = parse_header(self.file.read(8, length), self.file.nbytes - 8 - length)
                 self._interpret()
         except BaseException:

@@ -82,7 +82,7 @@ def compress_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
-        ValueError: `src` is compressed already (see `transcode_checkpoint`), is a pickle, contains a directory link,
+        ValueError: `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
             or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
             checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
