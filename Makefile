@@ -67,6 +67,10 @@ check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
+docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails
+	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/docs
+	@echo "open build/docs/index.html"
+
 sanitize: $(VENV)/.test ## The core's tests and the codec's under address and undefined-behaviour sanitizers
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
@@ -111,7 +115,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check sanitize fuzz wheel bench hang faults simulate clean
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench hang faults simulate clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
@@ -144,6 +148,10 @@ $(VENV)/.test: pyproject.toml $(VENV)/.torch | $(VENV)/.package
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.torch | $(VENV)/.package
 	$(INSTALL) '.[bench]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.package
+	$(INSTALL) '.[docs]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.package
