@@ -7,7 +7,7 @@ pages; one that it lacks, and a link to nothing, fail the build.
 from tensorwire import __version__
 
 project = "tensorwire"
-copyright = "the tensorwire authors"
+project_copyright = "the tensorwire authors"
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx_external_toc", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -23,7 +23,7 @@ def command(path: Path | None, as_json: bool) -> int:
 
     PATH is a file or directory, plain or compressed; of each dtype the first 67 MB are taken. Without PATH it is
     synthetic BF16. One thread; a round trip is checked before it is timed; memory is page-aligned and reused.
-    GB/s: 10^9 uncompressed bytes per second. pip install 'tensorwire[bench]' brings the peers.
+    GB/s: 10^9 uncompressed bytes per second. pip install 'tensorwire[peers]' brings the peers.
 
     \b
     Example:
@@ -64,7 +64,7 @@ def _print(source: str, machine: dict[str, Any], results: list[Measurement], mis
         if result.error:
             output.print_line(f"note: {result.codec} on {result.dtype}: {result.error}")
     if missing:
-        output.print_line(f"note: not installed: {', '.join(missing)}; pip install 'tensorwire[bench]'")
+        output.print_line(f"note: not installed: {', '.join(missing)}; pip install 'tensorwire[peers]'")
 
 
 def _row(result: Measurement) -> tuple[str, ...]:
