@@ -18,11 +18,11 @@ from rich.console import Console
 
 from tensorwire.cli import main, options
 from tensorwire.cli.job import arguments as job_arguments
-from tensorwire.cli.job import sources
 from tensorwire.cli.job.screen import draw
 from tensorwire.diagnosis import model
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
+from tensorwire.diagnosis.service import follow
 from tensorwire.diagnosis.service.recording import Recorder
 from tests.support.fake_job import hang, not_entered, write_state
 
@@ -75,8 +75,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
         yield jobs[0], Path("a-job")
         jobs[0].closed = True
 
-    monkeypatch.setattr(sources, "open_job", open_job)
-    monkeypatch.setattr(sources, "_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(job_arguments, "open_job", open_job)
+    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
     yield jobs
     assert jobs[0].closed
 
@@ -152,7 +152,7 @@ def test_an_answer_that_is_due_is_waited_for(
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
     opened: list[FakeJob], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(follow, "_ANSWER_SECONDS", 0.05)
     opened.append(FakeJob(timed(hang(seconds=12)), []))
     assert run(capsys, "diagnose", "--for", "0.05")[0] == 0
 
@@ -205,7 +205,7 @@ def test_thresholds_are_options(
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (["diagnose", "--compute-share", "0.2"], "--transfer-share below --compute-share"),
+        (["diagnose", "--compute-share", "0.2"], "transfer_share below compute_share, got 0.3 and 0.2"),
         (["watch", "--slow-factor", "0"], "x>0"),
         (["watch", "--interval", "0"], "x>=0.1"),
         (["report", "-o", "no/such/directory/x.html"], "no directory 'no/such/directory': make it first"),
@@ -245,35 +245,6 @@ def test_nothing_to_read_says_how_to_start(
     code, out, _ = run(capsys, "diagnose", "--json")
     assert code == 1
     assert json.loads(out)["error"]["kind"] == "FileNotFoundError"
-
-
-def test_the_newest_job_is_meant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(tmp_path))
-    for run_id in ("b", "a"):
-        (tmp_path / run_id).mkdir()
-        (tmp_path / run_id / "rank-0-0.page").write_bytes(bytes(4096))
-        time.sleep(0.02)  # file systems count time in ticks
-        assert sources.find_directory(None) == tmp_path / run_id
-    assert sources.find_directory(tmp_path / "b") == tmp_path / "b"
-
-
-def test_a_page_that_goes_meanwhile_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "rank-0-0.page").symlink_to(tmp_path / "gone")
-    assert sources.find_directory(tmp_path) == tmp_path
-
-
-def test_pages_that_others_may_have_made_are_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Anybody may make /dev/shm/tensorwire-UID, and lie there about whom to ask and what to write."""
-    monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
-    root = tmp_path / "root"
-    monkeypatch.setattr(sources, "root_directory", lambda: root)
-    (root / "job").mkdir(parents=True)
-    (root / "job/rank-0-0.page").write_bytes(bytes(4096))
-    root.chmod(0o700)
-    assert sources.find_directory(None) == root / "job"
-    root.chmod(0o777)
-    assert sources.find_directory(None) is None
-    assert sources.find_directory(root / "job") == root / "job", "whoever names it knows whose it is"
 
 
 @pytest.fixture
@@ -325,7 +296,10 @@ def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -
         assert meaning.what in section.replace("\n", " "), code
     for name, default in dataclasses.asdict(model.Thresholds()).items():
         assert f"| `--{name.replace('_', '-')}` | {default:g} |" in manual
-    for name, asked in job_arguments.ASKED.items():
+    defaults = dataclasses.asdict(model.Thresholds())
+    for name, asked in dataclasses.asdict(model.ASKED).items():
+        if asked == defaults[name]:
+            continue
         row = manual.partition(f"| `--{name.replace('_', '-')}` |")[2].partition("\n")[0]
         assert f"`diagnose` and `report` use {asked:g}:" in row
     metrics = (repository / "src/tensorwire/diagnosis/service/metrics.py").read_text()

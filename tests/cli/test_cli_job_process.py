@@ -18,32 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.cli import main
-from tensorwire.diagnosis.page import native, rank_page
 from tests.support.fake_job import write_state
+from tests.support.frozen_job import pages as pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Iterator[Path]:
-    """What the probes of four ranks have written, all of them in this process; rank 1 has not entered operation 8."""
-    directory = tmp_path / "pages"
-    directory.mkdir(mode=0o700)
-    handles = []
-    for rank in range(4):
-        path = rank_page.page_path(directory, rank, 0)
-        handles.append(native.create(str(path), "a-run", rank, 4, rank, 0))
-        slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
-        native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
-        if rank != 1:
-            info = native.OperationInfo(8, 0, 1 << 20, 1 << 22, native.OPERATIONS.index("all_reduce"), 0, 65535, 0)
-            native.describe(handles[-1], slot, info, native.now() - 60 * 10**9)
-        native.heartbeat(handles[-1])
-    yield directory
-    for handle in handles:
-        native.close(handle)
 
 
 def test_real_pages_are_diagnosed(pages: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.diagnosis.faults.launch import WORLD_SIZE, ForkServer, TrainingJob
-from tensorwire.cli.job import arguments as options
+from tensorwire.diagnosis.model import ASKED
 from tensorwire.diagnosis.page.rank_page import page_path, read_page
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_the_slow_rank_of_a_job_that_crawls_already() -> None:
         await_baselines(job.nodes[0])
         job.command([CULPRIT], "set", late=SLEEP)
         job.wait_for_round(job.next_round())
-        time.sleep(options.ASKED["slow_seconds"])
+        time.sleep(ASKED.slow_seconds)
         asked = subprocess.run(
             [sys.executable, "-m", "tensorwire", "job", "diagnose"],
             env={**os.environ, "TENSORWIRE_PROBE_DIR": str(job.nodes[0])},

@@ -6,7 +6,7 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final, Literal
 
@@ -192,3 +192,21 @@ class Thresholds:
     compute_share: float = 0.7  # P from here on: S1
     transfer_share: float = 0.3  # P up to here: S2
     lost_seconds: float = 10.0  # a rank without a sign of life
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not value > 0:  # nor is a NaN
+                raise ValueError(f"expected {each.name} above 0, got {value}")
+        if self.transfer_share >= self.compute_share:
+            raise ValueError(
+                f"expected transfer_share below compute_share, got {self.transfer_share} and {self.compute_share}"
+            )
+
+
+ASKED: Final = Thresholds(hang_seconds=30.0, slow_seconds=10.0)
+"""Thresholds for a person who asks because trouble is suspected already. What speaks up by itself waits longer."""
+
+ASKED_SECONDS: Final = 20.0
+"""How long such a person waits. Slowness takes the window to show, three seconds until all ranks begin to time
+operations, and a dozen of those; where each takes up to 0.4 s, that is enough."""

@@ -38,16 +38,16 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
     address = _address(analyzer)
     from ...diagnosis.node.agent import run_agent
     from ...diagnosis.protocol.connection import read_key
-    from . import sources
+    from ...diagnosis.service.job_directory import find_directory, root_of
 
     key = read_key(key_file)
     with suppress(KeyboardInterrupt):  # the way to end it
-        found = sources.find_directory(directory)
+        found = find_directory(directory)
         if found is None:
-            _log(f"no pages of ranks in {sources.root_of(directory)} yet")
+            _log(f"no pages of ranks in {root_of(directory)} yet")
         while found is None:
             time.sleep(_LOOK_SECONDS)
-            found = sources.find_directory(directory)
+            found = find_directory(directory)
         run_agent(found, address, key, node=node, log=_log)
 
 

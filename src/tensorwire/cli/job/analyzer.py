@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...diagnosis.model import Thresholds
 from .. import options
 from . import arguments, verdict
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write findings, the present state and a recording to this directory, for watch, diagnose and report.",
 )
-@arguments.threshold_options()
+@arguments.threshold_options(Thresholds())
 @click.option("as_json", "--json", is_flag=True, help="Print each finding as a JSON document on a line of its own.")
 def command(
     key_file: Path,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +13,9 @@ from click.core import ParameterSource
 from ...diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from ...diagnosis.service.follow import Source
 
 dir_option = click.option(
     "directory",
@@ -37,12 +41,7 @@ analyzer_dir_option = click.option(
     help="Read what an analyzer writes to this directory, instead of looking at the ranks on this machine.",
 )
 
-ASKED: Final = {"hang_seconds": 30.0, "slow_seconds": 10.0}
-"""Thresholds of commands that a person calls who suspects trouble already. What speaks up by itself waits longer."""
-
-ASKED_SECONDS: Final = 20.0
-"""That these look for. Slowness takes the window to show, three seconds until all ranks begin to time operations, and a
-dozen of those; where each takes up to 0.4 s, that is enough."""
+_SILENT_SECONDS: Final = 30.0  # an analyzer writes every second
 
 _HELP = {
     "hang_seconds": "Report a hang when an operation has made no progress for this many seconds.",
@@ -67,15 +66,15 @@ def seconds_option(text: str, *, default: float | None = None) -> Callable[[Call
     )
 
 
-def threshold_options(**defaults: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option for each threshold; `defaults` are those that differ from the analyzer's."""
+def threshold_options(defaults: Thresholds) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for each threshold."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, text in reversed(_HELP.items()):
             function = click.option(
                 f"--{name.replace('_', '-')}",
                 type=click.FloatRange(min=0, min_open=True),
-                default=defaults.get(name, getattr(Thresholds(), name)),
+                default=getattr(defaults, name),
                 show_default=True,
                 metavar="SECONDS" if name.endswith("_seconds") else "X",
                 help=text,
@@ -96,10 +95,39 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
         if given:
             name = f"--{given[0].replace('_', '-')}"
             raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire job analyzer")
-    if options["transfer_share"] >= options["compute_share"]:
-        shares = f"{options['transfer_share']} and {options['compute_share']}"
-        raise click.UsageError(f"expected --transfer-share below --compute-share, got {shares}")
-    return Thresholds(**options)
+    try:
+        return Thresholds(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@contextmanager
+def open_job(
+    directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
+) -> Iterator[tuple[Source, Path]]:
+    """The job that an analyzer sees, or else the one whose probes write to a directory of this machine; and where.
+
+    Raises:
+        FileNotFoundError: there is no page of a rank, or nothing of an analyzer.
+        click.UsageError: both directories are given.
+    """
+    from ...diagnosis.report.rank_status import seconds_text
+    from ...diagnosis.service.job_directory import job_directory
+    from ...diagnosis.service.journal import AnalyzerState
+    from ...diagnosis.service.service import LocalJob
+
+    if analyzer_directory is None:
+        found = job_directory(directory)
+        with closing(LocalJob(found, thresholds)) as job:
+            yield job, found
+        return
+    if directory is not None:
+        raise click.UsageError("expected --dir or --analyzer-dir, got both")
+    state = AnalyzerState(analyzer_directory)
+    if state.silent_seconds > _SILENT_SECONDS:
+        silence = seconds_text(state.silent_seconds)
+        print(f"tensorwire: the analyzer wrote this {silence} ago and nothing since", file=sys.stderr)
+    yield state, analyzer_directory
 
 
 def is_given(option: str) -> bool:

@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ...diagnosis.model import Finding
-
-_CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
 
 @click.command()
@@ -24,7 +21,7 @@ _CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes th
 @arguments.analyzer_dir_option
 @arguments.seconds_option(
     "Look for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
-    default=arguments.ASKED_SECONDS,
+    default=ASKED_SECONDS,
 )
 @click.option(
     "ras",
@@ -34,7 +31,7 @@ _CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes th
     metavar="[HOST:PORT]",
     help="Ask the RAS service of NCCL about a job without the probe; by default at NCCL_RAS_ADDR or localhost:28028.",
 )
-@arguments.threshold_options(**arguments.ASKED)
+@arguments.threshold_options(ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -59,17 +56,13 @@ def command(
     if ras is not None:
         return _ask_ras(ras or None, seconds, as_json=as_json)
     from ...diagnosis.report import History
-    from . import sources
+    from ...diagnosis.service.follow import ask, check_in_view
 
     limits = arguments.thresholds_of(thresholds)
     history = History()
-    with sources.open_job(directory, analyzer_directory, limits) as (source, path):
-        findings: list[Finding] = []
-        for findings, started in sources.follow_to_answer(source, history, limits, seconds=seconds):
-            told_twice = findings and not started and not source.awaits_stacks
-            if told_twice and all(finding.code in _CERTAIN for finding in findings):
-                break
-    sources.check_in_view(history, path)
+    with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
+        findings = ask(source, history, limits, seconds=seconds)
+    check_in_view(history, path)
     if as_json:
         output.print_json(verdict.as_object(history, findings))
     else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import click
 
 from ..._destination import NewFile
+from ...diagnosis.model import ASKED, ASKED_SECONDS, Thresholds
 from .. import options, output
 from . import arguments, verdict
 
@@ -32,9 +34,9 @@ from . import arguments, verdict
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @arguments.seconds_option(
     "Look at a live job for this many seconds; while ranks time operations, up to 40 s longer.",
-    default=arguments.ASKED_SECONDS,
+    default=ASKED_SECONDS,
 )
-@arguments.threshold_options(**arguments.ASKED)
+@arguments.threshold_options(ASKED)
 @options.json_option
 def command(
     directory: Path | None,
@@ -57,12 +59,12 @@ def command(
       tensorwire job report --recording job/recording.jsonl.gz -o monday.html
     """
     options.require("jinja2", "tensorwire job report", "job")
-    from ...diagnosis.model import Thresholds
     from ...diagnosis.report import History, render
-    from . import sources
+    from ...diagnosis.service.follow import check_in_view, follow_to_answer
 
     if recording is not None:  # nobody suspects trouble all the time
-        thresholds |= {name: getattr(Thresholds(), name) for name in arguments.ASKED if not arguments.is_given(name)}
+        defaults = dataclasses.asdict(Thresholds())
+        thresholds = {name: thresholds[name] if arguments.is_given(name) else defaults[name] for name in defaults}
     limits = arguments.thresholds_of(thresholds)
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
@@ -77,10 +79,10 @@ def command(
         for observation, findings in replay(recording, limits):
             history.add(observation, findings)
     else:
-        with sources.open_job(directory, None, limits) as (source, origin):
-            for _ in sources.follow_to_answer(source, history, limits, seconds=seconds):
+        with arguments.open_job(directory, None, limits) as (source, origin):
+            for _ in follow_to_answer(source, history, limits, seconds=seconds):
                 pass
-    sources.check_in_view(history, origin)
+    check_in_view(history, origin)
     page = render(history, limits, source=str(origin))
     file.write(page.encode(errors="replace"))  # half a surrogate pair is text to JSON
     found = [episode.finding for episode in history.episodes.values()]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...diagnosis.model import Thresholds
 from .. import output
 from . import arguments, verdict
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     help="Poll the job once in this many seconds.",
 )
 @arguments.seconds_option("End after this many seconds; by default, watch ends with the job.")
-@arguments.threshold_options()
+@arguments.threshold_options(Thresholds())
 @click.option(
     "as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own at each poll instead."
 )
@@ -51,13 +52,13 @@ def command(
       tensorwire job watch --hang-seconds 60 --json | jq .findings
     """
     from ...diagnosis.report import History
-    from . import sources
+    from ...diagnosis.service.follow import follow
 
     limits = arguments.thresholds_of(thresholds)
     history = History()
-    with sources.open_job(directory, analyzer_directory, limits) as (source, path):
+    with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave
-            looks = sources.follow(source, history, limits, seconds=seconds, interval=interval)
+            looks = follow(source, history, limits, seconds=seconds, interval=interval)
             if as_json:
                 for findings, _ in looks:
                     output.print_json(verdict.as_object(history, findings))

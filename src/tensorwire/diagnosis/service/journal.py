@@ -140,6 +140,30 @@ def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
     return observation, findings
 
 
+class AnalyzerState:
+    """What an analyzer writes to a directory, to be polled.
+
+    Attributes:
+        silent_seconds: how long ago it wrote last, when this was made.
+
+    Raises FileNotFoundError if no analyzer has written there.
+    """
+
+    awaits_stacks = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        try:
+            self.silent_seconds = time.time() - (directory / STATE).stat().st_mtime
+        except FileNotFoundError as error:
+            message = "no analyzer has written here; start one with tensorwire job analyzer --analyzer-dir"
+            raise FileNotFoundError(errno.ENOENT, message, str(directory)) from error
+
+    def poll(self) -> tuple[Observation, list[Finding]]:
+        """What it wrote last; raises as `read_state` does."""
+        return read_state(self._directory)
+
+
 def _finding(entry: dict[str, Any]) -> Finding:
     code, level = entry["code"], entry["level"]
     if code not in get_args(Code) or level not in get_args(Level):

@@ -1,0 +1,79 @@
+"""The findings on a job, in one call."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ..model import ASKED, ASKED_SECONDS, Thresholds
+from ..report import History
+from .follow import ask, check_in_view
+from .job_directory import job_directory
+from .recording import replay
+from .service import LocalJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..model import Finding
+
+
+def diagnose(
+    directory: Path | None = None,
+    *,
+    recording: Path | None = None,
+    seconds: float = ASKED_SECONDS,
+    hang_seconds: float = ASKED.hang_seconds,
+    slow_seconds: float = ASKED.slow_seconds,
+    slow_factor: float = ASKED.slow_factor,
+    compute_share: float = ASKED.compute_share,
+    transfer_share: float = ASKED.transfer_share,
+    lost_seconds: float = ASKED.lost_seconds,
+) -> list[Finding]:
+    """Name the ranks that hang or slow a job, as ``tensorwire job diagnose`` does.
+
+    Reads what the probes of a running job write, or what a dead job left behind. Blocks while it polls, like the
+    command: until findings are certain, or for `seconds`, or up to 40 s longer while an answer is due. It may ask the
+    ranks to time their operations, and asks suspects for their stacks; the training script does not notice.
+
+    Safe to call from any thread. Calls share no state in this process; but a job has one set of requests, so let one
+    call on a job end before the next one begins.
+
+    Args:
+        directory: where the probes of the job write; by default that of your newest job on this machine.
+        recording: read this recording of an analyzer instead of a job, from its beginning to its end. The result is
+            everything that was found on the way, in the order in which it was found.
+        seconds: poll for this long.
+        hang_seconds: report a hang when an operation has made no progress for this long.
+        slow_seconds: report a slowdown only after it has lasted this long.
+        slow_factor: an operation rate this many times below its baseline counts as slow.
+        compute_share: name slow computation if late arrival makes up at least this share of the lost time.
+        transfer_share: name slow communication if late arrival makes up at most this share of the lost time.
+        lost_seconds: report a process as lost when it has given no sign of life for this long.
+
+    Returns:
+        The findings, the most important first, with evidence, confidence and the stacks of suspects. Those of level
+        "notice" are no trouble. Empty if nothing was found.
+
+    Raises:
+        FileNotFoundError: there is no job with the probe, or none of its ranks can be seen.
+        CorruptDataError: the recording is damaged, or not of this version.
+        ValueError: both `directory` and `recording` are given, or a threshold is out of its range.
+        OSError: the directory or the recording cannot be read.
+    """
+    if directory is not None and recording is not None:
+        raise ValueError("expected directory or recording, got both")
+    if seconds < 0:
+        raise ValueError(f"expected seconds of at least 0, got {seconds}")
+    thresholds = Thresholds(hang_seconds, slow_seconds, slow_factor, compute_share, transfer_share, lost_seconds)
+    history = History()
+    if recording is not None:
+        for observation, findings in replay(recording, thresholds):
+            history.add(observation, findings)
+        check_in_view(history, recording)
+        return [episode.finding for episode in history.episodes.values()]
+    found = job_directory(directory)
+    with closing(LocalJob(found, thresholds)) as job:
+        findings = ask(job, history, thresholds, seconds=seconds)
+    check_in_view(history, found)
+    return findings

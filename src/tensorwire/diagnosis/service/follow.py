@@ -1,0 +1,103 @@
+"""Polling a job: how long, and when its polls have ended."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ..model import Finding, Observation, Thresholds
+    from ..report import History
+
+_INTERVAL_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 40.0  # enough for a dozen operations of three seconds to be timed
+_CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
+
+
+class Source(Protocol):
+    """Where observations and findings of a job come from."""
+
+    def poll(self) -> tuple[Observation, list[Finding]]:
+        """What there is to see now, and what is found in it and all before."""
+
+    @property
+    def awaits_stacks(self) -> bool:
+        """The stack of a suspect is on its way."""
+
+
+class Poll(NamedTuple):
+    findings: list[Finding]  # all that stand now
+    new: list[Finding]  # of these, those that were not found before
+
+
+def follow(
+    source: Source, history: History, thresholds: Thresholds, *, seconds: float | None, interval: float | None = None
+) -> Iterator[Poll]:
+    """Poll once an `interval` (a second), for `seconds` or until the job has ended; `history` gets what is seen.
+
+    Of a job that has just ended more can be found for a while: the first to die is known once the others are gone too.
+    """
+    interval = _INTERVAL_SECONDS if interval is None else interval
+    begin = due = time.monotonic()
+    while True:
+        observation, findings = source.poll()
+        if history.last is None or observation.time != history.last.time:  # an analyzer's directory may lag behind
+            yield Poll(findings, history.add(observation, findings))
+        due = max(due + interval, time.monotonic())
+        if (seconds is not None and due > begin + seconds) or _has_ended(observation, thresholds):
+            return
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+def follow_to_answer(source: Source, history: History, thresholds: Thresholds, *, seconds: float) -> Iterator[Poll]:
+    """What `follow` gives in `seconds`, and for up to 40 s after them if that is when an answer is due.
+
+    That is: ranks time their operations because they seem slow and nothing is found yet, or a suspect's stack is on
+    its way.
+    """
+    findings: list[Finding] = []
+    for poll in follow(source, history, thresholds, seconds=seconds):
+        findings = poll.findings
+        yield poll
+    if _is_answer_due(source, history, findings):
+        for poll in follow(source, history, thresholds, seconds=_ANSWER_SECONDS):
+            yield poll
+            if not _is_answer_due(source, history, poll.findings):
+                return
+
+
+def ask(source: Source, history: History, thresholds: Thresholds, *, seconds: float) -> list[Finding]:
+    """The findings at the end of `follow_to_answer`, or as soon as two polls in a row had the same, all certain."""
+    findings: list[Finding] = []
+    for findings, new in follow_to_answer(source, history, thresholds, seconds=seconds):
+        found_twice = findings and not new and not source.awaits_stacks
+        if found_twice and all(finding.code in _CERTAIN for finding in findings):
+            break
+    return findings
+
+
+def check_in_view(history: History, path: Path) -> None:
+    """Raises FileNotFoundError where no rank was seen: that nothing was found means nothing then."""
+    if history.last is None or not history.last.ranks:
+        message = (
+            "no rank is in view; pages here are damaged or of before the last boot, or no agent has reported to the "
+            "analyzer yet"
+        )
+        raise FileNotFoundError(errno.ENOENT, message, str(path))
+
+
+def _is_answer_due(source: Source, history: History, findings: list[Finding]) -> bool:
+    ranks = history.last.ranks.values() if history.last else ()
+    return source.awaits_stacks or (not findings and any(rank.timed for rank in ranks))
+
+
+def _has_ended(observation: Observation, thresholds: Thresholds) -> bool:
+    """Whether no process lives any more, and none has for as long as it takes to count as lost."""
+    return bool(observation.ranks) and all(
+        rank.process.life in ("exited", "lost") and (rank.process.gone_seconds or 0.0) > thresholds.lost_seconds
+        for rank in observation.ranks.values()
+    )

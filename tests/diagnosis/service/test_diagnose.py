@@ -1,0 +1,105 @@
+"""diagnose(): what a program gets that asks for the findings on a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import inspect
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire.cli.job import diagnose as command
+from tensorwire.diagnosis import Finding, diagnose
+from tensorwire.diagnosis.model import Thresholds
+from tensorwire.errors import CorruptDataError
+from tests.support.frozen_job import pages as pages
+
+RECORDINGS = Path(__file__).parents[1] / "recordings"
+
+
+def test_the_rank_that_others_wait_for_is_named(pages: Path) -> None:
+    (finding,) = diagnose(pages, seconds=5.0)
+    assert isinstance(finding, Finding)
+    assert (finding.code, finding.level, finding.suspects, finding.victims) == ("TW-H1", "finding", [1], 3)
+    assert finding.confidence == "high"
+    assert "test_the_rank_that_others_wait_for_is_named" in finding.stacks[1], "this very process is the rank"
+
+
+def test_the_newest_job_is_found_without_a_directory(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(pages))
+    assert [finding.suspects for finding in diagnose(seconds=0.0)] == [[1]]
+
+
+def test_a_wait_of_a_minute_is_no_hang_for_whoever_says_so(pages: Path) -> None:
+    assert diagnose(pages, seconds=0.0, hang_seconds=300.0) == []
+
+
+def test_it_may_be_called_from_several_threads(pages: Path) -> None:
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(f.suspects for f in diagnose(pages, seconds=0.0)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[1]] * 4
+
+
+def test_a_recording_gives_all_that_was_found_on_the_way() -> None:
+    (path,) = RECORDINGS.glob("h2-order-*.jsonl.gz")
+    (finding,) = diagnose(recording=path, hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
+    assert (finding.code, finding.suspects) == ("TW-H2", [int(path.name[-10])])
+    assert diagnose(recording=path) == [], "the recording ends before a hang is 30 s old"
+
+
+def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"torchrun ARGS -m tensorwire\.probe"):
+        diagnose(tmp_path)
+    (tmp_path / "rank-0-0.page").write_bytes(bytes(4096))
+    with pytest.raises(FileNotFoundError, match="no rank is in view"):
+        diagnose(tmp_path, seconds=0.0)
+    with pytest.raises(FileNotFoundError):
+        diagnose(recording=tmp_path / "none")
+    damaged = tmp_path / "recording.jsonl.gz"
+    damaged.write_bytes(gzip.compress(b"{}\n"))
+    with pytest.raises(CorruptDataError, match="expected a recording"):
+        diagnose(recording=damaged)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"directory": Path("a"), "recording": Path("b")}, "directory or recording, got both"),
+        ({"seconds": -1.0}, "seconds of at least 0, got -1"),
+        ({"hang_seconds": 0.0}, "hang_seconds above 0, got 0"),
+        ({"slow_factor": float("nan")}, "slow_factor above 0, got nan"),
+        ({"transfer_share": 0.7}, "transfer_share below compute_share, got 0.7 and 0.7"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        diagnose(**options)
+
+
+def test_the_options_are_those_of_the_command() -> None:
+    parameters = inspect.signature(diagnose).parameters
+    assert [name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY] == ["directory"]
+    ours = {name: each.default for name, each in parameters.items()}
+    theirs = command.command.make_context("diagnose", []).params
+    shared = ours.keys() & theirs.keys()
+    assert shared == {"directory", "seconds", *(field.name for field in dataclasses.fields(Thresholds))}
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+
+
+def test_a_rank_loads_nothing_of_it() -> None:
+    code = "import sys; from tensorwire.diagnosis import attach, phase; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = {name.split(".")[2] for name in ran.stdout.split() if name.startswith("tensorwire.diagnosis.")}
+    assert loaded <= {"rank", "page", "model"}
