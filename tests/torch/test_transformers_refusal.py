@@ -1,17 +1,21 @@
 """A compressed checkpoint in the hands of Hugging Face transformers.
 
-A loader that does not know us must fail, never carry on with weights that it has made up. And the same files must suit
-a loader that does know us: the quantizer below is a sketch of one, to prove that the naming scheme serves both.
+A loader that does not know us fails, unless it is told to carry on with weights that it has made up; either way it
+prints the way out. And the same files must suit a loader that does know us: the quantizer below is a sketch of one, to
+prove that the naming scheme serves both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tensorwire
+from tensorwire.checkpoint.directory.config_and_index import METHOD
 from tensorwire.checkpoint.file.names import payload_name
 
 transformers = pytest.importorskip("transformers")
@@ -112,8 +116,8 @@ def edit_config(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     (path / "config.json").write_text(json.dumps(config))
 
 
-def load(path: Path, like: Path) -> Any:
-    return getattr(transformers, MODELS[like.name][0]).from_pretrained(path)
+def load(path: Path, like: Path, **options: Any) -> Any:
+    return getattr(transformers, MODELS[like.name][0]).from_pretrained(path, **options)
 
 
 def bits(model: Any) -> dict[str, tuple[Any, Any, bytes]]:
@@ -132,6 +136,27 @@ def test_loading_raises(original: Path, compressed: Path, keep_key: bool) -> Non
         edit_config(compressed, lambda config: config.pop("quantization_config"))
     with pytest.raises(RuntimeError, match=REFUSAL):
         load(compressed, original)
+
+
+@pytest.mark.parametrize("ignore", [False, True], ids=["refused", "ignore_mismatched_sizes"])
+def test_what_is_printed_names_the_way_out(
+    original: Path, compressed: Path, ignore: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)  # to where pytest looks
+    with caplog.at_level("WARNING"), contextlib.suppress(RuntimeError):
+        load(compressed, original, ignore_mismatched_sizes=ignore)
+    assert "Unknown quantization type, got tensorwire (first run: tensorwire decompress)" in caplog.text
+
+
+def test_ignoring_mismatched_sizes_loads_random_weights(original: Path, compressed: Path) -> None:
+    """Nothing in a file can prevent it; so no page promises that it does not happen."""
+    if original.name == "moe":  # its markers cannot be fused, which is no mismatch of sizes
+        with pytest.raises(RuntimeError, match=REFUSAL):
+            load(compressed, original, ignore_mismatched_sizes=True)
+        return
+    expected = bits(load(original, original))
+    found = bits(load(compressed, original, ignore_mismatched_sizes=True))
+    assert any(value != expected[name] for name, value in found.items())
 
 
 def test_one_compressed_tensor_is_enough_to_raise(original: Path, compressed: Path) -> None:
@@ -198,7 +223,7 @@ class DecodeParameter(DecodeFrames):
 
 class SketchConfig(QuantizationConfigMixin):
     def __init__(self, **options: Any) -> None:
-        self.quant_method = "tensorwire"
+        self.quant_method = METHOD
 
 
 class SketchQuantizer(HfQuantizer):
@@ -225,11 +250,11 @@ class SketchQuantizer(HfQuantizer):
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    auto.register_quantization_config("tensorwire")(SketchConfig)
-    auto.register_quantizer("tensorwire")(SketchQuantizer)
+    auto.register_quantization_config(METHOD)(SketchConfig)
+    auto.register_quantizer(METHOD)(SketchQuantizer)
     yield
-    del auto.AUTO_QUANTIZATION_CONFIG_MAPPING["tensorwire"]
-    del auto.AUTO_QUANTIZER_MAPPING["tensorwire"]
+    del auto.AUTO_QUANTIZATION_CONFIG_MAPPING[METHOD]
+    del auto.AUTO_QUANTIZER_MAPPING[METHOD]
 
 
 @pytest.mark.usefixtures("registered")

@@ -12,7 +12,9 @@ from .paths import is_plain_relative
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHOD = "tensorwire"
+METHOD = "tensorwire (first run: tensorwire decompress)"
+"""Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the way out."""
+
 CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
 
@@ -30,13 +32,13 @@ def is_compressed_config(data: bytes) -> bool:
         config = load_object(data).get(CONFIG_KEY)
     except CorruptDataError:
         return False
-    return isinstance(config, dict) and config.get("quant_method") == METHOD
+    return isinstance(config, dict) and str(config.get("quant_method")).partition(" ")[0] == "tensorwire"
 
 
 def new_config(data: bytes, profile: str) -> bytes | None:
     """config.json with our ``quantization_config``, one that is there kept inside ours; None if it is no JSON object.
 
-    Whatever reads config.json then knows that it needs tensorwire, or stops.
+    Whatever reads config.json then knows that it needs tensorwire.
     """
     try:
         config = load_object(data)

@@ -1,8 +1,9 @@
 """How tensors are named in a compressed file.
 
 A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under
-its own name stands an empty U8 tensor, the marker, so that a loader that does not know us fails instead of leaving the
-parameter as it was. The leading underscore keeps the renaming patterns of model libraries away from the payload.
+its own name stands an empty U8 tensor, the marker: a loader that does not know us meets a shape that does not fit and
+fails, unless it is told to ignore that. The leading underscore keeps the renaming patterns of model libraries away
+from the payload.
 """
 
 from __future__ import annotations
