@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from typing import TYPE_CHECKING
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -29,6 +32,7 @@ from tests.support.checkpoint_models import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tensorwire.codec import Profile
@@ -233,23 +237,6 @@ def test_inspect_where_names_repeat(tmp_path: Path) -> None:
     ]
 
 
-def test_progress_reaches_the_end(model: Path, packed: Path, tmp_path: Path) -> None:
-    calls: list[tuple[int, int, str]] = []
-    record = lambda *call: calls.append(call)  # noqa: E731
-    total = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
-    for operation in (
-        lambda: compress_checkpoint(model, tmp_path / "x", progress=record),
-        lambda: decompress_checkpoint(packed, tmp_path / "y", progress=record),
-        lambda: transcode_checkpoint(packed, tmp_path / "z", profile="enec", progress=record),
-        lambda: verify(packed, progress=record),
-    ):
-        calls.clear()
-        operation()
-        assert calls[-1][:2] == (total, total)
-        assert [call[0] for call in calls] == sorted(call[0] for call in calls)
-        assert {call[2] for call in calls} == set(tree_hashes(model))
-
-
 def test_a_shard_of_a_saved_file_in_a_directory(tmp_path: Path) -> None:
     """A directory without a manifest is verified and inspected file by file."""
     root = tmp_path / "root"
@@ -259,3 +246,65 @@ def test_a_shard_of_a_saved_file_in_a_directory(tmp_path: Path) -> None:
     assert inspect(root).tensors[0].num_blocks == {"constant": 1}
     with pytest.raises(ValueError, match=r"tensorwire\.json"):
         decompress_checkpoint(root, tmp_path / "back")
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "compress": lambda root, **options: compress_checkpoint(root / "a", root / "new", **options),
+    "compress, dry": lambda root, **options: compress_checkpoint(root / "a", root / "new", dry_run=True, **options),
+    "decompress": lambda root, **options: decompress_checkpoint(root / "b", root / "new", **options),
+    "transcode": lambda root, **options: transcode_checkpoint(root / "b", root / "new", profile="enec", **options),
+    "verify": lambda root, **options: verify(root / "b", **options),
+    "inspect": lambda root, **options: inspect(root / "b", **options),
+    "diff": lambda root, **options: diff(root / "a", root / "b", **options),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_reports_pickle_and_copy(tmp_path: Path, operation: str) -> None:
+    write_model(tmp_path / "a")
+    compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    report = OPERATIONS[operation](tmp_path)
+    for duplicate in (pickle.loads(pickle.dumps(report)), copy.deepcopy(report)):
+        assert duplicate == report
+        assert duplicate is not report
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_progress_is_what_its_page_says(tmp_path: Path, operation: str) -> None:
+    write_model(tmp_path / "a", width=600)
+    compress_checkpoint(tmp_path / "a", tmp_path / "b")
+    calls: list[tuple[int, int, str]] = []
+    threads = set()
+
+    def progress(done: int, total: int, path: str) -> None:
+        calls.append((done, total, path))
+        threads.add(threading.get_ident())
+
+    OPERATIONS[operation](tmp_path, progress=progress)
+    assert threads == {threading.get_ident()}
+    done, totals, paths = zip(*calls, strict=True)
+    assert list(done) == sorted(done)
+    assert (done[0], done[-1]) == (0, totals[0])
+    files = {
+        path.relative_to(tmp_path / "a").as_posix(): path for path in (tmp_path / "a").rglob("*") if path.is_file()
+    }
+    shards = [name for name in files if name.endswith(".safetensors")]
+    tensors = {entry[0]: len(entry[3]) for shard in (0, 1, 7) for entry in layer(shard, 10 * shard, 600)}
+    if operation == "diff":
+        assert (set(paths), set(totals)) == (set(tensors), {sum(tensors.values())})
+    elif operation == "inspect":
+        nbytes = sum((tmp_path / "b" / name).stat().st_size for name in shards)
+        assert (set(paths), set(totals)) == (set(shards), {nbytes})
+    else:
+        assert (set(paths), set(totals)) == (set(files), {sum(path.stat().st_size for path in files.values())})
+
+
+def test_progress_that_raises_ends_the_operation(tmp_path: Path) -> None:
+    write_model(tmp_path / "a")
+
+    def stop(done: int, total: int, path: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compress_checkpoint(tmp_path / "a", tmp_path / "new", progress=stop)
+    assert not (tmp_path / "new").exists()

@@ -6,18 +6,18 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """What an operation calls to tell how far it is, from the thread that called the operation, between its steps.
+    """What an operation calls to tell how far it is: at the start and the end of each file, and in between.
 
-    It is called at the start and the end of each file and after each chunk of its content. An exception that it
-    raises ends the operation as Ctrl-C would.
+    It is called from the thread that called the operation, which waits meanwhile. An exception that it raises ends the
+    operation as Ctrl-C would.
     """
 
     def __call__(self, done: int, total: int, path: str, /) -> None:
         """
         Args:
-            done: bytes that are done in all files; never falls, ends at `total`.
-            total: bytes to be done in all files: uncompressed ones, but for `inspect`, which counts those of the files.
-            path: the relative path of the file at work; for `diff` the name of the tensor.
+            done: bytes done; never falls, and is `total` at the end.
+            total: bytes to be done in all files. The operation says which bytes it counts.
+            path: the file at work, relative to the checkpoint; for `diff` the name of the tensor.
         """
 
 

@@ -39,6 +39,10 @@ def diff(
     How tensors are spread over files does not matter, unless a directory has several tensors of one name, as
     directories of diffusers have: then the tensors of files with the same relative path are compared.
 
+    Args:
+        progress: called from this thread with the bytes of the tensors of `a` done and to be done, and the name of the
+            tensor at work: see `Progress`.
+
     Raises:
         FormatError: the data is damaged.
         OSError: `a` or `b` cannot be read.

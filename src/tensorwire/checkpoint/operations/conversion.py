@@ -1,9 +1,4 @@
-"""Whole checkpoints to checkpoints, file by file: compress, decompress, transcode.
-
-`progress`, where taken, is called as ``progress(done, total, path)`` from the calling thread: uncompressed bytes done
-and to be done in all files, and the relative path of the file at work. An exception that it raises (KeyboardInterrupt
-too) ends the operation as a kill would: what is finished is kept for the next run.
-"""
+"""Whole checkpoints to checkpoints, file by file: compress, decompress, transcode."""
 
 from __future__ import annotations
 
@@ -76,6 +71,8 @@ def compress_checkpoint(
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
         force: replace an existing `dst`, once the new one is whole.
         dry_run: encode, write nothing; `dst` is not looked at.
+        progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
+            path of the file at work: see `Progress`. What is finished when it raises is kept for the next run.
 
     Raises:
         FileExistsError: `dst` exists and `force` is False.

@@ -37,6 +37,8 @@ def inspect(
 
     Args:
         names: patterns as the shell has them; only tensors whose name matches one of them are described. None: all.
+        progress: called from this thread with the bytes of the files done and to be done, and the relative path of the
+            file at work: see `Progress`.
 
     Raises:
         FormatError: the data is damaged.

@@ -40,6 +40,8 @@ def verify(
 
     Args:
         strict: count an edited or missing file as a problem.
+        progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
+            path of the file at work: see `Progress`.
 
     Raises:
         OSError: `path` itself cannot be read.

@@ -1,0 +1,122 @@
+"""The documents do what they say: every Python example runs, docs/api.md has every public name and its signature."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorwire
+import tensorwire.checkpoint
+import tensorwire.diagnosis
+from tensorwire import _dtypes
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+API = ROOT / "docs" / "api.md"
+
+NOT_RUN: dict[str, str] = {}
+"""Examples that need what is not there: their first line, and what it is."""
+
+
+def examples() -> list[tuple[str, str]]:
+    """(where, code) of every block that is marked as Python, indented ones too."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in re.finditer(r"^( *)```python\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            code = re.sub(f"^{match[1]}", "", match[2], flags=re.MULTILINE)
+            found.append((f"{page.relative_to(ROOT).as_posix()}:{line}", code))
+    return found
+
+
+@pytest.mark.parametrize(("where", "code"), [pytest.param(*example, id=example[0]) for example in examples()])
+def test_an_example_runs(where: str, code: str, tmp_path: Path) -> None:
+    first = code.splitlines()[0]
+    if first in NOT_RUN:
+        pytest.skip(f"{where} needs {NOT_RUN[first]}")
+    if "safetensors" in re.findall(r"^import (\w+)", code, re.MULTILINE):
+        pytest.importorskip("safetensors")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, f"{where}:\n{run.stderr}"
+
+
+def test_what_is_not_run_is_there() -> None:
+    assert set(NOT_RUN) <= {code.splitlines()[0] for _, code in examples()}
+
+
+def signatures() -> dict[str, str]:
+    """What docs/api.md says behind each name, on one line."""
+    blocks = "\n".join(re.findall(r"^```text\n(.*?)^```", API.read_text(), re.MULTILINE | re.DOTALL))
+    calls = re.findall(r"^(\w+)(\(.*?\)) -> ", blocks, re.MULTILINE | re.DOTALL)
+    return {name: " ".join(call.split()) for name, call in calls}
+
+
+def signature(function: object) -> str:
+    """Names and defaults alone."""
+    whole = inspect.signature(function)  # type: ignore[arg-type]
+    bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in whole.parameters.values()]
+    text = str(whole.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    return text.replace("'", '"')
+
+
+@pytest.mark.parametrize("package", [tensorwire, tensorwire.diagnosis])
+def test_every_function_has_its_signature(package: object) -> None:
+    names = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]  # type: ignore[attr-defined]
+    assert names
+    assert {name: signatures().get(name) for name in names} == {
+        name: signature(getattr(package, name)) for name in names
+    }
+
+
+@pytest.mark.parametrize("package", [tensorwire, tensorwire.checkpoint, tensorwire.diagnosis])
+def test_every_public_name_is_on_the_page(package: object) -> None:
+    page = API.read_text()
+    for name in package.__all__:  # type: ignore[attr-defined]
+        assert re.search(rf"\b{name}\b", page), name
+
+
+def test_every_function_has_a_section_that_says_its_errors() -> None:
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", API.read_text(), re.MULTILINE | re.DOTALL))
+    for name in tensorwire.__all__:
+        if inspect.isfunction(getattr(tensorwire, name)):
+            assert "Errors:" in sections[name], name
+
+
+def test_every_public_method_is_on_the_page() -> None:
+    page = API.read_text()
+    for kind in (tensorwire.checkpoint.TensorReader, tensorwire.checkpoint.TensorSlice):
+        methods = [name for name in vars(kind) if not name.startswith("_")]
+        assert methods
+        for name in methods:
+            assert f"`{name}(" in page, name
+    for name in (*tensorwire.FrameInfo._fields, "ratio"):
+        assert f"`{name}`" in page, name
+
+
+def test_the_table_of_dtypes_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `([A-Z0-9_]+)` \| (\d+) \| (\S+) \| (\S+) \|$", API.read_text(), re.MULTILINE)
+    said = {name: (int(bits), numpy.strip("`"), torch.strip("`")) for name, bits, numpy, torch in rows}
+    assert said == {
+        name: (
+            _dtypes.dtype_bits(name),
+            _dtypes.numpy_name(name) or "-",
+            _dtypes.torch_name(name) or "-",
+        )
+        for name in _dtypes._DTYPES
+    }
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    rows = dict(re.findall(r"^\| `(\w+Error)` \| `(\w+)` \|", API.read_text(), re.MULTILINE))
+    expected = [name for name in tensorwire.__all__ if name.endswith("Error") and name != "TensorwireError"]
+    assert sorted(rows) == sorted(expected)
+    for name, base in rows.items():
+        assert base in {parent.__name__ for parent in getattr(tensorwire, name).__mro__[1:]}, name
