@@ -44,7 +44,7 @@ def test_the_transcript_of_the_readme_points_into_the_example(repository: Path) 
 
 
 def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
-    header = (repository / "core/probe/frame.h").read_text()
+    header = (repository / "core/probe/page.h").read_text()
     declared = {
         re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
         for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
@@ -56,7 +56,7 @@ def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
 
 
 def test_the_binding_has_the_fields_of_the_frame(repository: Path) -> None:
-    header = (repository / "core/probe/frame.h").read_text()
+    header = (repository / "core/probe/page.h").read_text()
     for name in ("Slot", "Header", "ControlEntry", "Control", "Identity", "OperationInfo"):
         (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)
         declared = re.findall(r"^  (?:const )?\w+\*? (\w+)(?:\[\w+\])?;", body, re.MULTILINE)

@@ -290,7 +290,7 @@ def encode_blocks(
     leaves: Buffer,
     threads: int,
 ) -> int:
-    """Part of a frame; returns the size of its blocks."""
+    """A chunk of content to blocks; returns their size."""
     written, error = _u64(), Error()
     with (
         Pin(src) as source,
@@ -337,7 +337,7 @@ def header_size(src: Buffer) -> int:
 
 
 def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[int, int]:
-    """The part of the blocks that content bytes [start, stop) need."""
+    """The bytes of the blocks that content bytes [start, stop) need, counted from the first block."""
     data_start, data_stop, error = _u64(), _u64(), Error()
     with Pin(header) as head:
         status = _block_range(frame, head.address, start, stop, data_start, data_stop, error)

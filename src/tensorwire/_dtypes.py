@@ -1,8 +1,11 @@
-"""The dtypes of safetensors: their names, their sizes, and what others call them."""
+"""The dtypes of safetensors: their names, their sizes, how frames split them, and what others call them."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
+
+from . import _core
 
 _NAME = re.compile(r"[A-Z0-9_]{1,16}")
 
@@ -56,6 +59,24 @@ _BUFFER_FORMATS = {"?": "BOOL", "c": "U8", "e": "F16", "f": "F32", "d": "F64", "
 def dtype_bits(dtype: str) -> int:
     """Bits per element of a dtype of safetensors; 0 for any other."""
     return _DTYPES[dtype][0] if dtype in _DTYPES else 0
+
+
+class FloatFields(NamedTuple):
+    """How a frame splits the words of a float dtype (docs/format.md, "Dtypes"). Above them stands the sign."""
+
+    exponent_bits: int
+    mantissa_bits: int
+
+    @property
+    def bias(self) -> int:
+        """What is added to the exponent of 1.0, which is 0, before it is stored."""
+        return (1 << (self.exponent_bits - 1)) - 1
+
+
+def float_fields(dtype: str) -> FloatFields | None:
+    """The fields of a dtype whose words are split: BF16, F16, F32, F8_E4M3 or F8_E5M2. None for any other."""
+    row = _core.find_dtype(dtype)
+    return FloatFields(row.exponent_bits, row.mantissa_bits) if row is not None and row.exponent_bits else None
 
 
 def numpy_name(dtype: str) -> str | None:

@@ -11,7 +11,7 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _core
 from ._arrays import (
@@ -25,7 +25,7 @@ from ._arrays import (
     tensor_view,
 )
 from ._core import cpu_target
-from ._dtypes import dtype_bits
+from ._dtypes import FloatFields, dtype_bits, float_fields, torch_name
 from ._frames import (
     STREAM_NBYTES,
     BlockInfo,
@@ -81,6 +81,7 @@ __all__ = [
     "new_buffer",
     "num_threads",
     "tensor_view",
+    "torch_name",
 ]
 
 
@@ -314,24 +315,6 @@ def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     hasher = ContentHasher(threads=threads)
     hasher.update(data)
     return hasher.hexdigest()
-
-
-class FloatFields(NamedTuple):
-    """How a frame splits the words of a float dtype (docs/format.md, "Dtypes"). Above them stands the sign."""
-
-    exponent_bits: int
-    mantissa_bits: int
-
-    @property
-    def bias(self) -> int:
-        """What is added to the exponent of 1.0, which is 0, before it is stored."""
-        return (1 << (self.exponent_bits - 1)) - 1
-
-
-def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of a dtype whose words are split: BF16, F16, F32, F8_E4M3 or F8_E5M2. None for any other."""
-    row = _core.find_dtype(dtype)
-    return FloatFields(row.exponent_bits, row.mantissa_bits) if row is not None and row.exponent_bits else None
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:

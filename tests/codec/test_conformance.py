@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,9 @@ import pytest
 import tensorwire
 from reference.tensorwire_reference import decode
 from reference.tensorwire_reference.cascade import TIER_WIDTHS
+from reference.tensorwire_reference.header import parse_header, seal_header
 from reference.tensorwire_reference.planes import field_nbytes
+from tensorwire import _core
 from tensorwire.codec import content_hash
 from tests.support import registry
 from tests.support.conformance import CASES, Case
@@ -98,6 +101,33 @@ def test_core_and_reference_refuse_every_prefix_alike(malformed: Malformed) -> N
     found = {n: (_refusal(decompress, frame[:n]), _refusal(decode, frame[:n])) for n in lengths}
     assert {n: errors for n, errors in found.items() if errors[0] != errors[1]} == {}
     assert all(errors[1] for errors in found.values())
+
+
+# Offset and size of every field of a header, and the shape's first two sizes; values at the edge of some field.
+_FIELDS = ((8, 1), (9, 1), (10, 1), (11, 1), (12, 4), (16, 16), (32, 2), (34, 1), (35, 5), (40, 8), (48, 8), (56, 8),
+           (80, 16), (96, 24), (120, 8), (128, 8), (136, 8))  # fmt: skip
+_EDGES = [
+    *(0, 1, 2, 3, 7, 8, 16, 18, 19, 32, 64, 65, 256, 1024, 1025, 2**16 - 1, 2**64 - 1),
+    *(2**power + more for power in (32, 37, 61, 62, 63) for more in (0, 1, 32)),
+    *(int.from_bytes(name, "little") for name in (b"X1", b"F32")),
+]
+
+
+def test_core_and_reference_refuse_headers_with_several_faults_alike() -> None:
+    rng = random.Random(9)
+    base = tensorwire.compress(registry.weights("BF16", 300).tobytes(), dtype="BF16", shape=(3, 100))
+    different = {}
+    for _ in range(5000):
+        frame = bytearray(base)
+        for offset, size in rng.sample(_FIELDS, rng.randint(1, 3)):
+            frame[offset : offset + size] = (rng.choice(_EDGES) % 256**size).to_bytes(size, "little")
+        header_nbytes = tensorwire.frame_info(base).header_nbytes
+        sealed = seal_header(bytes(frame[:header_nbytes])) if rng.random() < 0.5 else bytes(frame[:header_nbytes])
+        cut = rng.choice([128, 130, 136, 143, 144, header_nbytes - 1, header_nbytes])
+        errors = _refusal(_core.decode_header, sealed[:cut]), _refusal(parse_header, sealed[:cut])
+        if errors[0] != errors[1]:
+            different[sealed[:cut].hex()] = errors
+    assert different == {}
 
 
 @pytest.mark.parametrize("profile", PROFILES)

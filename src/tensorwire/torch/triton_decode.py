@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..codec import FloatFields, FrameReader, float_fields
+from ..codec import FloatFields, FrameReader, float_fields, torch_name
 from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
 from .triton_kernels import cascade_kernel, constant_kernel, enec_kernel, stored_kernel
 
@@ -32,9 +32,6 @@ _MOST_TIERS = 5
 _PER_RUN = 255
 
 
-_TORCH_NAMES = {
-    "BF16": "bfloat16", "F16": "float16", "F32": "float32", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-}  # fmt: skip
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
@@ -107,8 +104,9 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     reader = _open(frame)
     info = reader.info
     fields = float_fields(info.dtype)
-    if fields is None:
-        raise UnsupportedTensorError(f"expected one of the dtypes {', '.join(_TORCH_NAMES)}, got {info.dtype}")
+    name = torch_name(info.dtype)
+    if fields is None or name is None:
+        raise UnsupportedTensorError(f"expected dtype BF16, F16, F32, F8_E4M3 or F8_E5M2, got {info.dtype}")
     word = _WORDS[info.bits // 8]
     launches: dict[_Launch, list[list[int]]] = {}
     for block in _blocks(frame, reader, word.itemsize):
@@ -119,7 +117,7 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     for (kernel, constants), rows in launches.items():
         table = torch.tensor(rows, dtype=torch.int64, device=frame.device)
         kernel[(len(rows),)](frame, table, words, *constants, _SEGMENT)
-    result: torch.Tensor = words.view(getattr(torch, _TORCH_NAMES[info.dtype])).reshape(info.shape)
+    result: torch.Tensor = words.view(getattr(torch, name)).reshape(info.shape)
     return result
 
 
