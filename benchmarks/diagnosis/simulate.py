@@ -25,8 +25,9 @@ from tensorwire.diagnosis.analyzer import words
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.protocol.connection import Connection
 from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
+from tensorwire.diagnosis.service.controller import Controller
 from tensorwire.diagnosis.service.merge import Nodes
-from tensorwire.diagnosis.service.service import MAX_SHARE, Controller
+from tensorwire.diagnosis.service.service import MAX_SHARE
 from tensorwire.diagnosis.service.time_share import TimeShare
 
 if TYPE_CHECKING:
@@ -49,14 +50,8 @@ class Bench:
     def __init__(self, layout: Layout, seed: int, thresholds: Thresholds | None = None) -> None:
         self.job = SimulatedJob(layout, seed)
         self.nodes = Nodes("simulated")
-        self.controller = Controller(thresholds or Thresholds(), self)
+        self.controller = Controller(thresholds or Thresholds())
         self._encoders: dict[str, Encoder] = {}
-
-    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
-        self.job.enable_timing(first, num_rounds)
-
-    def request_stack(self, rank: int) -> None:
-        self.controller.add_stack(rank, "simulated")
 
     def look(self, now: float, silent: str = "") -> list[Finding]:
         """Let the job run until now, and analyze what its agents report."""
@@ -69,7 +64,12 @@ class Bench:
                 self.nodes.join(name, now)
             text = json.dumps(to_json(self._encoders[name].report(observation)))
             self.nodes.report(name, from_json(json.loads(text)), now)
-        return self.controller.look(self.nodes.observe(now))
+        decision = self.controller.decide(self.nodes.observe(now))
+        if decision.timing is not None:
+            self.job.enable_timing(decision.timing.first, decision.timing.num_rounds)
+        for rank in decision.stacks_of:
+            self.controller.add_stack(rank, "simulated")
+        return decision.findings
 
 
 def run(scenario: scenarios.Scenario, bench: Bench) -> Iterator[tuple[float, list[Finding]]]:
@@ -173,7 +173,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
     """CPU time of the analyzer's end: reports over authenticated connections, observation, analysis."""
     job = SimulatedJob(layout, 0)
     nodes = Nodes("simulated")
-    controller = Controller(Thresholds(), _Deaf())
+    controller = Controller(Thresholds())
     ends = {name: _Ends() for name in job.observe(with_edges=False)}
     for name in ends:
         nodes.join(name, 0.0)
@@ -200,7 +200,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
             continue  # as in the service, which looks less often than once a second where looking takes long
         seen = nodes.observe(now)
         built = time.thread_time()
-        findings = controller.look(seen)
+        findings = controller.decide(seen).findings
         stop = time.thread_time()
         rest = share.rest_after(stop - middle)
         if now >= 2:
@@ -249,14 +249,6 @@ class _Ends:
     def close(self) -> None:
         self._client.close()
         self.server.close()
-
-
-class _Deaf:
-    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
-        pass
-
-    def request_stack(self, rank: int) -> None:
-        pass
 
 
 def report(results: dict[str, Any]) -> str:

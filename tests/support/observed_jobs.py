@@ -21,6 +21,8 @@ from tensorwire.diagnosis.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from tensorwire.diagnosis.analyzer import Analysis
+
 SECONDS = Thresholds(hang_seconds=5.0, slow_seconds=6.0, lost_seconds=2.0)
 WORLD = 4
 
@@ -164,21 +166,18 @@ def job_at_rate(
 
 def watch(
     at: Callable[[float], Observation], until: float, *, step: float = 1.0, thresholds: Thresholds = SECONDS
-) -> Iterator[tuple[float, list[Finding], Analyzer]]:
+) -> Iterator[tuple[float, Analysis]]:
     analyzer = Analyzer(thresholds)
     time = 0.0
     while time <= until:
-        yield time, analyzer.update(at(time)), analyzer
+        yield time, analyzer.update(at(time))
         time += step
 
 
 def last(at: Callable[[float], Observation], until: float = 12.0, **more: Any) -> list[Finding]:
-    findings: list[Finding] = []
-    for _, findings, _ in watch(at, until, **more):  # noqa: B007
-        pass
-    return findings
+    return [analysis for _, analysis in watch(at, until, **more)][-1].findings
 
 
 def everything(at: Callable[[float], Observation], until: float, **more: Any) -> list[Finding]:
     """All findings of all times."""
-    return [finding for _, findings, _ in watch(at, until, **more) for finding in findings]
+    return [finding for _, analysis in watch(at, until, **more) for finding in analysis.findings]

@@ -54,8 +54,8 @@ def test_the_rank_that_does_not_enter(culprit: int, state: str) -> None:
 
 
 def test_nothing_before_the_gate_and_then_at_once() -> None:
-    for time, findings, _ in watch(hung(not_entering(1)), 12):
-        assert bool(findings) == (time - 3 >= SECONDS.hang_seconds), time
+    for time, analysis in watch(hung(not_entering(1)), 12):
+        assert bool(analysis.findings) == (time - 3 >= SECONDS.hang_seconds), time
 
 
 def test_a_finding_keeps_the_time_at_which_it_was_made() -> None:
@@ -66,8 +66,8 @@ def test_a_finding_keeps_the_time_at_which_it_was_made() -> None:
 def test_the_finding_goes_when_the_job_goes_on() -> None:
     at = hung(not_entering(1))
     analyzer = Analyzer(SECONDS)
-    assert analyzer.update(at(9.0))
-    assert not analyzer.update(observed(10.0, [rank(n, member(32)) for n in range(WORLD)]))
+    assert analyzer.update(at(9.0)).findings
+    assert not analyzer.update(observed(10.0, [rank(n, member(32)) for n in range(WORLD)])).findings
 
 
 def test_names_of_operations_are_those_of_pages() -> None:
@@ -283,7 +283,7 @@ def test_who_ends_a_declared_phase_gets_the_gates_time_to_enter() -> None:
         observation.ranks[0].phase = "checkpoint" if time < 11.0 else ""
         return observation
 
-    levels = [(time, finding.level) for time, findings, _ in watch(ended, 20.0) for finding in findings]
+    levels = [(time, finding.level) for time, analysis in watch(ended, 20.0) for finding in analysis.findings]
     assert {level for time, level in levels if time < 11.0 + SECONDS.hang_seconds - 1} == {"notice"}
     assert levels[-1][1] == "finding"
 
@@ -291,12 +291,12 @@ def test_who_ends_a_declared_phase_gets_the_gates_time_to_enter() -> None:
 def test_work_on_rank_0_alone_is_reported_as_waiting_on_it_with_its_stack() -> None:
     at = hung(not_entering(0))
     analyzer = Analyzer(SECONDS)
-    analyzer.update(at(9.0))
-    assert analyzer.wants_stacks() == [0]
+    assert analyzer.update(at(9.0)).stacks_of == [0]
     analyzer.add_stack(0, "save_checkpoint")
-    finding = only(analyzer.update(at(10.0)))
+    analysis = analyzer.update(at(10.0))
+    finding = only(analysis.findings)
     assert (finding.suspects, finding.stacks) == ([0], {0: "save_checkpoint"})
-    assert analyzer.wants_stacks() == []
+    assert analysis.stacks_of == []
 
 
 def test_a_huge_transfer_is_no_hang() -> None:

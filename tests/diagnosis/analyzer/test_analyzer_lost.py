@@ -26,7 +26,7 @@ def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time
     for n in range(WORLD):
         group = member(31, waits=waits) if n not in states else member(30)
         ranks.append(rank(n, group, **states.get(n, {})))
-    return Analyzer(SECONDS).update(observed(time, ranks))
+    return Analyzer(SECONDS).update(observed(time, ranks)).findings
 
 
 @every_rank
@@ -80,7 +80,7 @@ def test_who_leaves_early_is_lost_though_only_the_others_fail() -> None:
     states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
     states[1] = dead(6.0, "exit 0")
     ranks = [rank(n, member(30 if n == 1 else 31, waits=None if n == 1 else 5.0), **states[n]) for n in range(WORLD)]
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks))
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
     assert finding.suspects == [1]
 
 
@@ -104,16 +104,16 @@ def test_generations_are_never_mixed() -> None:
     """A hang of the first generation is no finding about the second."""
     analyzer = Analyzer(SECONDS)
     first = [rank(n, member(31 - (n == 2), waits=None if n == 2 else 9.0)) for n in range(WORLD)]
-    assert analyzer.update(observed(10.0, first))
+    assert analyzer.update(observed(10.0, first)).findings
     second = [rank(n, member(1), generation=1) for n in range(2)]
-    assert not analyzer.update(observed(11.0, [*second, *first[2:]]))
+    assert not analyzer.update(observed(11.0, [*second, *first[2:]])).findings
 
 
 def test_a_silent_agent_is_no_loss() -> None:
     ranks = [rank(n, member(31), **(dead(9.0) if n > 1 else {})) for n in range(WORLD)]
     for number in (2, 3):
         ranks[number].node = "far"
-    assert not Analyzer(SECONDS).update(observed(50.0, ranks, silent_nodes=["far"]))
+    assert not Analyzer(SECONDS).update(observed(50.0, ranks, silent_nodes=["far"])).findings
 
 
 def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
@@ -122,5 +122,5 @@ def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
             time, [rank(n, member(30), **(dead(time - 5) if n == 1 and time > 5 else {})) for n in range(4)]
         )
 
-    for time, findings, _ in watch(at, 12):
-        assert bool(findings) == (time - 5 >= SECONDS.lost_seconds)
+    for time, analysis in watch(at, 12):
+        assert bool(analysis.findings) == (time - 5 >= SECONDS.lost_seconds)

@@ -28,7 +28,7 @@ def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
 
 def found(ranks: list[Rank]) -> Finding:
     """By an analyzer that sees the job for the first time."""
-    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks))
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
     return finding
 
 
@@ -239,7 +239,7 @@ def over(
 @every_rank
 def test_a_rank_stopped_inside_stays_named_when_the_others_time_out_and_when_it_is_killed(culprit: int) -> None:
     at = over(hung(all_in(), states={culprit: STOPPED}), ends=12.0, last_to_go=culprit, killed=20.0)
-    seen = [(time, findings) for time, findings, _ in watch(at, 40.0)]
+    seen = [(time, analysis.findings) for time, analysis in watch(at, 40.0)]
     first = next(findings[0] for _, findings in seen if findings)
     assert (first.code, first.suspects) == ("TW-H3", [culprit])
     for time, findings in seen:
@@ -258,7 +258,7 @@ def test_a_link_that_was_down_stays_named_when_all_time_out(culprit: int) -> Non
             backoff=lambda a, b: 4 * (cut and culprit in (a, b)),
         )
 
-    seen = [(time, findings) for time, findings, _ in watch(over(hung(all_in(), edges=edges), ends=12.0), 40.0)]
+    seen = [(time, analysis.findings) for time, analysis in watch(over(hung(all_in(), edges=edges), ends=12.0), 40.0)]
     first = next(findings[0] for _, findings in seen if findings)
     assert (first.code, first.suspects) == ("TW-H3", [culprit])
     assert {(f.code, tuple(f.suspects), f.time) for time, fs in seen if time >= first.time for f in fs} == {
@@ -270,8 +270,11 @@ def test_a_link_that_was_down_stays_named_when_all_time_out(culprit: int) -> Non
 
 
 def test_what_was_found_without_a_suspect_gives_way_to_one_who_did_not_give_up() -> None:
-    seen = list(watch(over(hung(all_in()), ends=12.0, last_to_go=2, killed=18.0), 40.0))
-    before = next(findings[0] for time, findings, _ in seen if time >= 10)
+    seen = [
+        (time, analysis.findings)
+        for time, analysis in watch(over(hung(all_in()), ends=12.0, last_to_go=2, killed=18.0), 40.0)
+    ]
+    before = next(findings[0] for time, findings in seen if time >= 10)
     assert (before.code, before.suspects) == ("TW-H3", [])
     (after,) = seen[-1][1]
     assert (after.code, after.suspects) == ("TW-H3", [2])
@@ -292,8 +295,8 @@ def test_a_rank_that_is_killed_while_another_is_waited_for_is_lost(culprit: int)
                     setattr(one.process, name, value)
         return seen
 
-    seen = list(watch(at, 30.0))
-    before = next(findings[0] for time, findings, _ in seen if time >= 10)
+    seen = [(time, analysis.findings) for time, analysis in watch(at, 30.0)]
+    before = next(findings[0] for time, findings in seen if time >= 10)
     assert (before.code, before.suspects) == ("TW-H1", [awaited])
     (after,) = seen[-1][1]
     assert (after.code, after.suspects) == ("TW-LOST", [culprit])
@@ -307,9 +310,9 @@ def test_a_hang_that_is_over_before_all_leave_well_is_no_finding() -> None:
             return base(time)
         return observed(time, [rank(n, member(31), **dead(time - 12.0, "exit 0")) for n in range(WORLD)])
 
-    seen = list(watch(at, 30.0))
-    assert any(findings for _, findings, _ in seen)
-    assert not any(findings for time, findings, _ in seen if time >= 12.0)
+    seen = [(time, analysis.findings) for time, analysis in watch(at, 30.0)]
+    assert any(findings for _, findings in seen)
+    assert not any(findings for time, findings in seen if time >= 12.0)
 
 
 def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out_takes_long_to_end() -> None:
@@ -328,4 +331,6 @@ def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out
                     setattr(seen.ranks[number].process, name, value)
         return seen
 
-    assert {(f.code, tuple(f.suspects)) for _, findings, _ in watch(at, 40.0) for f in findings} == {("TW-H3", (1,))}
+    assert {(f.code, tuple(f.suspects)) for _, analysis in watch(at, 40.0) for f in analysis.findings} == {
+        ("TW-H3", (1,))
+    }

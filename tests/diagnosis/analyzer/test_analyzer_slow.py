@@ -141,9 +141,9 @@ def test_an_all_to_all_that_transfers_slowly(culprit: int, partial: bool) -> Non
 
 def test_low_throughput_asks_for_times_once_and_long_enough_ahead() -> None:
     asked: list[tuple[float, dict[str, int]]] = []
-    for time, _, analyzer in watch(job_at_rate({1: 0.5}), 40):
-        if analyzer.wants_timing():
-            asked.append((time, dict(analyzer.wants_timing() or {})))
+    for time, analysis in watch(job_at_rate({1: 0.5}), 40):
+        if analysis.time_from:
+            asked.append((time, analysis.time_from))
     assert asked
     assert asked[0][0] > 20
     assert len({tuple(sorted(timing.items())) for _, timing in asked}) == 1
@@ -153,9 +153,9 @@ def test_low_throughput_asks_for_times_once_and_long_enough_ahead() -> None:
 
 
 def test_times_that_were_asked_for_are_asked_for_no_more() -> None:
-    for time, findings, analyzer in watch(job_at_rate({1: 0.5}, timed_after=35.0), 60):
-        if findings:
-            assert analyzer.wants_timing() is None, time
+    for time, analysis in watch(job_at_rate({1: 0.5}, timed_after=35.0), 60):
+        if analysis.findings:
+            assert not analysis.time_from, time
 
 
 def test_without_completion_times_it_is_unknown_and_says_what_is_missing() -> None:
@@ -185,7 +185,7 @@ def test_a_finding_stands_and_then_goes() -> None:
         done = slow(60).ranks[0].communicators[0].enqueued + int(10 * (time - 60))
         return observed(time, [rank(n, member(done)) for n in range(WORLD)])
 
-    seen = [(time, findings) for time, findings, _ in watch(at, 90)]
+    seen = [(time, analysis.findings) for time, analysis in watch(at, 90)]
     first = next(time for time, findings in seen if findings)
     end = max(time for time, findings in seen if findings)
     assert 20 < first < 20 + 3 * SECONDS.slow_seconds
@@ -341,8 +341,8 @@ class TestLegal:
         assert not everything(back, 60)
 
     def test_an_analyzer_that_was_away_or_starts_anew(self) -> None:
-        for _, findings, _ in watch(lambda time: healthy(7.0 * time, rate=3.0), 10):
-            assert not findings
+        for _, analysis in watch(lambda time: healthy(7.0 * time, rate=3.0), 10):
+            assert not analysis.findings
 
     def test_counts_that_make_no_sense(self) -> None:
         def at(time: float) -> Observation:

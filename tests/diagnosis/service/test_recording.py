@@ -29,8 +29,9 @@ def record(path: Path, at: Callable[[float], Observation], seconds: int = 30, **
         for time in range(seconds):
             observation = at(float(time))
             recorder.write(observation)
-            found.append(analyzer.update(observation))
-            for number in analyzer.wants_stacks():
+            analysis = analyzer.update(observation)
+            found.append(analysis.findings)
+            for number in analysis.stacks_of:
                 analyzer.add_stack(number, f"stack of {number}")
                 recorder.add_stack(number, f"stack of {number}")
     return found

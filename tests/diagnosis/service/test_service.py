@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tensorwire.diagnosis.analyzer import Analysis
 from tensorwire.diagnosis.model import (
     Communicator,
     Observation,
@@ -154,12 +155,12 @@ def test_hang_over_two_nodes_is_found_and_the_stack_is_fetched(service: JobServi
 def test_all_agents_are_asked_to_time_and_late_ones_too(service: JobService, start: Start) -> None:
     first = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
-    wanted: dict[str, int] | None = {"c0": 12}
-    service._controller._analyzer.wants_timing = lambda: wanted  # type: ignore[method-assign]
+    time_from = {"c0": 12}
+    service._controller._analyzer.update = lambda _: Analysis([], time_from, [])  # type: ignore[method-assign]
     service.step()
     second = start(Node("b", (2, 3)), address(service))
     until(service, lambda _: second.node.timed)
-    wanted = None
+    time_from = {}
     until(service, lambda _: ({}, 0) in first.node.timed and ({}, 0) in second.node.timed)
     num_rounds = round(RATE / HANG.slow_factor * HANG.slow_seconds / 10)
     assert first.node.timed == second.node.timed == [({"c0": 12}, num_rounds), ({}, 0)]
@@ -169,7 +170,7 @@ def test_ranks_are_not_timed_for_an_analyzer_that_is_gone(start: Start) -> None:
     service = JobService(Listener(KEY), HANG)
     running = start(Node("a", (0, 1)), address(service))
     until(service, lambda view: len(view.observation.ranks) == 2)
-    service._controller._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
+    service._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
     until(service, lambda _: running.node.timed)
     service.close()
     deadline = time.monotonic() + 5.0
@@ -410,7 +411,7 @@ def test_job_that_cannot_be_timed_is_watched_all_the_same(tmp_path: Path, caplog
     """Shared memory is full, or something is in the way of the request."""
     (tmp_path / "control").mkdir()
     job = LocalJob(tmp_path)
-    job._controller._analyzer.wants_timing = lambda: {"c0": 12}  # type: ignore[method-assign]
+    job._controller._analyzer.update = lambda _: Analysis([], {"c0": 12}, [])  # type: ignore[method-assign]
     try:
         assert job.poll()[1] == []
         assert job.poll()[1] == []

@@ -9,8 +9,9 @@ from .transport import PROGRESS
 from .waits import WaitGraph
 
 if TYPE_CHECKING:
-    from .job import Job, Verdict
+    from .job import Job
     from .transport import Transport
+    from .verdict import Verdict
     from .waits import Wait
 
 _MAX_FINDINGS = 4

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from . import words
 from .confidence import Basis
-from .job import MAX_SUSPECTS
 from .signatures import inconsistent, sides
 from .transport import Blame, least_moved
+from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from ..model import Code
-    from .job import Job, Verdict
+    from .job import Job
     from .transport import Transport
+    from .verdict import Verdict
     from .waits import Wait
 
 # Nobody can leave these before all have entered. Of other operations the root or a sender may be through early, or a

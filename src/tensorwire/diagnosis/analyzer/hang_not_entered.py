@@ -11,8 +11,9 @@ from .job import is_stopped
 
 if TYPE_CHECKING:
     from ..model import Level
-    from .job import Job, Verdict
+    from .job import Job
     from .transport import Transport
+    from .verdict import Verdict
     from .waits import Wait, WaitGraph
 
 

@@ -6,25 +6,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..model import Communicator, Finding
+from ..model import Communicator
 from . import words
-from .confidence import Basis, confidence_of
+from .verdict import MAX_SUSPECTS, Verdict, make_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..model import Code, Edge, Level, Rank, Thresholds
+    from .confidence import Basis
 
-MAX_SUSPECTS = 5
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
-
-
-@dataclass(slots=True)
-class Verdict:
-    """A finding, and what kind of cause it has: verdicts of one kind on the same ranks are one finding over time."""
-
-    kind: str
-    finding: Finding
+_ALIVE = ("running", "stopped")
 
 
 @dataclass(slots=True)
@@ -95,7 +88,7 @@ class Job:
         self,
         kind: str,
         code: Code,
-        group: Group,
+        group: Group | None,
         suspects: Sequence[int],
         summary: str,
         evidence: list[str],
@@ -106,27 +99,24 @@ class Job:
         level: Level = "finding",
         sides: Sequence[list[int]] = (),
     ) -> Verdict:
-        """On a group. It names the first few suspects; what is out of view lowers its confidence, and is told."""
-        named = list(suspects[:MAX_SUSPECTS])
-        doubtful, reasons = self.doubts(group, named)
-        confidence = confidence_of(
-            code, basis, names_ranks=bool(named or sides), is_incomplete=doubtful or is_incomplete
-        )
-        finding = Finding(
+        """On a group, or with None on processes. What is out of view of a group lowers the confidence, and is told."""
+        doubtful, reasons = self._doubts(group, suspects[:MAX_SUSPECTS]) if group else (False, [])
+        finding = make_finding(
             code,
-            level,
             self.time,
-            named,
-            list(sides),
-            group.title,
+            group.title if group else "",
+            suspects,
             summary,
             evidence + reasons,
-            confidence,
+            basis,
             victims=victims,
+            is_incomplete=doubtful or is_incomplete,
+            level=level,
+            sides=sides,
         )
         return Verdict(kind, finding)
 
-    def doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
+    def _doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
         """Whether anything that a verdict on this group depends on is out of view; and what to know about the view."""
         reasons = []
         ends = {peer for peer in group.peers.values() if peer in self.ranks}  # they may not know of the pair yet
@@ -142,7 +132,7 @@ class Job:
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
-            if rank is not None and rank.heartbeat_seconds > _STALE_SECONDS:
+            if rank is not None and rank.process.life in _ALIVE and rank.heartbeat_seconds > _STALE_SECONDS:
                 reasons.append(
                     f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: its process is "
                     f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")

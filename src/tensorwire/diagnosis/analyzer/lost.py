@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
-from .confidence import Basis, confidence_of
+from .confidence import Basis
 from .exit_reasons import CLEAN, gone, is_secondary, ran_out_of_time
-from .job import Verdict
 from .post_mortem import post_mortem
 from .signatures import mismatch
+from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from ..model import Rank
     from .job import Job
+    from .verdict import Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
@@ -60,22 +60,15 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
         what += f"; {words.ranks(others)} followed"
     if waiting:
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}"
-    return Verdict(
+    return job.verdict(
         "lost",
-        Finding(
-            "TW-LOST",
-            "finding",
-            job.time,
-            first,
-            [],
-            "",
-            what,
-            _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
-            confidence_of(
-                "TW-LOST", Basis.STATE if certain else Basis.COMPARISON, names_ranks=True, is_incomplete=False
-            ),
-            victims=len(others) + len(waiting),
-        ),
+        "TW-LOST",
+        None,
+        first,
+        what,
+        _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
+        Basis.STATE if certain else Basis.COMPARISON,
+        victims=len(others) + len(waiting),
     )
 
 
@@ -90,7 +83,7 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     progress = {number: sum(group.enqueued for group in failed[number].communicators) for number in tied}
     tied.sort(key=lambda number: (progress[number], -gone(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]
-    return least[:5], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
+    return least[:MAX_SUSPECTS], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
 
 
 def _witnesses(failed: dict[int, Rank]) -> list[int]:

@@ -8,18 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..model import Finding
 from . import words
-from .confidence import Basis, confidence_of
+from .confidence import Basis
 from .exit_reasons import gone, has_own_words, ran_out_of_time
-from .job import Verdict, is_stopped
+from .job import is_stopped
 from .transport import Blame, least_moved
+from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ..model import Code, Communicator, Rank
     from .job import Group, Job
+    from .verdict import Verdict
 
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together
 _AT_ONCE = 1.0  # a rank says what it dies of as soon as it gives up
@@ -144,14 +145,14 @@ def _not_entered(job: Job, wait: _LastWait, missing: list[int]) -> Verdict:
     if not wait.own.is_pairwise:  # these are not counted alike
         facts = [f"rank {number} had entered #{group.members[number].enqueued} and nothing since" for number in missing]
     basis = Basis.COMPARISON if 2 * len(missing) <= group.size else Basis.REMAINDER
-    return _verdict(job, wait, "TW-H1", summary, Blame(missing, facts[:5], basis), len(inside))
+    return _verdict(job, wait, "TW-H1", summary, Blame(missing, facts[:MAX_SUSPECTS], basis), len(inside))
 
 
 def _stopped_inside(job: Job, wait: _LastWait) -> Verdict | None:
     blame = _different(job, wait) or least_moved(wait.group)
     if blame is None:
         return None
-    where = words.ranks(blame.suspects[:5])
+    where = words.ranks(blame.suspects[:MAX_SUSPECTS])
     summary = f"{wait.what} stopped inside at {where} until {_ending(job, wait)}; {_entered(wait)}"
     return _verdict(job, wait, "TW-H3", summary, blame, len(wait.needed) - len(blame.suspects))
 
@@ -171,7 +172,9 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     stopped = [number for number in wait.needed if is_stopped(job.ranks[number])]
     if stopped:
         return Blame(
-            stopped, [f"the process of rank {number} is stopped (state T)" for number in stopped[:5]], Basis.STATE
+            stopped,
+            [f"the process of rank {number} is stopped (state T)" for number in stopped[:MAX_SUSPECTS]],
+            Basis.STATE,
         )
     if not _has_spoken(job, wait.witness):
         return None
@@ -180,7 +183,7 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     ahead = {number: gone(job.ranks[number]) - end for number in quiet}
     silent = [number for number in quiet if ahead[number] > _PATIENCE]
     if silent:
-        sign = {number: f"its last sign of life {words.seconds(ahead[number])}" for number in silent[:5]}
+        sign = {number: f"its last sign of life {words.seconds(ahead[number])}" for number in silent[:MAX_SUSPECTS]}
         facts = [f"rank {number} gave {sign[number]} before rank {wait.witness} gave up" for number in sign]
         return Blame(silent, facts, Basis.COMPARISON)
     stayed = [number for number in quiet if ahead[number] < -_PATIENCE]
@@ -188,7 +191,7 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     if not names or 2 * len(names) >= len(wait.needed):
         return None
     how = "was still there after others had given up" if stayed else "ended without a word, where others gave up"
-    return Blame(names, [f"rank {number} {how}" for number in names[:5]], Basis.REMAINDER)
+    return Blame(names, [f"rank {number} {how}" for number in names[:MAX_SUSPECTS]], Basis.REMAINDER)
 
 
 def _has_spoken(job: Job, number: int) -> bool:
@@ -210,19 +213,6 @@ def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, 
     exit_reason = job.ranks[wait.witness].process.exit_reason
     if exit_reason:
         evidence[0] += f", with {exit_reason}"
-    is_incomplete, reasons = job.doubts(wait.group, ())
-    return Verdict(
-        "lost",
-        Finding(
-            code,
-            "finding",
-            job.time,
-            blame.suspects[:5],
-            [],
-            wait.group.title,
-            summary,
-            evidence + blame.evidence + reasons,
-            confidence_of(code, blame.basis, names_ranks=bool(blame.suspects), is_incomplete=is_incomplete),
-            victims=num_victims,
-        ),
+    return job.verdict(
+        "lost", code, wait.group, blame.suspects, summary, evidence + blame.evidence, blame.basis, victims=num_victims
     )

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..model import Operation
-    from .job import Group, Job, Verdict
+    from .job import Group, Job
+    from .verdict import Verdict
 
 # Their inputs may differ in size between ranks.
 _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", "scatter"})

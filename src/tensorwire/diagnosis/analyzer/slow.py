@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..model import Process, Thresholds
-    from .job import Job, Verdict
+    from .job import Job
     from .transport import Transport
+    from .verdict import Verdict
 
 _NOTICEABLE = 1.5  # a slowdown that T alone may call slow: below it, ranks that wait longer cost nobody anything
 _MOST = 0.6  # of a window: so much of it was timed that the rounds are enough, though few

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Code, Process
-    from .job import Group, Job, Verdict
+    from .job import Group, Job
     from .rounds import Rounds
     from .transport import Blame, Transport
+    from .verdict import Verdict
 
     Look = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import words
 from .confidence import Basis
-from .job import MAX_SUSPECTS, is_stopped
+from .job import is_stopped
+from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..analyzer import words
-from ..analyzer.confidence import Basis, confidence_of
-from ..analyzer.job import MAX_SUSPECTS
-from ..model import Finding
+from ..analyzer.confidence import Basis
+from ..analyzer.verdict import MAX_SUSPECTS, make_finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model import Code
+    from ..model import Finding
     from .ras import RasCommunicator, RasProcess, RasStatus
 
 # RAS counts launches: the ranks behind may be in a long kernel, or about to launch. Whom it gives up may live.
@@ -31,16 +30,14 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
         dead = set(after.dead)
         ranks = sorted({member.rank for member in missing if member.process in dead})
         findings.append(
-            Finding(
+            make_finding(
                 "TW-LOST",
-                "finding",
                 seconds,
-                ranks[:MAX_SUSPECTS],
-                [],
                 "",
+                ranks,
                 f"NCCL has given up {_processes(after.dead)}",
                 [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead"],
-                confidence_of("TW-LOST", _BASIS, names_ranks=bool(ranks), is_incomplete=False),
+                _BASIS,
             )
         )
     earlier = {group.hash: group for group in before.communicators}
@@ -68,17 +65,14 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         for rank in ranks[:MAX_SUSPECTS]
         if (member := members.get(rank)) is not None and member.process is not None
     ]
-    code: Code = "TW-H1" if ranks else "TW-UNKNOWN"
-    return Finding(
-        code,
-        "finding",
+    return make_finding(
+        "TW-H1" if ranks else "TW-UNKNOWN",
         seconds,
-        ranks[:MAX_SUSPECTS],
-        [],
         title,
+        ranks,
         f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and nobody goes on",
         evidence,
-        confidence_of(code, _BASIS, names_ranks=bool(ranks), is_incomplete=False),
+        _BASIS,
         victims=max(0, group.size - lowest.num_ranks),
     )
 

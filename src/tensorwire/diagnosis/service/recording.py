@@ -161,7 +161,7 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
                 analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
             else:
                 observation = decode_observation(entry, decoders)
-                yield observation, analyzer.update(observation)
+                yield observation, analyzer.update(observation).findings
         if number == 0:
             raise ValueError("it is empty")
     except FormatError:

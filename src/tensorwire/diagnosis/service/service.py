@@ -7,98 +7,31 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import TensorwireError
-from ..analyzer import Analyzer
 from ..model import Finding, Observation, Thresholds
 from ..node.local_node import LocalNode
-from .merge import Nodes, no_collection
+from .controller import Controller
+from .merge import Nodes
 from .time_share import TimeShare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from pathlib import Path
 
     from ..protocol.connection import Connection
     from ..protocol.listener import Listener
+    from .controller import Decision
     from .journal import Journal
 
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 1.0
-_ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
 MAX_SHARE: Final = 0.03  # of the time goes into analysis: of very large jobs it is done less often than once a second
 _TAKEN_SECONDS: Final = 3.0  # an agent that was silent for longer has died without closing its connection
-_MIN_ROUNDS = 12
-_WINDOW = 0.1  # of slow_seconds
 _MAX_STACK = 1 << 16
 _MAX_NAME = 256
-
-
-class NodeInterface(Protocol):
-    """Who does on the nodes what the analyzer wants."""
-
-    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
-        """Have all ranks time windows of rounds from these sequence numbers on, by communicator; {}: stop it."""
-
-    def request_stack(self, rank: int) -> None:
-        """Have a rank's stack brought, later."""
-
-
-class Controller:
-    """Puts observations before the analyzer, and its wishes to the nodes."""
-
-    def __init__(self, thresholds: Thresholds, nodes: NodeInterface) -> None:
-        self._analyzer = Analyzer(thresholds)
-        self._nodes = nodes
-        self._thresholds = thresholds
-        self._timed: tuple[dict[str, int], int] = {}, 0
-        self._asked: dict[int, float] = {}
-
-    @property
-    def timed(self) -> tuple[dict[str, int], int]:
-        """What the nodes were last told to time."""
-        return self._timed
-
-    def look(self, observation: Observation) -> list[Finding]:
-        with no_collection():
-            findings = self._analyzer.update(observation)
-        wanted = self._analyzer.wants_timing() or {}
-        if wanted != self._timed[0]:
-            self._timed = dict(wanted), self._num_rounds(observation, wanted) if wanted else 0
-            try:
-                self._nodes.enable_timing(*self._timed)
-            except OSError as error:  # hangs show without times
-                _log.warning("operations cannot be timed: %s", error)
-        now = observation.time
-        self._asked = {rank: time for rank, time in self._asked.items() if now - time < _ASK_AGAIN_SECONDS}
-        for rank in self._analyzer.wants_stacks():
-            if rank not in self._asked:
-                self._asked[rank] = now
-                self._nodes.request_stack(rank)
-        return findings
-
-    def _num_rounds(self, observation: Observation, wanted: dict[str, int]) -> int:
-        """Of a window: so many that agents, which look once a second, see the same one of all ranks; and that the
-        analyzer, which compares a few times in slow_seconds, has a new one each time."""
-        rates = [
-            group.baseline_rate
-            for rank in observation.ranks.values()
-            for group in rank.communicators
-            if group.id in wanted and group.baseline_rate
-        ]
-        now = min(rates, default=0.0) / self._thresholds.slow_factor
-        return max(_MIN_ROUNDS, round(now * self._thresholds.slow_seconds * _WINDOW))
-
-    def add_stack(self, rank: int, text: str) -> None:
-        self._asked.pop(rank, None)
-        self._analyzer.add_stack(rank, text)
-
-    @property
-    def asked(self) -> Collection[int]:
-        """The ranks that were asked for their stacks of late and have not answered."""
-        return self._asked.keys()
 
 
 class LocalJob:
@@ -110,14 +43,22 @@ class LocalJob:
 
     def __init__(self, directory: Path, thresholds: Thresholds | None = None) -> None:
         self._node = LocalNode(directory, socket.gethostname())
-        self._controller = Controller(thresholds or Thresholds(), self._node)
+        self._controller = Controller(thresholds or Thresholds())
 
     def poll(self) -> tuple[Observation, list[Finding]]:
         """What there is to see now, and what is found in it and all before. Takes milliseconds."""
         for rank, text in self._node.stacks().items():
             self._controller.add_stack(rank, text)
         observation = self._node.observe()
-        return observation, self._controller.look(observation)
+        decision = self._controller.decide(observation)
+        if decision.timing is not None:
+            try:
+                self._node.enable_timing(decision.timing.first, decision.timing.num_rounds)
+            except OSError as error:  # hangs show without times
+                _log.warning("operations cannot be timed: %s", error)
+        for rank in decision.stacks_of:
+            self._node.request_stack(rank)
+        return observation, decision.findings
 
     @property
     def awaits_stacks(self) -> bool:
@@ -126,7 +67,7 @@ class LocalJob:
 
     def close(self) -> None:
         """Stop timing, if it was asked for."""
-        if self._controller.timed[0]:
+        if self._controller.timing.first:
             with suppress(OSError):
                 self._node.enable_timing({}, 0)
         self._node.close()
@@ -174,7 +115,7 @@ class JobService:
 
     def _begin(self, run_id: str) -> None:
         self._nodes = Nodes(run_id)
-        self._controller = Controller(self._thresholds, self)
+        self._controller = Controller(self._thresholds)
 
     def step(self) -> View:
         """Take reports until the next analysis is due, and do it."""
@@ -183,7 +124,9 @@ class JobService:
         self._take(0.0)  # what has arrived must not wait because there is much to do
         start = time.monotonic()
         observation = self._nodes.observe(start)
-        findings = self._controller.look(observation)
+        decision = self._controller.decide(observation)
+        self._carry_out(decision)
+        findings = decision.findings
         end = time.monotonic()
         counters = self._counters
         counters.lag_seconds, counters.analysis_seconds = start - self._due, end - start
@@ -193,14 +136,18 @@ class JobService:
         self._due = max(start + _INTERVAL_SECONDS, end + self._share.rest_after(end - start))
         return view
 
-    def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
-        for connection in self._names:
-            self._listener.send(connection, {"type": "timing", "first": first, "rounds": num_rounds})
+    def _carry_out(self, decision: Decision) -> None:
+        if decision.timing is not None:
+            for connection in self._names:
+                self._send_timing(connection)
+        for rank in decision.stacks_of:
+            agent = self._agents.get(self._nodes.node_of(rank) or "")
+            if agent is not None:
+                self._listener.send(agent, {"type": "stacks", "ranks": [rank]})
 
-    def request_stack(self, rank: int) -> None:
-        connection = self._agents.get(self._nodes.node_of(rank) or "")
-        if connection is not None:
-            self._listener.send(connection, {"type": "stacks", "ranks": [rank]})
+    def _send_timing(self, connection: Connection) -> None:
+        timing = self._controller.timing
+        self._listener.send(connection, {"type": "timing", "first": timing.first, "rounds": timing.num_rounds})
 
     def close(self) -> None:
         self._listener.close()
@@ -242,9 +189,8 @@ class JobService:
         self._agents[name] = connection
         self._names[connection] = name
         self._listener.send(connection, {"type": "welcome"})
-        first, num_rounds = self._controller.timed
-        if first:
-            self._listener.send(connection, {"type": "timing", "first": first, "rounds": num_rounds})
+        if self._controller.timing.first:
+            self._send_timing(connection)
         return name
 
     def _hear(self, name: str, message: dict[str, Any]) -> None:

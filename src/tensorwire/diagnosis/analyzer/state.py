@@ -1,0 +1,164 @@
+"""What the analyzer remembers of one generation of a job's ranks: who is in view, and which verdicts stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ..model import Confidence
+from .exit_reasons import CLEAN, is_secondary
+from .transport import Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+
+    from ..model import Finding, Observation, Rank
+    from .slow import SlowWatch
+    from .verdict import Verdict
+
+_GONE = ("exited", "lost")
+_NO_FAILURE = ("", CLEAN)  # exit reasons
+_SUSPECTS_WITH_STACKS = 3
+_MOMENT_SECONDS = 2.5  # agents look once a second
+_ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
+
+
+@dataclass(slots=True)
+class State:
+    """What is known of one generation of a job's ranks."""
+
+    slow: SlowWatch
+    run_id: str = ""
+    generation: int = -1
+    time: float = float("-inf")
+    next_sample: float = float("-inf")
+    transport: Transport = field(default_factory=Transport)
+    ranks: dict[int, Rank] = field(default_factory=dict)  # those that are in view
+    silent: set[str] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    blocked: set[int] = field(default_factory=set)  # ranks with an operation beyond the hang gate
+    leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
+    phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
+    standing: list[Verdict] = field(default_factory=list)
+    hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
+    hung: float = float("-inf")  # when they stood last
+    slow_verdicts: list[Verdict] = field(default_factory=list)
+    stacks: dict[int, str] = field(default_factory=dict)
+
+    def forget_times(self) -> None:
+        """Nobody has looked for a while: no rate can be told from before."""
+        self.transport.clear()
+        self.slow.clear()
+        self.next_sample = self.time
+
+    def look_at(self, entries: dict[int, Rank], changed: Set[int], gate: float) -> None:
+        """Take over the entries of these ranks. `gate` is the hang gate in seconds.
+
+        This runs for every rank every second: it is written for speed.
+        """
+        generation, silent = self.generation, self.silent
+        self.blocked -= changed
+        self.dead -= changed
+        for number in changed:
+            rank = entries.get(number)
+            if rank is None or rank.generation != generation or (silent and rank.node in silent):
+                self.ranks.pop(number, None)
+                continue
+            self.ranks[number] = rank
+            if rank.phase:
+                self.phases[number] = rank.phase, self.time
+            if rank.process.exit_reason not in _NO_FAILURE:
+                self.leaving.setdefault(number, self.time)
+            if rank.process.life in _GONE:
+                self.dead.add(number)
+                continue
+            for communicator in rank.communicators:
+                age = communicator.open_seconds
+                if age is not None and age >= gate:
+                    self.blocked.add(number)
+                    break
+
+    def recent_phases(self, seconds: float) -> dict[int, str]:
+        """What ranks have declared within these seconds."""
+        since = self.time - seconds
+        self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
+        return {number: phase for number, (phase, _) in self.phases.items()}
+
+    def is_failing(self) -> bool:
+        """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
+        if any(self.ranks[number].process.exit_reason != CLEAN for number in self.dead):
+            return True
+        return bool(self._ending())
+
+    def are_more_to_go(self, dead: dict[int, Rank]) -> bool:
+        """Whether those that are gone were told of a trouble, and some that may have told them are about to end."""
+        return bool(self._ending() - dead.keys()) and all(is_secondary(rank) for rank in dead.values())
+
+    def settle(self, verdicts: list[Verdict], observation: Observation) -> None:
+        """Let standing findings stand: they change with their evidence, not with every doubt, and keep their time."""
+        standing = []
+        before = list(self.standing)
+        for verdict in verdicts:
+            old = next((old for old in before if _same_trouble(old, verdict)), None)
+            if old is not None:
+                before.remove(old)
+                if _contradicts(verdict, old) and not _is_surer(verdict, old):
+                    verdict = old
+                else:
+                    verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
+            standing.append(verdict)
+        for old in before:
+            # Whoever it names is out of view: no reason to take it back, if one to be less sure.
+            if any(number in observation.ranks and number not in self.ranks for number in old.finding.suspects):
+                confidence = max(old.finding.confidence, Confidence.MEDIUM, key=lambda level: level.order)
+                standing.append(replace(old, finding=replace(old.finding, confidence=confidence)))
+        standing.sort(key=lambda verdict: verdict.finding.level == "notice")
+        self.standing = standing
+        suspects = {number for verdict in standing for number in verdict.finding.suspects}
+        for number in self.stacks.keys() - suspects:
+            del self.stacks[number]
+
+    def keep_hangs(self) -> None:
+        """For a moment: ranks that ran out of time are through with the operation before they say so."""
+        hangs = [verdict for verdict in self.standing if verdict.kind == "hang"]
+        if hangs:
+            self.hangs, self.hung = hangs, self.time
+        elif not self.is_failing() and self.time > self.hung + _MOMENT_SECONDS:
+            self.hangs = []
+
+    def stacks_of(self) -> list[int]:
+        """Suspects whose stacks would help and are not known."""
+        return [
+            number
+            for verdict in self.standing
+            for number in verdict.finding.suspects[:_SUSPECTS_WITH_STACKS]
+            if number not in self.stacks
+        ]
+
+    def dressed(self, finding: Finding) -> Finding:
+        """The finding with the stacks of its suspects, as a copy that is the caller's own."""
+        stacks = {number: self.stacks[number] for number in finding.suspects if number in self.stacks}
+        return replace(finding, stacks=stacks, suspects=list(finding.suspects), evidence=list(finding.evidence))
+
+    def _ending(self) -> set[int]:
+        return {number for number, since in self.leaving.items() if self.time - since < _ENDING_SECONDS}
+
+
+def _same_trouble(old: Verdict, new: Verdict) -> bool:
+    if old.kind != new.kind:
+        return False
+    if old.finding.suspects and new.finding.suspects:
+        return not set(old.finding.suspects).isdisjoint(new.finding.suspects)
+    return old.finding.communicator == new.finding.communicator
+
+
+def _is_surer(new: Verdict, old: Verdict) -> bool:
+    return new.finding.confidence.order < old.finding.confidence.order
+
+
+def _contradicts(new: Verdict, old: Verdict) -> bool:
+    return _claim(new.finding) != _claim(old.finding)
+
+
+def _claim(finding: Finding) -> tuple[str, str, set[int]]:
+    return finding.code, finding.communicator, set(finding.suspects)

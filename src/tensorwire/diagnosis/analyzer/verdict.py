@@ -1,0 +1,45 @@
+"""How findings are made: the same way wherever they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model import Finding
+from .confidence import confidence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..model import Code, Level
+    from .confidence import Basis
+
+MAX_SUSPECTS = 5
+
+
+@dataclass(slots=True)
+class Verdict:
+    """A finding, and what kind of cause it has: verdicts of one kind on the same ranks are one finding over time."""
+
+    kind: str
+    finding: Finding
+
+
+def make_finding(
+    code: Code,
+    time: float,
+    communicator: str,
+    suspects: Sequence[int],
+    summary: str,
+    evidence: list[str],
+    basis: Basis,
+    *,
+    victims: int = 0,
+    is_incomplete: bool = False,
+    level: Level = "finding",
+    sides: Sequence[list[int]] = (),
+) -> Finding:
+    """It names the first few suspects. `is_incomplete`: anything that it depends on is out of view."""
+    named = list(suspects[:MAX_SUSPECTS])
+    confidence = confidence_of(code, basis, names_ranks=bool(named or sides), is_incomplete=is_incomplete)
+    return Finding(code, level, time, named, list(sides), communicator, summary, evidence, confidence, victims=victims)

@@ -1,0 +1,86 @@
+"""What the nodes of a job are to do, after what was found in its observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ..analyzer import Analyzer
+from .merge import no_collection
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..model import Finding, Observation, Thresholds
+
+_ASK_AGAIN_SECONDS: Final = 30.0  # for a stack
+_MIN_ROUNDS = 12
+_WINDOW = 0.1  # of slow_seconds
+
+
+@dataclass(slots=True)
+class Timing:
+    """What all ranks are to time: windows of `num_rounds` operations of these communicators, each from a sequence
+    number on; nothing if there is none."""
+
+    first: dict[str, int] = field(default_factory=dict)
+    num_rounds: int = 0
+
+
+@dataclass(slots=True)
+class Decision:
+    """What was found, and what the nodes are to do.
+
+    Attributes:
+        findings: those that stand now.
+        timing: what is to be timed from now on; None if that has not changed.
+        stacks_of: ranks that are to be asked for their stacks now.
+    """
+
+    findings: list[Finding]
+    timing: Timing | None
+    stacks_of: list[int]
+
+
+class Controller:
+    """Puts observations before the analyzer, and keeps in mind what the nodes were told to do."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._analyzer = Analyzer(thresholds)
+        self._thresholds = thresholds
+        self._asked: dict[int, float] = {}
+        self.timing = Timing()
+
+    def decide(self, observation: Observation) -> Decision:
+        with no_collection():
+            analysis = self._analyzer.update(observation)
+        changed = analysis.time_from != self.timing.first
+        if changed:
+            num_rounds = self._num_rounds(observation, analysis.time_from) if analysis.time_from else 0
+            self.timing = Timing(analysis.time_from, num_rounds)
+        now = observation.time
+        self._asked = {rank: time for rank, time in self._asked.items() if now - time < _ASK_AGAIN_SECONDS}
+        stacks_of = [rank for rank in analysis.stacks_of if rank not in self._asked]
+        self._asked |= dict.fromkeys(stacks_of, now)
+        return Decision(analysis.findings, self.timing if changed else None, stacks_of)
+
+    def add_stack(self, rank: int, text: str) -> None:
+        self._asked.pop(rank, None)
+        self._analyzer.add_stack(rank, text)
+
+    @property
+    def asked(self) -> Collection[int]:
+        """The ranks that were asked for their stacks of late and have not answered."""
+        return self._asked.keys()
+
+    def _num_rounds(self, observation: Observation, timed: Collection[str]) -> int:
+        """Of a window: so many that agents, which look once a second, see the same one of all ranks; and that the
+        analyzer, which compares a few times in slow_seconds, has a new one each time."""
+        rates = [
+            group.baseline_rate
+            for rank in observation.ranks.values()
+            for group in rank.communicators
+            if group.id in timed and group.baseline_rate
+        ]
+        now = min(rates, default=0.0) / self._thresholds.slow_factor
+        return max(_MIN_ROUNDS, round(now * self._thresholds.slow_seconds * _WINDOW))
