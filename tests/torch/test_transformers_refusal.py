@@ -150,10 +150,6 @@ def test_what_is_printed_names_the_way_out(
 
 def test_ignoring_mismatched_sizes_loads_random_weights(original: Path, compressed: Path) -> None:
     """Nothing in a file can prevent it; so no page promises that it does not happen."""
-    if original.name == "moe":  # its markers cannot be fused, which is no mismatch of sizes
-        with pytest.raises(RuntimeError, match=REFUSAL):
-            load(compressed, original, ignore_mismatched_sizes=True)
-        return
     expected = bits(load(original, original))
     found = bits(load(compressed, original, ignore_mismatched_sizes=True))
     assert any(value != expected[name] for name, value in found.items())
