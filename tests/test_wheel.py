@@ -36,7 +36,7 @@ def test_wheel_contents(wheel: Path, repository: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         (entry_points,) = [name for name in names if name.endswith("/entry_points.txt")]
-        assert "tensorwire = tensorwire.cli:main" in archive.read(entry_points).decode()
+        assert "tensorwire = tensorwire.__main__:main" in archive.read(entry_points).decode()
     package = {name for name in names if ".dist-info/" not in name}
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/tensorwire"],
