@@ -224,7 +224,7 @@ class Destination:
             advice = f"name {str(target)!r} itself" if target.exists() else "remove it"
             raise self._refusal(f"is a link, and links are never replaced; {advice}, or {_NAMED_OTHERWISE}")
         if self.path.is_mount() or os.fsencode(real(self.path)) in mounts():
-            raise self._refusal(f"is a mount point, which is never replaced; {_NAMED_OTHERWISE}, such as one in it")
+            raise self._refusal(f"is a mount point, which is never replaced; {_NAMED_OTHERWISE}")
         if stat.S_ISDIR(mode) and not self.is_directory:
             place = self.path / self._example
             raise self._refusal(f"is a directory, and the result is a file; name the file: {str(place)!r}")
