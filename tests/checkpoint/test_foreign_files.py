@@ -114,7 +114,7 @@ def test_the_advice_for_torch_files_works_for_tied_weights(tmp_path: Path, is_zi
     with pytest.raises(FormatError, match=r"torch file|pickle") as caught:
         compress_checkpoint(path, tmp_path / "x")
     run_advice(str(caught.value), path)
-    converted = load_file(tmp_path / "model.safetensors", framework="torch")
+    converted = load_file(tmp_path / "model.safetensors", framework="pt")
     assert converted.keys() == tied.keys()
     assert all(torch.equal(converted[name], tied[name]) for name in tied)
 
