@@ -107,7 +107,7 @@ bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes
 	$(VENV)/bin/python -m benchmarks
 
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
-	$(VENV)/bin/python -m benchmarks.diagnosis.faults $(FAULTS)
+	$(VENV)/bin/python -m tests.system.faults $(FAULTS)
 
 simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through protocol and analyzer
 	$(VENV)/bin/python -m benchmarks.diagnosis.simulate

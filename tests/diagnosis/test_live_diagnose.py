@@ -13,9 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.diagnosis.faults.launch import WORLD_SIZE, ForkServer, TrainingJob
 from tensorwire.diagnosis.model import ASKED
 from tensorwire.diagnosis.page.rank_page import page_path, read_page
+from tests.system.faults.fork_server import ForkServer
+from tests.system.faults.training_job import WORLD_SIZE, TrainingJob
 
 if TYPE_CHECKING:
     from pathlib import Path

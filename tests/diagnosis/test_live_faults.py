@@ -10,12 +10,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.diagnosis.faults.cases import BY_NAME, FaultContext
-from benchmarks.diagnosis.faults.judge import complaint, is_expected
-from benchmarks.diagnosis.faults.launch import ForkServer, TrainingJob
-from benchmarks.diagnosis.faults.run import Stage
-from benchmarks.diagnosis.faults.watch import THRESHOLDS, LocalWatch
 from tensorwire.diagnosis.service.service import LocalJob
+from tests.system.faults.cases import BY_NAME, FaultContext
+from tests.system.faults.fork_server import ForkServer
+from tests.system.faults.judge import complaint, is_expected
+from tests.system.faults.run import Stage
+from tests.system.faults.training_job import TrainingJob
+from tests.system.faults.watch import THRESHOLDS, LocalWatch
 
 pytestmark = pytest.mark.xdist_group("live faults")  # one job at a time
 

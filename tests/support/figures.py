@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import targets
-from benchmarks.diagnosis.faults.cases import BY_NAME
-from benchmarks.diagnosis.faults.results import wilson
+from tests.system.faults.cases import BY_NAME
+from tests.system.faults.results import wilson
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import environment
-from benchmarks.diagnosis.faults import __main__ as program
-from benchmarks.diagnosis.faults import levels
-from benchmarks.diagnosis.faults.cases import BY_NAME, CASES
-from benchmarks.diagnosis.faults.results import JSON, Results
-from benchmarks.diagnosis.faults.run import Outcome
 from tensorwire.diagnosis.model import Confidence, Finding
+from tests.system.faults import __main__ as program
+from tests.system.faults import levels
+from tests.system.faults.cases import BY_NAME, CASES
+from tests.system.faults.results import JSON, Results
+from tests.system.faults.run import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path

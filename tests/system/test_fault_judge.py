@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.diagnosis.faults.cases import BY_NAME
-from benchmarks.diagnosis.faults.judge import complaint
-from benchmarks.diagnosis.faults.results import wilson
-from benchmarks.diagnosis.faults.watch import Look
 from tensorwire.diagnosis.model import Confidence, Finding
+from tests.system.faults.cases import BY_NAME
+from tests.system.faults.judge import complaint
+from tests.system.faults.results import wilson
+from tests.system.faults.watch import Look
 
 
 def found(code: str, suspects: list[int], level: str = "finding", sides: tuple[list[int], ...] = ()) -> Finding:

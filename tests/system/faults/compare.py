@@ -1,4 +1,4 @@
-"""python -m benchmarks.diagnosis.compare: what other tools tell of the same faults.
+"""python -m tests.system.faults.compare: what other tools tell of the same faults.
 
 Each fault is injected into a job without the probe. A few seconds later a person looks: at the stacks of all ranks
 (py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.environment import ROOT, child, describe
 from tensorwire.diagnosis.service.recording import replay
 
-from .faults.cases import BY_NAME, Case, FaultContext
-from .faults.launch import WORLD_SIZE, ForkServer, TrainingJob
-from .faults.network import Network
-from .faults.run import reason_to_skip
-from .faults.watch import is_finding
+from .cases import BY_NAME, Case, FaultContext
+from .fork_server import ForkServer
+from .network import Network
+from .run import reason_to_skip
+from .training_job import WORLD_SIZE, TrainingJob
+from .watch import is_finding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,11 +47,11 @@ _PAGE = re.compile(r"^    (\S+) \((.*)\)$", re.M)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.compare", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.system.faults.compare", description=__doc__)
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     options = parser.parse_args()
     cases = [BY_NAME[name] for name in options.case or BY_NAME]
-    facts = describe("python -m benchmarks.diagnosis.compare")
+    facts = describe("python -m tests.system.faults.compare")
     rows, skipped = [], []
     fork_server = ForkServer()
     try:
@@ -77,7 +78,7 @@ def compare(case: Case, fork_server: ForkServer) -> list[str]:
     network = Network(fork_server, WORLD_SIZE) if case.uses_network else None
     environment = {"TW_FAULTS_TIMEOUT": str(_TIMEOUT_SECONDS), "TW_FAULTS_DUMPS": "1"}
     try:
-        module = ("benchmarks.diagnosis.faults.job",)
+        module = ("tests.system.faults.job",)
         job = TrainingJob(fork_server, case.settings, network=network, modules=module, **environment)
         try:
             job.wait_for_round(20)

@@ -1,4 +1,4 @@
-"""python -m benchmarks.diagnosis.faults: faults in real jobs, and whether they are named right."""
+"""python -m tests.system.faults: faults in real jobs, and whether they are named right."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tensorwire.diagnosis.service.recording import Recorder
 
 from . import levels
 from .cases import BY_NAME, CASES, Case
-from .launch import WORLD_SIZE
 from .results import JSON, Results
 from .run import Stage, reason_to_skip, show
+from .training_job import WORLD_SIZE
 from .watch import THRESHOLDS, interrupted
 
 _BATCH = 4  # runs of a case in a row: once at each rank
@@ -30,7 +30,7 @@ Turn = list[tuple[Case, int]]  # runs that one job may have, one after another: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.faults", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.system.faults", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="of each case, those in the results included (default 20)")
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default 2): ranks sleep for the most part")
@@ -55,7 +55,7 @@ def main() -> None:
         results.write()
         print(results.page())
         return
-    facts = describe(" ".join(["python -m benchmarks.diagnosis.faults", *sys.argv[1:]]))
+    facts = describe(" ".join(["python -m tests.system.faults", *sys.argv[1:]]))
     facts |= {"load": load(), "thresholds": ", ".join(f"{k} {v:g}" for k, v in dataclasses.asdict(THRESHOLDS).items())}
     try:
         results = Results(options.output, facts, fresh=options.fresh)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensorwire.diagnosis.service.journal import STATE, read_state
 
-from .launch import free_port
+from .training_job import free_port
 from .watch import THRESHOLDS, Watch
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Finding, Observation
 
-    from .launch import ForkServer
+    from .fork_server import ForkServer
 
 
 class Services(Watch):

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .launch import WORLD_SIZE
 from .quota import CpuQuota
 from .services import Services
+from .training_job import WORLD_SIZE
 from .watch import THRESHOLDS
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from tensorwire.diagnosis.model import Thresholds
 
-    from .launch import TrainingJob
     from .network import Network
+    from .training_job import TrainingJob
     from .watch import Watch
 
 WORLD = list(range(WORLD_SIZE))

@@ -169,7 +169,7 @@ class Results:
             "## Confidence",
             "",
             "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that "
-            "the analyzer is tested with; `python -m benchmarks.diagnosis.faults --levels` analyzes them again. Of "
+            "the analyzer is tested with; `python -m tests.system.faults --levels` analyzes them again. Of "
             f"the {len(self.rows)} runs above {len(judged)} say which confidence their verdicts had: runs of before "
             "there were three levels do not. Not measured on faults that the matrix does not have.",
             "",
