@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 API = ROOT / "docs" / "api.md"
 
-NOT_RUN = {"docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order"}
+NOT_RUN = {
+    "docs/job.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
+    "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
+}
 """Pages whose examples need what is not there, and what that is."""
 
 

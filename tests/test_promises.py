@@ -36,8 +36,10 @@ def test_the_citation_names_the_version(repository: Path) -> None:
     assert f"## [{__version__.split('.dev')[0]}] - " in (repository / "CHANGELOG.md").read_text()
 
 
-def test_the_transcript_of_the_readme_points_into_the_example(repository: Path) -> None:
-    places = re.findall(r'File "examples/hang\.py", line (\d+) in (\w+)', (repository / "README.md").read_text())
+def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:
+    page = (repository / "docs/job.md").read_text()
+    assert re.match(r"# .+\n\n```console\n\$ torchrun ", page), "the transcript is what the page begins with"
+    places = re.findall(r'File "examples/hang\.py", line (\d+) in (\w+)', page)
     assert [function for _, function in places] == ["load_batch", "train"]
     lines = (repository / "examples/hang.py").read_text().splitlines()
     assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]

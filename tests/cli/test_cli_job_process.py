@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -93,10 +94,21 @@ def service(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_the_example_names_the_rank(repository: Path) -> None:
+def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
     pytest.importorskip("torch")
-    ran = subprocess.run([sys.executable, repository / "examples/hang.py"], capture_output=True, text=True, check=False)
+    example = repository / "examples/hang.py"
+    ran = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+    def normal(text: str) -> str:
+        text = re.sub(r"\d+\.\d s", "6.1 s", text.replace(str(example), "examples/hang.py"))
+        return re.sub(r" +|\u2500+", " ", text).strip()
+
+    printed = iter([normal(line) for line in ran.stdout.splitlines()])
+    (shown,) = re.findall(r"^```console\n(.*?)^```", (repository / "docs/job.md").read_text(), re.DOTALL | re.MULTILINE)
+    for line in shown.splitlines():
+        beginning = normal(line).removesuffix("...").strip()
+        assert any(each.startswith(beginning) for each in printed), line
 
 
 def test_ctrl_c_gives_the_terminal_back(tmp_path: Path) -> None:

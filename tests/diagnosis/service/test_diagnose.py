@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import inspect
+import re
 import subprocess
 import sys
 import threading
@@ -33,6 +34,17 @@ def test_the_rank_that_others_wait_for_is_named(pages: Path) -> None:
 def test_the_newest_job_is_found_without_a_directory(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(pages))
     assert [finding.suspects for finding in diagnose(seconds=0.0)] == [[1]]
+
+
+def test_the_example_of_the_manual_runs(
+    pages: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(pages))
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", (repository / "docs/job.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    exec(example, {})
+    assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")
 
 
 def test_a_wait_of_a_minute_is_no_hang_for_whoever_says_so(pages: Path) -> None:
