@@ -181,7 +181,7 @@ def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[s
     assert (finding["code"], finding["suspects"], finding["confidence"]) == ("TW-H1", [2], "high")
     assert set(finding["stacks"]) == {"2"}
     assert value["lives"] == {"running": 4, "stopped": 0, "exited": 0, "lost": 0, "unseen": 0}
-    assert [(group["state"], group["ranks"], group["num_ranks"]) for group in value["standings"]] == [
+    assert [(group["state"], group["ranks"], group["num_ranks"]) for group in value["rank_status"]] == [
         ("absent", "2", 1), ("waits", "0-1, 3", 3),
     ]  # fmt: skip
     assert [place["rank"] for place in value["slowest"]] == [2]

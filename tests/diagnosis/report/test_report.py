@@ -249,17 +249,17 @@ def test_findings_are_told_once() -> None:
 
 def test_places() -> None:
     first, second = hang(4, culprit=2)[5:7]
-    assert {place.state for place in rank_status.places(second, first)} == {"moves"}
-    assert {place.state for place in rank_status.places(second)} == {"idle"}
+    assert {status.state for status in rank_status.statuses(second, first)} == {"moves"}
+    assert {status.state for status in rank_status.statuses(second)} == {"idle"}
     stuck = hang(4, culprit=2)[-1]
     stuck.ranks[0].process.life = "lost"
     stuck.ranks[0].process.gone_seconds = 4.0
     stuck.ranks[1].process.life = "stopped"
-    found = rank_status.standings(rank_status.places(stuck))
+    found = rank_status.status_groups(rank_status.statuses(stuck))
     assert [(group.state, group.ranks, group.seconds) for group in found] == [
         ("lost", "0", 4.0), ("stopped", "1", 27.0), ("absent", "2", 27.0), ("waits", "3", 27.0),
     ]  # fmt: skip
-    assert [place.rank for place in rank_status.slowest(rank_status.places(stuck))] == [2]
+    assert [status.rank for status in rank_status.slowest(rank_status.statuses(stuck))] == [2]
     assert rank_status.lives(stuck) == {"running": 2, "stopped": 1, "exited": 0, "lost": 1, "unseen": 0}
 
 
@@ -269,9 +269,9 @@ def test_nobody_is_behind_in_messages() -> None:
     for one in observation.ranks.values():
         group = one.communicators[0]
         group.operation = model.Operation(group.enqueued, "send" if one.rank == 0 else "recv", root=1 - one.rank)
-    places = rank_status.places(observation)
-    assert [(place.state, place.behind) for place in places] == [("waits", 0), ("idle", 0)]
-    assert rank_status.slowest(places) == []
+    statuses = rank_status.statuses(observation)
+    assert [(status.state, status.behind) for status in statuses] == [("waits", 0), ("idle", 0)]
+    assert rank_status.slowest(statuses) == []
 
 
 def test_the_thread_of_the_script_comes_first() -> None:

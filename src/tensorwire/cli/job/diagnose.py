@@ -67,7 +67,7 @@ def command(
         output.print_json(verdict.as_object(history, findings))
     else:
         verdict.print_findings(findings)
-        verdict.print_standings(history)
+        verdict.print_rank_status(history)
         print()
         verdict.print_summary(history, findings, limits, path)
     return verdict.exit_code(findings)

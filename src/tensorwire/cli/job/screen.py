@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..._text import escape
 from ...diagnosis.report.codes import MEANINGS
-from ...diagnosis.report.rank_status import lives, place_text, seconds_text, slowest, standings
+from ...diagnosis.report.rank_status import lives, seconds_text, slowest, status_groups, status_text
 from ...diagnosis.report.stack import for_reader
 from ..output import count
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from ...diagnosis.model import Finding
     from ...diagnosis.report import History
-    from ...diagnosis.report.rank_status import Place
+    from ...diagnosis.report.rank_status import RankStatus
 
 _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
            "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
-_MAX_STANDINGS = 8
+_MAX_STATUS_GROUPS = 8
 _MAX_EVIDENCE = 4
 _MAX_STACK_LINES = 12
 _NARROW = 60
@@ -64,8 +64,8 @@ def draw(history: History, findings: Sequence[Finding], path: Path, *, width: in
     parts += [part for finding in findings for part in _finding(finding)]
     if not findings:
         parts.append(Text("no finding", style="green"))
-    parts += [Text(), _standings(history, narrow)]
-    late = slowest(history.places)
+    parts += [Text(), _rank_status(history, narrow)]
+    late = slowest(history.statuses)
     if late:
         parts += [Text(), _slowest(late, narrow)]
     parts += [Text(), Text("Ctrl-C leaves; the job goes on", style="dim")]
@@ -99,41 +99,41 @@ def _finding(finding: Finding) -> Iterable[RenderableType]:
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 
-def _standings(history: History, narrow: bool) -> Table:
-    groups = standings(history.places)
+def _rank_status(history: History, narrow: bool) -> Table:
+    groups = status_groups(history.statuses)
     table = _table()
     table.add_column(Text("ranks"), justify="right", no_wrap=True)
     table.add_column(Text("where they stand"), overflow="fold", ratio=1)
     table.add_column(Text("for"), justify="right", no_wrap=True)
     if not narrow:
         table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=28)
-    for group in groups[:_MAX_STANDINGS]:
+    for group in groups[:_MAX_STATUS_GROUPS]:
         cells: list[str | Text] = [
             f"{group.num_ranks:,}",
             Text(escape(group.text), style=_STYLES[group.state]),
             seconds_text(group.seconds) if group.seconds else "",
         ]
         table.add_row(*cells, *(() if narrow else (group.ranks,)))
-    if len(groups) > _MAX_STANDINGS:
-        left = sum(group.num_ranks for group in groups[_MAX_STANDINGS:])
+    if len(groups) > _MAX_STATUS_GROUPS:
+        left = sum(group.num_ranks for group in groups[_MAX_STATUS_GROUPS:])
         table.add_row(f"{left:,}", Text("elsewhere", style="dim"))
     return table
 
 
-def _slowest(late: Sequence[Place], narrow: bool) -> Table:
+def _slowest(late: Sequence[RankStatus], narrow: bool) -> Table:
     table = _table()
     table.add_column(Text("slowest"), justify="right", no_wrap=True)
     table.add_column(Text("state"), overflow="fold", ratio=1)
     table.add_column(Text("behind"), justify="right", no_wrap=True)
     if not narrow:
         table.add_column(Text("T per round"), justify="right", no_wrap=True)
-    for place in late:
+    for status in late:
         cells: list[str | Text] = [
-            str(place.rank),
-            Text(escape(place_text(place)), style=_STYLES[place.state]),
-            f"{place.behind:,}",
+            str(status.rank),
+            Text(escape(status_text(status)), style=_STYLES[status.state]),
+            f"{status.behind:,}",
         ]
-        inside = "-" if place.seconds_per_round is None else f"{place.seconds_per_round * 1e3:.3g} ms"
+        inside = "-" if status.seconds_per_round is None else f"{status.seconds_per_round * 1e3:.3g} ms"
         table.add_row(*cells, *(() if narrow else (inside,)))
     return table
 

@@ -1,4 +1,4 @@
-"""How findings and the places of ranks are told: in words, and as an object for a program."""
+"""How the command line tells findings and the status of ranks: in words, and as an object for a program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
 
-_MAX_STANDINGS = 12
+_MAX_STATUS_GROUPS = 12
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -38,8 +38,8 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
         "lives": rank_status.lives(last),
         "silent_nodes": last.silent_nodes,
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "standings": rank_status.standings(history.places)[:_MAX_STANDINGS],
-        "slowest": rank_status.slowest(history.places),
+        "rank_status": rank_status.status_groups(history.statuses)[:_MAX_STATUS_GROUPS],
+        "slowest": rank_status.slowest(history.statuses),
     }
 
 
@@ -80,11 +80,11 @@ def print_findings(findings: Sequence[Finding]) -> None:
         print()
 
 
-def print_standings(history: History) -> None:
-    """Where the ranks stand, the most serious places first."""
+def print_rank_status(history: History) -> None:
+    """Where the ranks stand, the most serious status first."""
     from ...diagnosis.report import rank_status
 
-    groups = rank_status.standings(history.places)
+    groups = rank_status.status_groups(history.statuses)
     rows = [
         (
             group.text,
@@ -92,11 +92,11 @@ def print_standings(history: History) -> None:
             rank_status.seconds_text(group.seconds) if group.seconds else "",
             group.ranks,
         )
-        for group in groups[:_MAX_STANDINGS]
+        for group in groups[:_MAX_STATUS_GROUPS]
     ]
     output.print_table(("where ranks stand", ">ranks", ">for", "which"), rows)
-    if len(groups) > _MAX_STANDINGS:
-        output.print_line(f"and {output.count(len(groups) - _MAX_STANDINGS, 'more place')} of less weight")
+    if len(groups) > _MAX_STATUS_GROUPS:
+        output.print_line(f"and {output.count(len(groups) - _MAX_STATUS_GROUPS, 'more group')} of less weight")
 
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
@@ -111,7 +111,7 @@ def print_summary(history: History, findings: Sequence[Finding], thresholds: Thr
         output.print_line(f"note: no word from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
     if exit_code(findings):
         return
-    longest = max((place.seconds for place in history.places if place.state in ("waits", "absent")), default=0.0)
+    longest = max((status.seconds for status in history.statuses if status.state in ("waits", "absent")), default=0.0)
     if longest:
         output.print_line(
             f"no finding: the longest wait is {rank_status.seconds_text(longest)}, a hang is one of more than "

@@ -76,7 +76,7 @@ class Analyzer:
         state.settle(_judge(job, state), observation)
         state.keep_hangs()
         return Analysis(
-            [state.dressed(verdict.finding) for verdict in state.standing],
+            [state.dressed(verdict.finding) for verdict in state.current],
             dict(state.slow.timing or {}),
             state.stacks_of(),
         )

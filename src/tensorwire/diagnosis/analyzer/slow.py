@@ -44,7 +44,7 @@ class SlowWatch:
         self._asked: float | None = None
         self._measured_since: float | None = None
         self._quiet_until = float("-inf")
-        self._standing: list[Verdict] = []
+        self._current: list[Verdict] = []
 
     def sample(self, job: Job, transport: Transport) -> list[Verdict]:
         """Take in the counts and times of now, and give the verdicts that stand."""
@@ -56,7 +56,7 @@ class SlowWatch:
             if self._throughputs[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
         ]
         if not slow and not late:
-            self.timing, self._asked, self._standing, self._since = None, None, [], job.time
+            self.timing, self._asked, self._current, self._since = None, None, [], job.time
             self._measured_since = None
             return []
         measured = self._measured(job, set(slow), set(late))
@@ -65,12 +65,12 @@ class SlowWatch:
                 self._measured_since = job.time
             found = judge(job, transport, measured, self._processes)
             if found:
-                self._standing, self.timing = found, None
-            elif not self._standing and job.time - self._measured_since > self._thresholds.slow_seconds:
+                self._current, self.timing = found, None
+            elif not self._current and job.time - self._measured_since > self._thresholds.slow_seconds:
                 self._accept(job.time, slow)
-        elif not self._standing:
+        elif not self._current:
             self._ask(job, slow)
-        return self._standing
+        return self._current
 
     def _add(self, job: Job) -> None:
         self._processes.append((job.time, {number: rank.process for number, rank in job.ranks.items()}))
@@ -133,7 +133,7 @@ class SlowWatch:
                     enqueued = max(member.enqueued for member in group.members.values())
                     self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / seconds)
         elif self._is_overdue(job.time, slow):
-            self._standing = [self._untimed(job, slow)]
+            self._current = [self._untimed(job, slow)]
 
     def _accept(self, time: float, slow: list[str]) -> None:
         """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""

@@ -39,7 +39,7 @@ class State:
     blocked: set[int] = field(default_factory=set)  # ranks with an operation beyond the hang gate
     leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
     phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
-    standing: list[Verdict] = field(default_factory=list)
+    current: list[Verdict] = field(default_factory=list)
     hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
     hung: float = float("-inf")  # when they stood last
     slow_verdicts: list[Verdict] = field(default_factory=list)
@@ -95,9 +95,9 @@ class State:
         return bool(self._ending() - dead.keys()) and all(is_secondary(rank) for rank in dead.values())
 
     def settle(self, verdicts: list[Verdict], observation: Observation) -> None:
-        """Let standing findings stand: they change with their evidence, not with every doubt, and keep their time."""
-        standing = []
-        before = list(self.standing)
+        """Keep current findings: they change with their evidence, not with every doubt, and keep their time."""
+        current = []
+        before = list(self.current)
         for verdict in verdicts:
             old = next((old for old in before if _same_trouble(old, verdict)), None)
             if old is not None:
@@ -106,21 +106,21 @@ class State:
                     verdict = old
                 else:
                     verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
-            standing.append(verdict)
+            current.append(verdict)
         for old in before:
             # Whoever it names is out of view: no reason to take it back, if one to be less sure.
             if any(number in observation.ranks and number not in self.ranks for number in old.finding.suspects):
                 confidence = max(old.finding.confidence, Confidence.MEDIUM, key=lambda level: level.order)
-                standing.append(replace(old, finding=replace(old.finding, confidence=confidence)))
-        standing.sort(key=lambda verdict: verdict.finding.level == "notice")
-        self.standing = standing
-        suspects = {number for verdict in standing for number in verdict.finding.suspects}
+                current.append(replace(old, finding=replace(old.finding, confidence=confidence)))
+        current.sort(key=lambda verdict: verdict.finding.level == "notice")
+        self.current = current
+        suspects = {number for verdict in current for number in verdict.finding.suspects}
         for number in self.stacks.keys() - suspects:
             del self.stacks[number]
 
     def keep_hangs(self) -> None:
         """For a moment: ranks that ran out of time are through with the operation before they say so."""
-        hangs = [verdict for verdict in self.standing if verdict.kind == "hang"]
+        hangs = [verdict for verdict in self.current if verdict.kind == "hang"]
         if hangs:
             self.hangs, self.hung = hangs, self.time
         elif not self.is_failing() and self.time > self.hung + _MOMENT_SECONDS:
@@ -130,7 +130,7 @@ class State:
         """Suspects whose stacks would help and are not known."""
         return [
             number
-            for verdict in self.standing
+            for verdict in self.current
             for number in verdict.finding.suspects[:_SUSPECTS_WITH_STACKS]
             if number not in self.stacks
         ]

@@ -41,7 +41,7 @@ _TORCH_FUNCTIONS = "distributed_c10d.py"
 
 
 @dataclass(slots=True)
-class _Standing:
+class _GroupState:
     """A group as its counts stand."""
 
     group: Group
@@ -71,7 +71,7 @@ class FlightRecorder:
         self._handle = handle
         self._groups = groups
         self._dump = dump
-        self._standings: dict[str, _Standing] = {}
+        self._states: dict[str, _GroupState] = {}
         self._last_status = b""
         self._status: dict[str, tuple[int, int]] = {}
         self._idle_seconds = _IDLE_SECONDS
@@ -81,25 +81,25 @@ class FlightRecorder:
         """Bring the page's counts up to date."""
         now = time.monotonic()
         self._read_status()
-        if self._status.keys() - self._standings.keys() and now >= self._ring_from:
+        if self._status.keys() - self._states.keys() and now >= self._ring_from:
             self._read_ring(now)
-        for key, standing in self._standings.items():
+        for key, state in self._states.items():
             if key in self._status:
-                self._update(standing, *self._status[key], now)
-        if now >= self._ring_from and any(self._is_doubtful(each, now) for each in self._standings.values()):
+                self._update(state, *self._status[key], now)
+        if now >= self._ring_from and any(self._is_doubtful(each, now) for each in self._states.values()):
             self._read_ring(now)
 
     def recount(self) -> None:
         """Write the counts that were left to the dispatcher so far."""
-        for standing in self._standings.values():
-            self._count(standing, standing.completed)
+        for state in self._states.values():
+            self._count(state, state.completed)
 
     def look_closely(self) -> None:
         """As `look`, but what stands in the ring is described whatever it costs: there is no later."""
         for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
             self._read_status()
             self._read_ring(time.monotonic())
-            if all(standing.is_certain for standing in self._standings.values()):
+            if all(state.is_certain for state in self._states.values()):
                 return
 
     def num_collectives(self, group: Group) -> int | None:
@@ -119,52 +119,52 @@ class FlightRecorder:
             if int(numbers["last_enqueued_collective"]) > 0
         }
 
-    def _update(self, standing: _Standing, enqueued: int, completed: int, now: float) -> None:
-        if (enqueued, completed) != (standing.enqueued, standing.completed):
-            standing.enqueued, standing.completed = enqueued, completed
-            standing.since, standing.is_certain = now, False
-            standing.wall_ns = time.time_ns() - native.now()
-            self._count(standing, completed)
-        if now - standing.rate_since >= _RATE_SECONDS:
-            self._rate(standing, now)
+    def _update(self, state: _GroupState, enqueued: int, completed: int, now: float) -> None:
+        if (enqueued, completed) != (state.enqueued, state.completed):
+            state.enqueued, state.completed = enqueued, completed
+            state.since, state.is_certain = now, False
+            state.wall_ns = time.time_ns() - native.now()
+            self._count(state, completed)
+        if now - state.rate_since >= _RATE_SECONDS:
+            self._rate(state, now)
 
-    def _count(self, standing: _Standing, completed: int) -> None:
-        enqueued = max(standing.enqueued - standing.offset, 0)
-        completed = min(max(completed - standing.offset, 0), enqueued)
-        native.counts(self._handle, standing.group.slot, enqueued, completed)
+    def _count(self, state: _GroupState, completed: int) -> None:
+        enqueued = max(state.enqueued - state.offset, 0)
+        completed = min(max(completed - state.offset, 0), enqueued)
+        native.counts(self._handle, state.group.slot, enqueued, completed)
 
-    def _rate(self, standing: _Standing, now: float) -> None:
+    def _rate(self, state: _GroupState, now: float) -> None:
         """Take in what was done since the last time. Times without operations do not count, they may be of another
         phase."""
-        done = standing.completed - standing.rate_completed
-        if standing.rate_since and done > 0:
-            self._learn(standing, done / (now - standing.rate_since))
-        standing.rate_since, standing.rate_completed = now, standing.completed
+        done = state.completed - state.rate_completed
+        if state.rate_since and done > 0:
+            self._learn(state, done / (now - state.rate_since))
+        state.rate_since, state.rate_completed = now, state.completed
 
-    def _learn(self, standing: _Standing, rate: float) -> None:
+    def _learn(self, state: _GroupState, rate: float) -> None:
         """The baseline is the upper quartile: what the group does when all is well.
 
         A job that crawls must not wear down the baseline that shows it: rates far below do not count, until they have
         lasted for so long that they are what the group does now.
         """
-        if rate < standing.baseline / _SLOW:
-            standing.num_slow += 1
-            if standing.num_slow < _LASTING * len(standing.rates):
+        if rate < state.baseline / _SLOW:
+            state.num_slow += 1
+            if state.num_slow < _LASTING * len(state.rates):
                 return
-            standing.rates.clear()
-            standing.baseline, standing.num_slow = 0.0, 0
-        standing.num_slow = max(0, standing.num_slow - 1)
-        standing.rates.append(rate)
-        if len(standing.rates) >= _MIN_RATES:
-            rates = sorted(standing.rates)
-            standing.baseline = rates[len(rates) * 3 // 4]
-            native.baseline(self._handle, standing.group.slot, standing.baseline)
+            state.rates.clear()
+            state.baseline, state.num_slow = 0.0, 0
+        state.num_slow = max(0, state.num_slow - 1)
+        state.rates.append(rate)
+        if len(state.rates) >= _MIN_RATES:
+            rates = sorted(state.rates)
+            state.baseline = rates[len(rates) * 3 // 4]
+            native.baseline(self._handle, state.group.slot, state.baseline)
 
-    def _is_doubtful(self, standing: _Standing, now: float) -> bool:
-        if standing.is_certain:
+    def _is_doubtful(self, state: _GroupState, now: float) -> bool:
+        if state.is_certain:
             return False
-        is_open = standing.completed < standing.enqueued
-        return now - standing.since >= (OPEN_SECONDS if is_open else self._idle_seconds)
+        is_open = state.completed < state.enqueued
+        return now - state.since >= (OPEN_SECONDS if is_open else self._idle_seconds)
 
     def _read_ring(self, now: float) -> None:
         before = self._status
@@ -179,39 +179,37 @@ class FlightRecorder:
                 oldest_open.setdefault(key, entry)
         taught = False
         for key, entry in newest.items():
-            if key not in self._standings:
+            if key not in self._states:
                 name, description = entry["process_group"]
                 group = self._groups.find(name, description, entry["profiling_name"].partition(":")[0])
-                self._standings[key] = _Standing(group, since=now)
+                self._states[key] = _GroupState(group, since=now)
         self._read_status()
-        for key, standing in self._standings.items():
+        for key, state in self._states.items():
             numbers = self._status.get(key)
             if numbers is not None:
-                self._update(standing, *numbers, now)
+                self._update(state, *numbers, now)
             if numbers != before.get(key):
                 continue  # it moves
-            standing.is_certain = True
+            state.is_certain = True
             if key in newest:
-                taught |= self._correct(standing, newest[key], oldest_open.get(key))
+                taught |= self._correct(state, newest[key], oldest_open.get(key))
         self._idle_seconds = _IDLE_SECONDS if taught else min(2 * self._idle_seconds, _MAX_IDLE_SECONDS)
         self._ring_from = now + (time.monotonic() - now) / _RING_SHARE
 
-    def _correct(self, standing: _Standing, newest: Any, oldest_open: Any) -> bool:
+    def _correct(self, state: _GroupState, newest: Any, oldest_open: Any) -> bool:
         """Set what the ring says of a group that stands still. Returns whether the offset was another one."""
-        group = standing.group
-        offset = standing.enqueued - newest["collective_seq_id"]
-        taught = bool(offset != standing.offset)
-        standing.offset = offset
+        group = state.group
+        offset = state.enqueued - newest["collective_seq_id"]
+        taught = bool(offset != state.offset)
+        state.offset = offset
         if oldest_open is None:
-            self._count(standing, standing.enqueued)
+            self._count(state, state.enqueued)
             operation = newest
         else:
-            self._count(standing, oldest_open["collective_seq_id"] - 1 + offset)
+            self._count(state, oldest_open["collective_seq_id"] - 1 + offset)
             operation = oldest_open
         root = native.NO_ROOT if oldest_open is None else waiting_root(operation["profiling_name"], group.torch_name)
-        native.describe(
-            self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, standing.wall_ns)
-        )
+        native.describe(self._handle, group.slot, operation_info(operation, root), _enter_ns(operation, state.wall_ns))
         return taught
 
 

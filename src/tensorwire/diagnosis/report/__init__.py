@@ -14,7 +14,7 @@ from ..._version import __version__
 from . import charts
 from .codes import MEANINGS
 from .history import History
-from .rank_status import lives, rank_ranges, seconds_text, standings
+from .rank_status import lives, rank_ranges, seconds_text, status_groups
 from .stack import for_reader
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "render"]
 
-_MAX_STANDINGS = 24
+_MAX_STATUS_GROUPS = 24
 
 
 def render(history: History, thresholds: Thresholds, *, source: str) -> str:
@@ -45,7 +45,7 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         history.episodes.values(), key=lambda episode: (episode.finding.level != "finding", episode.first)
     )
     suspects = charts.suspects_of(episodes)
-    groups = standings(history.places)
+    groups = status_groups(history.statuses)
     start = history.samples[0].start
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__name__, "."),
@@ -66,8 +66,8 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         episodes=episodes,
         meanings=MEANINGS,
         suspects=suspects,
-        standings=groups[:_MAX_STANDINGS],
-        num_standings=len(groups),
+        status_groups=groups[:_MAX_STATUS_GROUPS],
+        num_status_groups=len(groups),
         lanes=charts.lanes(history, suspects) if last.time > start and last.world_size else None,
         curves=charts.curves(history),
         heat_maps=charts.heat_maps(history, suspects),

@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from .history import UNSEEN
-from .rank_status import STATES, place_text, places, seconds_text
+from .rank_status import STATES, seconds_text, status_text, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,14 +139,14 @@ def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
     """What tells ranks apart at the end, as far as it was measured and is not the same for all."""
     last = history.last
     assert last is not None, "a history without observations has no charts"
-    waiting = {place.rank: place.seconds if place.state == "waits" else 0.0 for place in history.places}
-    behind = {place.rank: float(place.behind) for place in history.places}
+    waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
+    behind = {status.rank: float(status.behind) for status in history.statuses}
     maps = [
         ("Waiting", "time in the same operation", waiting, seconds_text),
         ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count),
     ]
     if history.timed is not None:
-        timed = places(history.timed)
+        timed = statuses(history.timed)
         inside = {p.rank: p.seconds_per_round for p in timed if p.seconds_per_round is not None}
         caption = "mean time inside a round while it was measured: who waits least comes last"
         maps.append(("T", caption, inside, _milliseconds))
@@ -161,20 +161,20 @@ def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]
     """One row per rank; of more than 64 ranks the suspects and the most serious ones."""
     last = history.last
     assert last is not None, "a history without observations has no charts"
-    found = list(history.places)
+    found = list(history.statuses)
     if len(found) > _MAX_LANES:
-        found.sort(key=lambda place: (place.rank not in suspects, -STATES.index(place.state), -place.behind))
+        found.sort(key=lambda status: (status.rank not in suspects, -STATES.index(status.state), -status.behind))
         found = found[:_MAX_LANES]
     rows: list[tuple[str, ...]] = []
-    for place in found:
-        rank = last.ranks[place.rank]
+    for status in found:
+        rank = last.ranks[status.rank]
         done = sum(group.completed for group in rank.communicators)
-        words = place_text(place)
+        words = status_text(status)
         if rank.process.exit_reason:
             words += f": {rank.process.exit_reason}"
-        seconds = seconds_text(place.seconds) if place.seconds else ""
+        seconds = seconds_text(status.seconds) if status.seconds else ""
         cpu = f"{rank.process.cpu_seconds:.1f}"
-        rows.append((str(place.rank), rank.node, str(rank.pid), words, seconds, f"{done:,}", str(place.behind), cpu))
+        rows.append((str(status.rank), rank.node, str(rank.pid), words, seconds, f"{done:,}", str(status.behind), cpu))
     return rows
 
 

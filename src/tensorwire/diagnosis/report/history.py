@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from .rank_status import STATES, places
+from .rank_status import STATES, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Finding, Observation
-    from .rank_status import Place
+    from .rank_status import RankStatus
 
 MAX_SAMPLES = 240
 UNSEEN = 255
@@ -69,7 +69,7 @@ class History:
 
     Attributes:
         last, previous: the newest observation and the one before it.
-        places: where each rank stands in the newest one.
+        statuses: where each rank stands in the newest one.
         timed: the newest one that holds timings.
         episodes: findings by identity (code, level, communicator, suspects), in the order of their beginnings.
     """
@@ -78,7 +78,7 @@ class History:
         self.samples: list[Sample] = []
         self.last: Observation | None = None
         self.previous: Observation | None = None
-        self.places: list[Place] = []
+        self.statuses: list[RankStatus] = []
         self.timed: Observation | None = None
         self.episodes: dict[tuple[object, ...], Episode] = {}
         self._completed: dict[str, int] = {}
@@ -87,7 +87,7 @@ class History:
     def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
         """Take one observation and the findings at that time. Returns those that were not there before."""
         self.previous, self.last = self.last, observation
-        self.places = places(observation, self.previous)
+        self.statuses = statuses(observation, self.previous)
         if any(group.timing for rank in observation.ranks.values() for group in rank.communicators):
             self.timed = observation
         start = self.previous.time if self.previous else observation.time
@@ -115,9 +115,9 @@ class History:
 
     def _states(self, observation: Observation) -> bytes:
         states = bytearray([UNSEEN]) * observation.world_size
-        for place in self.places:
-            if 0 <= place.rank < len(states):
-                states[place.rank] = STATES.index(place.state)
+        for status in self.statuses:
+            if 0 <= status.rank < len(states):
+                states[status.rank] = STATES.index(status.state)
         return bytes(states)
 
     def _rates(self, observation: Observation, start: float) -> dict[Family, Rate]:

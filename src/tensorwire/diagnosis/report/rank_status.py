@@ -24,8 +24,8 @@ transfers take a while."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one rank stands.
+class RankStatus:
+    """What one rank does.
 
     Attributes:
         state: what it does.
@@ -47,8 +47,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Ranks that stand at the same place; `seconds` is the longest of them, `ranks` is compressed: "0-2, 4"."""
+class StatusGroup:
+    """Ranks of equal status; `seconds` is the longest of them, `ranks` is compressed: "0-2, 4"."""
 
     state: State
     operation: str
@@ -62,11 +62,11 @@ class Standing:
     @property
     def text(self) -> str:
         """In words, without the ranks."""
-        return place_text(self)
+        return status_text(self)
 
 
-def places(observation: Observation, previous: Observation | None = None) -> list[Place]:
-    """One place per rank, by rank. `previous` tells the ranks that complete operations from those that are idle."""
+def statuses(observation: Observation, previous: Observation | None = None) -> list[RankStatus]:
+    """One status per rank, by rank. `previous` tells the ranks that complete operations from those that are idle."""
     front: dict[str, int] = {}
     waits: dict[str, tuple[float, str]] = {}  # of communicators where a rank waits: how long, in what
     for rank in observation.ranks.values():
@@ -77,44 +77,46 @@ def places(observation: Observation, previous: Observation | None = None) -> lis
             if _waits(rank, group) and (group.open_seconds or 0.0) > waits.get(group.id, (0.0, ""))[0]:
                 waits[group.id] = (group.open_seconds or 0.0, group.operation.name if group.operation else "")
     return [
-        _place(rank, previous.ranks.get(rank.rank) if previous else None, front, waits)
+        _status(rank, previous.ranks.get(rank.rank) if previous else None, front, waits)
         for _, rank in sorted(observation.ranks.items())
     ]
 
 
-def standings(places: Iterable[Place]) -> list[Standing]:
-    """Equal places together; the most serious first, then the fewest ranks."""
-    together: dict[tuple[State, str, int, str, str], list[Place]] = {}
-    for place in places:
-        key = (place.state, place.operation, place.sequence, place.communicator, place.phase)
-        together.setdefault(key, []).append(place)
+def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
+    """Equal statuses together; the most serious first, then the fewest ranks."""
+    together: dict[tuple[State, str, int, str, str], list[RankStatus]] = {}
+    for status in statuses:
+        key = (status.state, status.operation, status.sequence, status.communicator, status.phase)
+        together.setdefault(key, []).append(status)
     found = [
-        Standing(*key, len(group), rank_ranges(place.rank for place in group), max(place.seconds for place in group))
+        StatusGroup(
+            *key, len(group), rank_ranges(status.rank for status in group), max(status.seconds for status in group)
+        )
         for key, group in together.items()
     ]
     return sorted(found, key=lambda group: (-STATES.index(group.state), group.num_ranks, group.ranks))
 
 
-def slowest(places: Iterable[Place], *, limit: int = 5) -> list[Place]:
+def slowest(statuses: Iterable[RankStatus], *, limit: int = 5) -> list[RankStatus]:
     """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
 
     The smallest T is the latest rank: it waits least inside the operation.
     """
-    found = list(places)
-    known = sorted(place.seconds_per_round for place in found if place.seconds_per_round is not None)
+    found = list(statuses)
+    known = sorted(status.seconds_per_round for status in found if status.seconds_per_round is not None)
     middle = known[len(known) // 2] if known else 0.0
 
-    def late(place: Place) -> float:
-        return 0.0 if place.seconds_per_round is None else middle - place.seconds_per_round
+    def late(status: RankStatus) -> float:
+        return 0.0 if status.seconds_per_round is None else middle - status.seconds_per_round
 
-    candidates = [place for place in found if place.state == "absent" or place.behind or late(place) > 0.0]
-    candidates.sort(key=lambda place: (-STATES.index(place.state), -place.behind, -late(place), place.rank))
+    candidates = [status for status in found if status.state == "absent" or status.behind or late(status) > 0.0]
+    candidates.sort(key=lambda status: (-STATES.index(status.state), -status.behind, -late(status), status.rank))
     return candidates[:limit]
 
 
-def place_text(place: Place | Standing) -> str:
-    """A place in words: "waits in all_reduce #12 of default_pg"."""
-    operation = f"{place.operation or 'operation'} #{place.sequence} of {place.communicator}"
+def status_text(status: RankStatus | StatusGroup) -> str:
+    """A status in words: "waits in all_reduce #12 of default_pg"."""
+    operation = f"{status.operation or 'operation'} #{status.sequence} of {status.communicator}"
     words = {
         "moves": "completes operations",
         "idle": "in no operation",
@@ -123,8 +125,8 @@ def place_text(place: Place | Standing) -> str:
         "stopped": "process is stopped",
         "ended": "process has ended",
         "lost": "process is lost",
-    }[place.state]
-    return f"{words} ({place.phase})" if place.phase else words
+    }[status.state]
+    return f"{words} ({status.phase})" if status.phase else words
 
 
 def lives(observation: Observation) -> dict[str, int]:
@@ -160,33 +162,35 @@ def _waits(rank: Rank, group: Communicator) -> bool:
     return rank.process.life in ("running", "stopped") and (group.open_seconds or 0.0) >= WAIT_SECONDS
 
 
-def _place(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> Place:
+def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> RankStatus:
     behind = max((front[group.id] - group.enqueued for group in rank.communicators if group.id in front), default=0)
     timings = [group.timing for group in rank.communicators if group.timing and group.timing.num_rounds]
     rounds = sum(timing.num_rounds for timing in timings)
     mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
 
-    def place(state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, communicator: str = "") -> Place:
-        return Place(rank.rank, state, name, sequence, communicator, rank.phase, seconds, behind, mean)
+    def status(
+        state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, communicator: str = ""
+    ) -> RankStatus:
+        return RankStatus(rank.rank, state, name, sequence, communicator, rank.phase, seconds, behind, mean)
 
     life = rank.process.life
     if life in ("exited", "lost"):
-        return place("lost" if life == "lost" else "ended", rank.process.gone_seconds or 0.0)
+        return status("lost" if life == "lost" else "ended", rank.process.gone_seconds or 0.0)
     open_groups = [group for group in rank.communicators if _waits(rank, group)]
     if life == "stopped":
-        return place("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
+        return status("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
     if open_groups:
         group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
         operation = group.operation
         sequence = operation.sequence if operation else group.completed + 1
-        return place(
+        return status(
             "waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name or group.id
         )
     missing = [group for group in rank.communicators if group.id in waits and group.enqueued < front[group.id]]
     if missing:
         group = max(missing, key=lambda group: waits[group.id][0])
         seconds, name = waits[group.id]
-        return place("absent", seconds, name, group.enqueued + 1, group.name or group.id)
+        return status("absent", seconds, name, group.enqueued + 1, group.name or group.id)
     now = sum(group.completed for group in rank.communicators)
     earlier = sum(group.completed for group in before.communicators) if before else now
-    return place("moves" if now != earlier else "idle")
+    return status("moves" if now != earlier else "idle")
