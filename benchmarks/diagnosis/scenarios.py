@@ -46,7 +46,7 @@ def _kill(job: SimulatedJob, rank: int) -> None:
     job.conditions.absent.add(rank)
     process = Process("lost", "?", gone_seconds=0.0)
     job.conditions.processes[rank] = process
-    job.on_look.append(lambda now: setattr(process, "gone_seconds", now - at))
+    job.on_poll.append(lambda now: setattr(process, "gone_seconds", now - at))
 
 
 def _stop(job: SimulatedJob, rank: int) -> None:

@@ -53,7 +53,7 @@ class Bench:
         self.controller = Controller(thresholds or Thresholds())
         self._encoders: dict[str, Encoder] = {}
 
-    def look(self, now: float, silent: str = "") -> list[Finding]:
+    def poll(self, now: float, silent: str = "") -> list[Finding]:
         """Let the job run until now, and analyze what its agents report."""
         self.job.advance(now)
         for name, observation in self.job.observe().items():
@@ -80,7 +80,7 @@ def run(scenario: scenarios.Scenario, bench: Bench) -> Iterator[tuple[float, lis
         while events and now >= FAULT + events[0][0]:
             events.pop(0)[1](bench.job)
         node, seconds = scenario.silent
-        yield now, bench.look(now, node if FAULT <= now < FAULT + seconds else "")
+        yield now, bench.poll(now, node if FAULT <= now < FAULT + seconds else "")
         now += STEP
 
 
@@ -163,7 +163,7 @@ def false_findings(hours: float) -> dict[str, Any]:
             if random.random() < STEP / 600:
                 ranks = [everyone, [0], [int(random.integers(layout.world_size))]][int(random.integers(3))]
                 bench.job.pause(ranks, float(random.uniform(5, 120)))
-            findings = bench.look(index * STEP)
+            findings = bench.poll(index * STEP)
             known |= {(finding.code, finding.time) for finding in findings if finding.level == "finding"}
         found += len(known)
     return {"hours": hours, "findings": found, "per_day": 24 * found / hours}
@@ -178,7 +178,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
     for name in ends:
         nodes.join(name, 0.0)
     rank = layout.world_size // 3
-    reading, looking, locating = [], [], []
+    reading, analysis, locating = [], [], []
     gc.collect()
     gc.freeze()  # the simulated job is not the analyzer's to collect
     hang = float(seconds + 2)
@@ -210,19 +210,19 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
             if findings[0].suspects != [rank]:
                 raise AssertionError(f"expected rank {rank}, found: {findings[0].summary}")
         elif 2 <= now < hang:
-            looking.append((stop - middle, due - now))
+            analysis.append((stop - middle, due - now))
     gc.unfreeze()
     for end in ends.values():
         end.close()
     reading_share = sum(reading) / len(reading)
-    looking_share = sum(took for took, _ in looking) / sum(pause for _, pause in looking)
+    analysis_share = sum(took for took, _ in looking) / sum(pause for _, pause in looking)
     return {
         "ranks": layout.world_size,
         "layout": f"{layout.tp} x {layout.pp} x {layout.dp}",
         "edges": len(layout.edges) if with_edges else 0,
-        "ingest_share": reading_share + looking_share,
-        "looking_share": looking_share,
-        "looking_seconds": median(pause for _, pause in looking),
+        "ingest_share": reading_share + analysis_share,
+        "analysis_share": analysis_share,
+        "analysis_seconds": median(pause for _, pause in looking),
         "location_seconds": median(locating),
         "worst_location_seconds": max(locating),
     }
@@ -307,7 +307,7 @@ def report(results: dict[str, Any]) -> str:
         "observation together and analyzing it, which the service does as often as is given here. Location is the",
         "analysis of the observation in which the rank of a hang is named: the median, and the longest.",
         "",
-        "| ranks | layout | TCP edges | ingest | goal | looking | looks every | location | longest | goal |",
+        "| ranks | layout | TCP edges | ingest | goal | analysis | polls every | location | longest | goal |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results["cost"]:
@@ -315,7 +315,7 @@ def report(results: dict[str, Any]) -> str:
         goal = f"{100 * INGEST_GOAL:.0f} %" if ranks == 4096 else ""
         lines.append(
             f"| {ranks} | {row['layout']} | {row['edges']} | {100 * row['ingest_share']:.1f} % | {goal} | "
-            f"{100 * row['looking_share']:.1f} % | {row['looking_seconds']:.1f} s | "
+            f"{100 * row['analysis_share']:.1f} % | {row['analysis_seconds']:.1f} s | "
             f"{1e3 * row['location_seconds']:.0f} ms | {1e3 * row['worst_location_seconds']:.0f} ms | "
             f"{1e3 * GOALS[ranks]:.0f} ms |"
         )

@@ -80,7 +80,7 @@ class SimulatedJob:
         self._random = np.random.default_rng(seed)
         size = layout.world_size
         self.conditions = Conditions(np.ones(size), np.ones(size))
-        self.on_look: list[Callable[[float], None]] = []
+        self.on_poll: list[Callable[[float], None]] = []
         self.restart(0.0)
 
     def restart(self, time: float) -> None:
@@ -128,8 +128,8 @@ class SimulatedJob:
         for rank, share in self.conditions.throttled.items():
             self._throttled[rank] += share * elapsed
         self.time = time
-        for look in self.on_look:
-            look(time)
+        for poll in self.on_poll:
+            poll(time)
 
     def observe(self, *, with_edges: bool = True) -> dict[str, Observation]:
         """What the agent of each node sees now. A fabric other than TCP shows no edges."""
@@ -211,7 +211,7 @@ class SimulatedJob:
         self._acked += np.where(moving, 4.0 * _NUMELS["dp"], 0.0)
 
     def _settle(self, step: _Step, time: float) -> None:
-        """Count what was entered and completed since the last look."""
+        """Count what was entered and completed since the last poll."""
         counts = self._counts[step.kind]
         entered = (step.arrive <= time) & (step.arrive > self.time)
         counts.entered += entered

@@ -102,7 +102,7 @@ struct Header {
   int32_t local_rank;
   uint32_t restart_count;
   uint32_t flags;
-  uint64_t heartbeat_ns;  // when the probe's thread last looked
+  uint64_t heartbeat_ns;  // when the probe's thread last ran
   uint64_t heartbeats;
   uint64_t exit_ns;
   uint32_t control;  // number of the last request of the control page that was acted on

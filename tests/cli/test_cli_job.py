@@ -46,17 +46,17 @@ class FakeJob:
         self.findings = findings
         self.thresholds: model.Thresholds | None = None
         self.interrupt_after: int | None = None
-        self.num_looks = 0
-        self.num_looks_until_stacks = 0
+        self.num_polls = 0
+        self.num_polls_until_stacks = 0
         self.closed = False
 
     @property
     def awaits_stacks(self) -> bool:
-        return self.num_looks < self.num_looks_until_stacks
+        return self.num_polls < self.num_polls_until_stacks
 
     def poll(self) -> tuple[model.Observation, list[model.Finding]]:
-        self.num_looks += 1
-        if self.num_looks == self.interrupt_after:
+        self.num_polls += 1
+        if self.num_polls == self.interrupt_after:
             raise KeyboardInterrupt
         observation = next(self.observations)
         return observation, [finding for finding in self.findings if finding.time <= observation.time]
@@ -104,10 +104,10 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     assert lines[-1] == "a-job: 4 ranks, 4 running"
 
 
-def test_diagnose_looks_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_polls_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
     opened.append(FakeJob(*HUNG))
     assert run(capsys, "diagnose")[0] == 3
-    assert opened[0].num_looks == 3, "one look without the finding, two with it"
+    assert opened[0].num_polls == 3, "one poll without the finding, two with it"
 
 
 def test_diagnose_of_a_healthy_job(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_an_answer_that_is_due_is_waited_for(
     opened.append(FakeJob(timed(hang(seconds=12)[10:]), [slow]))
     code, out, _ = run(capsys, *command, "--for", "0")
     assert (code, "rank 2 comes late" in out) == (3, True)
-    assert opened[0].num_looks == 5, "until the answer came"
+    assert opened[0].num_polls == 5, "until the answer came"
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
@@ -159,9 +159,9 @@ def test_an_answer_that_does_not_come_is_not_waited_for_long(
 
 def test_a_stack_that_is_on_its_way_is_waited_for(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
     opened.append(FakeJob(*HUNG))
-    opened[0].num_looks_until_stacks = 6
+    opened[0].num_polls_until_stacks = 6
     assert run(capsys, "diagnose", "--for", "0")[0] == 3
-    assert opened[0].num_looks == 6
+    assert opened[0].num_polls == 6
 
 
 def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -324,7 +324,7 @@ def test_watch_in_a_pipe_prints_each_finding_once(opened: list[FakeJob], capsys:
     assert (code, err) == (3, "")
     (line,) = out.splitlines()
     assert line.partition(" ")[2] == f"TW-H1 high confidence: {not_entered().summary}"
-    assert opened[0].num_looks > 3
+    assert opened[0].num_polls > 3
 
 
 def test_watch_streams_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +352,7 @@ def test_watch_ends_with_the_job(opened: list[FakeJob], capsys: pytest.CaptureFi
         rank.process = model.Process("exited", exit_reason="exit 0", gone_seconds=30.0 + number)
     opened.append(FakeJob(ended[-2:], []))
     assert run(capsys, "watch", "--interval", "0.1") == (0, "", "")
-    assert opened[0].num_looks == 2
+    assert opened[0].num_polls == 2
 
 
 def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

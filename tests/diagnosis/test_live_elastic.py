@@ -42,19 +42,19 @@ def test_one_failure_one_restart_no_finding(tmp_path: Path) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    looks: list[tuple[Observation, list[Finding]]] = []
+    polls: list[tuple[Observation, list[Finding]]] = []
     try:
         wait_for(launcher, tmp_path, pages.is_dir)
         job = LocalJob(pages, THRESHOLDS)
         try:
 
-            def look() -> Observation:
-                looks.append(job.poll())
-                return looks[-1][0]
+            def poll() -> Observation:
+                polls.append(job.poll())
+                return polls[-1][0]
 
-            wait_for(launcher, tmp_path, lambda: generations(look()) == [1] * WORLD_SIZE)
+            wait_for(launcher, tmp_path, lambda: generations(poll()) == [1] * WORLD_SIZE)
             calm = time.monotonic() + CALM_SECONDS
-            wait_for(launcher, tmp_path, lambda: look() and time.monotonic() > calm)
+            wait_for(launcher, tmp_path, lambda: poll() and time.monotonic() > calm)
         finally:
             job.close()
         (tmp_path / "stop").touch()
@@ -63,12 +63,12 @@ def test_one_failure_one_restart_no_finding(tmp_path: Path) -> None:
         launcher.terminate()  # and with it the ranks
         launcher.wait()
     for number in range(WORLD_SIZE):
-        seen = [observation.ranks[number] for observation, _ in looks if number in observation.ranks]
+        seen = [observation.ranks[number] for observation, _ in polls if number in observation.ranks]
         assert [rank.generation for rank in seen] == sorted(rank.generation for rank in seen)
         assert len({(rank.generation, rank.pid) for rank in seen}) == len({rank.pid for rank in seen}) == 2
-    first, last = (min(counts(observation)) for observation, _ in (looks[-20], looks[-1]))
+    first, last = (min(counts(observation)) for observation, _ in (polls[-20], polls[-1]))
     assert last > first, "the second generation goes on"
-    assert not [finding for finding in looks[-1][1] if finding.level == "finding"]
+    assert not [finding for finding in polls[-1][1] if finding.level == "finding"]
 
 
 def generations(observation: Observation) -> list[int]:

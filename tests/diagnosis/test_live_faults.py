@@ -77,6 +77,6 @@ def await_end(job, ranks):
 
 
 def is_named_at_first_sight(case, rank, job):
-    with closing(LocalJob(job.nodes[0], case.thresholds)) as looker:
-        (finding,) = looker.poll()[1]
+    with closing(LocalJob(job.nodes[0], case.thresholds)) as observer:
+        (finding,) = observer.poll()[1]
     return is_expected(case, rank, finding)

@@ -31,15 +31,15 @@ def parts(path: Path) -> tuple[str, int]:
 def test_the_fault_is_named(path):
     name, rank = parts(path)
     case = BY_NAME[name]
-    looks = list(replay(path, case.thresholds))
-    found = [finding for _, findings in looks for finding in findings if is_finding(finding)]
+    polls = list(replay(path, case.thresholds))
+    found = [finding for _, findings in polls for finding in findings if is_finding(finding)]
     wrong = [finding for finding in found if not case.code or not is_expected(case, rank, finding)]
     assert not wrong, f"{wrong[0].code} {wrong[0].suspects}: {wrong[0].summary}; {wrong[0].evidence}"
     assert bool(found) == bool(case.code)
     if case.evidence:
         assert any(case.evidence in fact for finding in found for fact in finding.evidence)
     if case.notice:
-        assert any(is_notice(finding, rank) for _, findings in looks for finding in findings)
+        assert any(is_notice(finding, rank) for _, findings in polls for finding in findings)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.partition(".")[0])

@@ -10,7 +10,7 @@ from tensorwire.diagnosis.model import Confidence, Finding
 from tests.system.faults.cases import BY_NAME
 from tests.system.faults.judge import complaint
 from tests.system.faults.results import wilson
-from tests.system.faults.watch import Look
+from tests.system.faults.watch import Poll
 
 
 def found(code: str, suspects: list[int], level: str = "finding", sides: tuple[list[int], ...] = ()) -> Finding:
@@ -21,7 +21,7 @@ RIGHT = found("TW-S1", [2])
 
 
 @pytest.mark.parametrize(
-    ("looks", "wrong"),
+    ("polls", "wrong"),
     [
         ([[], [RIGHT]], ""),
         ([[], []], "nothing found"),
@@ -34,29 +34,29 @@ RIGHT = found("TW-S1", [2])
         ([[found("TW-H1", [0], "notice")], [RIGHT]], ""),
     ],
 )
-def test_whatever_else_is_found_makes_a_run_wrong(looks, wrong):
-    text = complaint(BY_NAME["s1-sleep"], 2, [Look(float(n), findings) for n, findings in enumerate(looks)], 0.0)
+def test_whatever_else_is_found_makes_a_run_wrong(polls, wrong):
+    text = complaint(BY_NAME["s1-sleep"], 2, [Poll(float(n), findings) for n, findings in enumerate(polls)], 0.0)
     assert wrong in text
     assert bool(wrong) == bool(text)
 
 
 def test_where_nothing_is_wrong_nothing_may_be_found():
-    assert complaint(BY_NAME["healthy"], 0, [Look(1.0, [found("TW-H1", [0], "notice")])], 0.0) == ""
-    assert "TW-H1" in complaint(BY_NAME["healthy"], 0, [Look(1.0, [found("TW-H1", [0])])], 0.0)
+    assert complaint(BY_NAME["healthy"], 0, [Poll(1.0, [found("TW-H1", [0], "notice")])], 0.0) == ""
+    assert "TW-H1" in complaint(BY_NAME["healthy"], 0, [Poll(1.0, [found("TW-H1", [0])])], 0.0)
 
 
 def test_a_split_names_both_sides_and_no_culprit():
     case = BY_NAME["h2-split"]
-    assert complaint(case, 3, [Look(1.0, [found("TW-H2", [], sides=([1, 2], [0, 3]))])], 0.0) == ""
-    assert complaint(case, 3, [Look(1.0, [found("TW-H2", [3], sides=([1, 2], [0, 3]))])], 0.0)
-    assert complaint(case, 3, [Look(1.0, [found("TW-H2", [], sides=([0, 1], [2, 3]))])], 0.0)
+    assert complaint(case, 3, [Poll(1.0, [found("TW-H2", [], sides=([1, 2], [0, 3]))])], 0.0) == ""
+    assert complaint(case, 3, [Poll(1.0, [found("TW-H2", [3], sides=([1, 2], [0, 3]))])], 0.0)
+    assert complaint(case, 3, [Poll(1.0, [found("TW-H2", [], sides=([0, 1], [2, 3]))])], 0.0)
 
 
 def test_the_evidence_has_to_say_what_decided():
     throttled = replace(RIGHT, evidence=["rank 2 was throttled by its CPU quota for 80 % of the time"])
     case = BY_NAME["s1-quota"]
-    assert complaint(case, 2, [Look(1.0, [throttled])], 0.0) == ""
-    assert "no evidence" in complaint(case, 2, [Look(1.0, [RIGHT])], 0.0)
+    assert complaint(case, 2, [Poll(1.0, [throttled])], 0.0) == ""
+    assert "no evidence" in complaint(case, 2, [Poll(1.0, [RIGHT])], 0.0)
 
 
 def test_the_interval_of_wilson():

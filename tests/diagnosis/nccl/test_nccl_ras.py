@@ -384,7 +384,7 @@ def test_text_cut_and_scrambled():
 
 
 def test_a_large_job_that_died_is_told_of_at_once():
-    """Each process is missing in several communicators: looking for every one of them in a list would take minutes."""
+    """Each process is missing in several communicators: analysis for every one of them in a list would take minutes."""
     one = document([], [missing(number, dead=True) for number in range(16384)])
     answer = json.dumps(one | {"communicators": one["communicators"] * 5})
     status = ras.parse_json(answer.encode())

@@ -411,7 +411,7 @@ def test_what_a_still_rank_entered_since_its_last_heartbeat(
         assert group.operation == Operation(6, name, "float32", 14)
         assert group.open_seconds is not None
         assert 0 < group.open_seconds <= rank.heartbeat_seconds, "whatever the wall clock says"
-    assert recorder.asked == 1, "not at every look"
+    assert recorder.asked == 1, "not at every poll"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class FakeRank:
         for _ in range(seconds):
             self.seconds += 1
             self.completed += rate
-            self.recorder.look()
+            self.recorder.poll()
 
     @property
     def baseline(self) -> float | None:
@@ -87,10 +87,10 @@ def test_a_clock_that_is_set_ages_no_operation(rank: FakeRank, step: int) -> Non
     """An operation that is open meanwhile would hang at once."""
     rank.work(10, rate=1)
     rank.is_open = True
-    rank.recorder.look()
+    rank.recorder.poll()
     rank.wall_seconds += step
     rank.seconds += 2
-    rank.recorder.look()
+    rank.recorder.poll()
     page = read_page(rank.path)
     assert page is not None
     assert (page.slots[0].is_open, page.slots[0].operation) == (True, "all_reduce")

@@ -160,16 +160,16 @@ def test_a_forked_child_that_fails_takes_no_lock_of_its_parent(directory: Path, 
     text = """
 import os
 from tensorwire.diagnosis.rank import probe
-class Looks:
-    def look(self): pass
-    def look_closely(self): print("looked", os.getpid() == parent, flush=True)
+class Sampler:
+    def poll(self): pass
+    def poll_closely(self): print("polled", os.getpid() == parent, flush=True)
 parent = os.getpid()
-probe._probe._looks = Looks()
+probe._probe._sampler = Sampler()
 if os.fork() != 0:
     os.wait()
 raise ValueError
 """
-    assert run_rank(script, text, directory).stdout == "looked True\n"
+    assert run_rank(script, text, directory).stdout == "polled True\n"
 
 
 def test_phases_nest_without_a_probe() -> None:

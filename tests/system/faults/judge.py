@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .watch import Look, is_finding
+from .watch import Poll, is_finding
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Finding
@@ -20,17 +20,17 @@ def is_expected(case: Case, rank: int, finding: Finding) -> bool:
     return finding.code == case.code and sorted(finding.suspects) == sorted(case.suspects(rank)) and same_sides
 
 
-def complaint(case: Case, rank: int, looks: list[Look], start: float) -> str:
+def complaint(case: Case, rank: int, polls: list[Poll], start: float) -> str:
     """What is wrong with what was found since the fault; "" if it is as expected throughout."""
-    named = [(look.time - start, finding) for look in looks for finding in look.findings if is_finding(finding)]
+    named = [(poll.time - start, finding) for poll in polls for finding in poll.findings if is_finding(finding)]
     for seconds, finding in named:
         if not case.code or not is_expected(case, rank, finding):
             return f"after {seconds:.1f} s {_said(finding)}"
     if case.code and not named:
         return "nothing found"
-    if case.code and not any(map(is_finding, looks[-1].findings)):
+    if case.code and not any(map(is_finding, polls[-1].findings)):
         return "what was found did not stay"
-    told = [finding for look in looks for finding in look.findings]
+    told = [finding for poll in polls for finding in poll.findings]
     if case.notice and not any(is_notice(finding, rank) for finding in told):
         return "no notice of whom the others wait for"
     if case.evidence and not any(case.evidence in fact for _, finding in named for fact in finding.evidence):

@@ -65,15 +65,15 @@ class Stage:
         except (TrainingStoppedError, WatchError) as error:
             wrong = str(error)
         finally:
-            looks = watch.since(start)
+            polls = watch.since(start)
             try:
                 context.mend()
             except OSError:  # whom it befell may be gone
                 if not wrong:
                     raise
-        first = next((look.time - start for look in looks if any(map(is_finding, look.findings))), None)
-        levels = levels_of(case, rank, (finding for look in looks for finding in look.findings))
-        outcome = Outcome(rank, wrong or complaint(case, rank, looks, start), first, levels)
+        first = next((poll.time - start for poll in polls if any(map(is_finding, poll.findings))), None)
+        levels = levels_of(case, rank, (finding for poll in polls for finding in poll.findings))
+        outcome = Outcome(rank, wrong or complaint(case, rank, polls, start), first, levels)
         if record is not None or wrong or not case.mends or not self._is_calm_again(job, watch):
             self.clear()
         return outcome

@@ -27,7 +27,7 @@ class WatchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     time: float
     findings: list[Finding]
 
@@ -40,7 +40,7 @@ class Watch:
     """
 
     def __init__(self, record: Callable[[Observation], None] | None = None) -> None:
-        self.looks: list[Look] = []
+        self.polls: list[Poll] = []
         self._record = record
         self._error: BaseException | None = None
         self._over = threading.Event()
@@ -52,31 +52,31 @@ class Watch:
         raise NotImplementedError
 
     def _look_on(self) -> None:
-        looks = self.observe()
+        polls = self.observe()
         try:
-            for observation, findings in looks:
+            for observation, findings in polls:
                 if self._record is not None:
                     self._record(observation)
-                self.looks.append(Look(observation.time, findings))
+                self.polls.append(Poll(observation.time, findings))
                 if self._over.is_set():
                     break
         except BaseException as error:
             self._error = error
         finally:
-            looks.close()
+            polls.close()
 
     @property
     def standing(self) -> list[Finding]:
         """What is found at present."""
-        return self.looks[-1].findings if self.looks else []
+        return self.polls[-1].findings if self.polls else []
 
     @property
     def trouble(self) -> str:
         """Why nobody watches any more; "" while somebody does."""
         return "" if self._error is None else f"the analyzer failed: {self._error!r}"
 
-    def since(self, start: float) -> list[Look]:
-        return [look for look in list(self.looks) if look.time >= start]
+    def since(self, start: float) -> list[Poll]:
+        return [poll for poll in list(self.polls) if poll.time >= start]
 
     def wait(self, seconds: float, until: Callable[[list[Finding]], bool] = lambda findings: False) -> bool:
         """Watch on, until what is found satisfies a condition; whether it did."""

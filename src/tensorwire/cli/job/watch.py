@@ -58,19 +58,23 @@ def command(
     history = History()
     with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave
+<<<<<<< HEAD
             looks = follow(source, history, limits, seconds=seconds, interval=interval)
+=======
+            polls = sources.follow(source, history, limits, seconds=seconds, interval=interval)
+>>>>>>> fb3a764 (Diagnosis: polls and samples)
             if as_json:
-                for findings, _ in looks:
+                for findings, _ in polls:
                     output.print_json(verdict.as_object(history, findings))
                     sys.stdout.flush()
             elif sys.stdout.isatty():
                 from .screen import Screen
 
                 with Screen(path) as screen:
-                    for findings, _ in looks:
+                    for findings, _ in polls:
                         screen.show(history, findings)
             else:
-                for _, started in looks:
+                for _, started in polls:
                     for finding in started:
                         verdict.print_news(finding, as_json=False)
         found = [episode.finding for episode in history.episodes.values()]

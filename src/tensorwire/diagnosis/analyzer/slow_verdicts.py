@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .transport import Blame, Transport
     from .verdict import Verdict
 
-    Look = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
+    Poll = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
 
 _ACCOUNTS = 0.5  # of the time lost: from here on a communicator, or a wait elsewhere, explains it
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
 _THROTTLED = 0.1  # of the time
-_STOPPED = 0.25  # of the looks
+_STOPPED = 0.25  # of the polls
 _MAX_FINDINGS = 3
 
 
@@ -69,7 +69,7 @@ class Slow:
         return self.rounds.p_is_valid and self.p <= share
 
 
-def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Look]) -> list[Verdict]:
+def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Poll]) -> list[Verdict]:
     """Verdicts on the communicators in which time is lost, except where others explain the loss; none where none is."""
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
@@ -104,7 +104,7 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     )
 
 
-def _pairwise(job: Job, transport: Transport, slow: list[Slow], history: Sequence[Look]) -> Verdict:
+def _pairwise(job: Job, transport: Transport, slow: list[Slow], history: Sequence[Poll]) -> Verdict:
     """Sends and receives alone lose time: whoever is waited for at the end of the chain of waits, or its edge."""
     one = slow[0]
     number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
@@ -124,7 +124,7 @@ def _is_long(number: int, one: Slow) -> bool:
     return one.rounds.mean.get(number, 0.0) >= _ACCOUNTS * one.rounds.t_max
 
 
-def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Look]) -> Verdict:
+def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Poll]) -> Verdict:
     """Processes kept from running decide; else P where it is valid, and edges before pairwise waits where it is not."""
     thresholds, rounds = job.thresholds, one.rounds
     edges = transport.busy(job, list(one.group.members), thresholds.slow_seconds)
@@ -188,7 +188,7 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
     )
 
 
-def _waits(job: Job, one: Slow, history: Sequence[Look]) -> list[str]:
+def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
     """What the late ranks did meanwhile, as the kernel has it."""
     mean = one.rounds.mean
     facts = []
@@ -206,20 +206,20 @@ def _waits(job: Job, one: Slow, history: Sequence[Look]) -> list[str]:
     return facts
 
 
-def _stopped(one: Slow, history: Sequence[Look]) -> dict[int, str]:
+def _stopped(one: Slow, history: Sequence[Poll]) -> dict[int, str]:
     """Members that were found stopped again and again, with the fact: of their operations these take long too."""
-    looks = {
+    polls = {
         number: sum(processes[number].life == "stopped" for _, processes in history if number in processes)
         for number in one.rounds.mean
     }
     return {
-        number: f"the process of rank {number} was stopped (state T) in {count} of {len(history)} looks"
-        for number, count in looks.items()
+        number: f"the process of rank {number} was stopped (state T) in {count} of {len(history)} polls"
+        for number, count in polls.items()
         if count >= max(2, _STOPPED * len(history))
     }
 
 
-def _throttled(job: Job, one: Slow, history: Sequence[Look]) -> dict[int, str]:
+def _throttled(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
     """Members that their cgroup's quota slowed far more than the others, with the fact."""
     start, before = history[0]
     elapsed = job.time - start

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _GONE = ("exited", "lost")
 _NO_FAILURE = ("", CLEAN)  # exit reasons
 _SUSPECTS_WITH_STACKS = 3
-_MOMENT_SECONDS = 2.5  # agents look once a second
+_MOMENT_SECONDS = 2.5  # agents poll once a second
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 

@@ -50,7 +50,7 @@ class Agent:
         self._run_id = ""  # that the analyzer was told
 
     def step(self) -> None:
-        """Look at the node and report; then wait, and do what the analyzer asks for, until the next look is due."""
+        """Sample the node and report; then wait, and do what the analyzer asks for, until the next poll is due."""
         due = time.monotonic() + _INTERVAL_SECONDS
         observation = self._node.observe()
         if self._connection is not None and observation.run_id not in ("", self._run_id):

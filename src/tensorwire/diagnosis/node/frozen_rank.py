@@ -49,7 +49,7 @@ class FrozenRanks:
             self._known.pop(page, None)
             return
         asked, counts = self._known.get(page, (float("-inf"), {}))
-        if now - asked >= _ASK_AGAIN_SECONDS and now > self._asked:  # one rank a look, lest many hold up all
+        if now - asked >= _ASK_AGAIN_SECONDS and now > self._asked:  # one rank a poll, lest many hold up all
             self._asked = now
             counts = _ask(page) or counts
             self._known[page] = now, counts

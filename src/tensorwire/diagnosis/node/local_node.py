@@ -1,4 +1,4 @@
-"""All that is done on a node: looking at its ranks, having them time their operations, asking for their stacks."""
+"""All that is done on a node: sampling its ranks, having them time their operations, asking for their stacks."""
 
 from __future__ import annotations
 

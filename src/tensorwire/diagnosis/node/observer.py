@@ -25,7 +25,7 @@ _MAX_COUNT = 1 << 62  # what counts further is damaged
 
 
 class Observer:
-    """Looks at the ranks whose pages are in one directory. For one thread.
+    """Samples the ranks whose pages are in one directory. For one thread.
 
     Of each rank the newest generation counts, and of several runs the one with the last heartbeat. Pages of another
     boot are left out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.

@@ -45,7 +45,7 @@ class Slot:
     name: str
     size: int
     pair: bool  # numbers count from the enabling of timing, apart on either side
-    active: bool  # enter and completion are seen as they happen; else a thread looks now and then
+    active: bool  # enter and completion are seen as they happen; else a thread polls now and then
     enqueued: int
     completed: int
     is_open: bool

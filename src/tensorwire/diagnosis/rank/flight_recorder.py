@@ -1,4 +1,4 @@
-"""Counts of operations from torch's Flight Recorder, looked at from a thread of the rank.
+"""Counts of operations from torch's Flight Recorder, sampled by a thread of the rank.
 
 The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
 enqueued and the last one completed. Those two are cheap to read. The ring is not: reading holds the GIL while it copies
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from .process_groups import Group, Groups
 
-OPEN_SECONDS = 1.0  # an open operation that does not move for so long is looked up
+OPEN_SECONDS = 1.0  # an open operation that does not move for so long is read from the ring
 _IDLE_SECONDS = 2.5  # so is a group without one; twice as long after every time that taught nothing
 _MAX_IDLE_SECONDS = 20.0  # less than a hang takes to be called one: by then the numbers have to be right
 _RING_SHARE = 0.01  # of the time that reading the ring may take
@@ -77,7 +77,7 @@ class FlightRecorder:
         self._idle_seconds = _IDLE_SECONDS
         self._ring_from = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Bring the page's counts up to date."""
         now = time.monotonic()
         self._read_status()
@@ -94,8 +94,8 @@ class FlightRecorder:
         for state in self._states.values():
             self._count(state, state.completed)
 
-    def look_closely(self) -> None:
-        """As `look`, but what stands in the ring is described whatever it costs: there is no later."""
+    def poll_closely(self) -> None:
+        """As `poll`, but what stands in the ring is described whatever it costs: there is no later."""
         for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
             self._read_status()
             self._read_ring(time.monotonic())

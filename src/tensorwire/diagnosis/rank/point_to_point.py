@@ -2,7 +2,7 @@
 
 gloo tells the Flight Recorder nothing of send and recv, so that a rank which waits in one would look like one that is
 in no operation at all. While its main thread waits in either of torch's two functions, the function is the innermost
-of the thread's frames, and its variables name the group, the peer and the tensor. A look takes a few microseconds.
+of the thread's frames, and its variables name the group, the peer and the tensor. A poll takes a few microseconds.
 
 Not seen: waiting for what isend, irecv or batch_isend_irecv began (nothing keeps the peer), receiving from any source,
 what other threads wait for aside, and messages between accelerators (the NCCL plugin sees those).
@@ -49,7 +49,7 @@ class Messages:
         self._since = 0
         self._pair: Pair | None = None  # where the wait is shown
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Show the wait, once it is one, and take it back when it is over."""
         wait = _present_wait()
         if wait != self._wait:

@@ -94,7 +94,7 @@ class _Probe:
         self._path: Path | None = None
         self._last_hook = sys.excepthook
         self._exit_reason = ""
-        self._looks: _Looks | None = None
+        self._sampler: _Sampler | None = None
 
     def start(self) -> None:
         sys.excepthook = self._excepthook
@@ -116,8 +116,8 @@ class _Probe:
         with suppress(Exception):
             text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
             self.set_exit_reason(" ".join(text.split()).removesuffix(":"))
-            if self._looks is not None and self.pid == os.getpid():
-                self._looks.look_closely()  # what this rank called last may be what it dies of
+            if self._sampler is not None and self.pid == os.getpid():
+                self._sampler.poll_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
@@ -159,8 +159,8 @@ class _Probe:
     def _heartbeat(self) -> None:
         if self._handle is not None:
             _native().heartbeat(self._handle)
-        if self._looks is not None:
-            self._looks.look()
+        if self._sampler is not None:
+            self._sampler.poll()
             return
         distributed = _initialized_distributed()
         if distributed is None:
@@ -168,11 +168,11 @@ class _Probe:
         if self._handle is None:
             self._create(distributed.get_rank(), distributed.get_world_size())
         if self._handle is not None and self._path is not None:
-            self._looks = _Looks(self._handle, self._path)
+            self._sampler = _Sampler(self._handle, self._path)
 
 
-class _Looks:
-    """What the thread looks at once there are process groups."""
+class _Sampler:
+    """What the thread samples once there are process groups."""
 
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
@@ -196,22 +196,22 @@ class _Looks:
             worker_server.start(path)
             _native().set_flag(handle, _native().SOCKET, True)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         from ..page.rank_page import read_control
 
         with self._lock:
             for recorder in self._recorders:
-                recorder.look()
-            self._messages.look()
+                recorder.poll()
+            self._messages.poll()
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
 
-    def look_closely(self) -> None:
+    def poll_closely(self) -> None:
         """In any thread, when the process is about to end."""
         with self._lock:
             for recorder in self._recorders:
-                recorder.look_closely()
+                recorder.poll_closely()
 
 
 _DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")

@@ -278,7 +278,7 @@ def _gravest(sample: Sample, ranks: range) -> int:
 def _time_axis(samples: Sequence[Sample]) -> Callable[[float], float]:
     start, end = samples[0].start, samples[-1].end
     scale = (WIDTH - _LABEL - _MARGIN) / ((end - start) or 1.0)
-    if end <= start:  # a single look: it fills the width
+    if end <= start:  # a single poll: it fills the width
         return lambda time: float(_LABEL)
     return lambda time: round(_LABEL + min(max(time - start, 0.0), end - start) * scale, 1)
 
@@ -310,7 +310,7 @@ def _clock(seconds: int) -> str:
 
 
 def _span(start: float, end: float) -> str:
-    return f"{start:.0f} s to {end:.0f} s" if end > start else "at one look"
+    return f"{start:.0f} s to {end:.0f} s" if end > start else "at one poll"
 
 
 def _count(value: float) -> str:

@@ -103,7 +103,7 @@ class History:
         return started
 
     def _append(self, sample: Sample) -> None:
-        # The newest sample grows until it spans as much time as the others; the first look spans none at all.
+        # The newest sample grows until it spans as much time as the others; the first poll spans none at all.
         if self.samples and self.samples[-1].end - self.samples[-1].start <= self._open_span:
             self.samples[-1] = _merge(self.samples[-1], sample)
             return

@@ -74,7 +74,7 @@ class Controller:
         return self._asked.keys()
 
     def _num_rounds(self, observation: Observation, timed: Collection[str]) -> int:
-        """Of a window: so many that agents, which look once a second, see the same one of all ranks; and that the
+        """Of a window: so many that agents, which poll once a second, see the same one of all ranks; and that the
         analyzer, which compares a few times in slow_seconds, has a new one each time."""
         rates = [
             group.baseline_rate
