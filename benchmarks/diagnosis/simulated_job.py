@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.diagnosis.layout import RANKS_PER_NODE
-from tensorwire.diagnosis.model import Communicator, Edge, Observation, Operation, Process, Rank, Timing
+from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,7 +241,7 @@ class SimulatedJob:
         counts.completed += done
         counts.last[done] = step.complete[done]
 
-    def _rows(self, kind: str) -> list[Communicator]:
+    def _rows(self, kind: str) -> list[ProcessGroup]:
         counts, of, size = self._counts[kind], self.layout.group_of[kind], self.layout.groups[kind].shape[1]
         entered, completed, calls = counts.entered.tolist(), counts.completed.tolist(), counts.call.tolist()
         opened = (self.time - counts.opened).tolist()
@@ -256,7 +256,7 @@ class SimulatedJob:
                 entered[number], name, "bfloat16", _NUMELS[kind], root, 1 + zlib.crc32(f"{name} {kind}".encode())
             )
             found.append(
-                Communicator(
+                ProcessGroup(
                     names[row],
                     f"{kind}{row}" if kind != "world" else "world",
                     size,
@@ -270,7 +270,7 @@ class SimulatedJob:
             )
         return found
 
-    def _rank(self, number: int, node: str, groups: list[Communicator]) -> Rank:
+    def _rank(self, number: int, node: str, groups: list[ProcessGroup]) -> Rank:
         conditions = self.conditions
         process = conditions.processes.get(number)
         if process is None:

@@ -20,7 +20,7 @@ constexpr uint16_t kNoRoot = 65535;
 
 // Page flags.
 constexpr uint32_t kTimingEnabled = 1;  // operations are timed
-constexpr uint32_t kOverflow = 2;       // more communicators than slots
+constexpr uint32_t kOverflow = 2;       // more process groups than slots
 constexpr uint32_t kExiting = 4;        // the exit reason is written
 constexpr uint32_t kSocket = 8;         // a worker server listens on the page's name with .sock for .page
 
@@ -121,8 +121,8 @@ static_assert(sizeof(Page) == kPageNbytes);
 
 // The control page: the file `control` beside the pages, written by the node's agent, read by every probe. An agent
 // asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
-// communicator, a number that no rank has reached yet, so that all ranks time the same rounds. A group without an entry
-// is timed only where windows go on for ever; they begin at 1. So do those of pairs.
+// process group, a number that no rank has reached yet, so that all ranks time the same rounds. A group without an
+// entry is timed only where windows go on for ever; they begin at 1. So do those of pairs.
 struct ControlEntry {
   uint64_t id;
   uint64_t first_sequence;
@@ -213,7 +213,7 @@ TW_PROBE_API int tw_probe_read_control(const char* path, tw::probe::Control* con
 TW_PROBE_API int tw_probe_write_control(const char* path, const tw::probe::ControlEntry* entries, uint32_t num_entries,
                                         uint32_t num_rounds, uint32_t flags, uint32_t* number);
 
-// FNV-1a with 64 bits: of run ids, communicators and signatures.
+// FNV-1a with 64 bits: of run ids, process groups and signatures.
 TW_PROBE_API uint64_t tw_probe_hash(const void* data, size_t nbytes);
 // Null past the last one.
 TW_PROBE_API const char* tw_probe_operation_name(uint32_t code);

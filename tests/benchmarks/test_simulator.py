@@ -40,7 +40,7 @@ def test_a_job_is_its_seed() -> None:
     def counts(seed: int) -> list[int]:
         job = SimulatedJob(TREE, seed)
         job.advance(60.0)
-        return [g.completed for o in job.observe().values() for r in o.ranks.values() for g in r.communicators]
+        return [g.completed for o in job.observe().values() for r in o.ranks.values() for g in r.process_groups]
 
     assert counts(1) == counts(1)
     assert counts(1) != counts(2)

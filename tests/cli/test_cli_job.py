@@ -411,15 +411,15 @@ def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str]
 def test_texts_of_a_job_cannot_drive_the_terminal(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
     evil = "a\x1b[2J\n__b\u202ec[bold]"
     finding = dataclasses.replace(
-        not_entered(), summary=evil, evidence=[evil], communicator=evil, stacks={2: evil}, sides=[[0], [1]]
+        not_entered(), summary=evil, evidence=[evil], process_group=evil, stacks={2: evil}, sides=[[0], [1]]
     )
     observations = hang()[24:]
     for observation in observations:
         observation.silent_nodes.append(evil)
         for rank in observation.ranks.values():
-            rank.node = rank.phase = rank.communicators[0].name = evil
-            assert rank.communicators[0].operation is not None
-            rank.communicators[0].operation.name = evil
+            rank.node = rank.phase = rank.process_groups[0].name = evil
+            assert rank.process_groups[0].operation is not None
+            rank.process_groups[0].operation.name = evil
     opened.append(FakeJob(observations, [finding]))
     _, out, err = run(capsys, "diagnose")
     assert not set(out + err) & {"\x1b", "\u202e"}

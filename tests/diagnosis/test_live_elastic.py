@@ -76,7 +76,7 @@ def generations(observation: Observation) -> list[int]:
 
 
 def counts(observation: Observation) -> list[int]:
-    return [group.completed for rank in observation.ranks.values() for group in rank.communicators]
+    return [group.completed for rank in observation.ranks.values() for group in rank.process_groups]
 
 
 def wait_for(launcher: subprocess.Popen[bytes], folder: Path, condition: Callable[[], object]) -> None:

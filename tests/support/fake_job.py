@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tensorwire.diagnosis.model import (
-    Communicator,
     Confidence,
     Finding,
     Observation,
     Operation,
     Process,
+    ProcessGroup,
     Rank,
     Timing,
 )
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def communicator(completed: int, *, waits: float = 0.0, size: int = 4, late: float = 0.0) -> Communicator:
+def process_group(completed: int, *, waits: float = 0.0, size: int = 4, late: float = 0.0) -> ProcessGroup:
     """A rank's view of the default group: it has completed so many operations, and waits in the next one."""
     is_open = waits > 0
-    return Communicator(
+    return ProcessGroup(
         id="c0",
         name="default_pg",
         size=size,
@@ -37,7 +37,7 @@ def communicator(completed: int, *, waits: float = 0.0, size: int = 4, late: flo
     )
 
 
-def rank(number: int, group: Communicator, **process: object) -> Rank:
+def rank(number: int, group: ProcessGroup, **process: object) -> Rank:
     state = Process(**{"life": "running", "state": "S", "cpu_seconds": 12.5, **process})
     return Rank(number, group.size, f"node{number // 8}", 1000 + number, 0, state, [group])
 
@@ -51,7 +51,7 @@ def hang(world: int = 4, culprit: int = 2, *, seconds: int = 40, hung_after: int
         for number in range(world):
             done = 10 * min(time, hung_after)
             waiting = waits if number != culprit else 0.0
-            ranks[number] = rank(number, communicator(done, waits=waiting, size=world))
+            ranks[number] = rank(number, process_group(done, waits=waiting, size=world))
         observations.append(Observation(1000.0 + time, "a-run", world, ranks))
     return observations
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.model import (
-    Communicator,
     Edge,
     Finding,
     Observation,
     Operation,
     Process,
+    ProcessGroup,
     Rank,
     Thresholds,
     Timing,
@@ -40,11 +40,11 @@ def member(
     root: int = -1,
     known: bool = True,
     **more: Any,
-) -> Communicator:
+) -> ProcessGroup:
     """A rank that has entered so many operations of a group, and waits in the last one for so long, or is idle."""
     signature = zlib.crc32(repr((name, dtype, numel, root)).encode()) if known else 0
     operation = Operation(entered, name, dtype, numel, root, signature) if known else None
-    return Communicator(
+    return ProcessGroup(
         id=group,
         name=group,
         size=size,
@@ -57,7 +57,7 @@ def member(
     )
 
 
-def rank(number: int, *groups: Communicator, generation: int = 0, world: int = WORLD, **more: Any) -> Rank:
+def rank(number: int, *groups: ProcessGroup, generation: int = 0, world: int = WORLD, **more: Any) -> Rank:
     of_process = {key: more.pop(key) for key in list(more) if key in Process.__dataclass_fields__}
     process = Process(**{"life": "running", "state": "S", **of_process})
     return Rank(number, world, f"node{number // 4}", 100 + number, generation, process, list(groups), **more)
@@ -89,7 +89,7 @@ def healthy(time: float, *, rate: float = 10.0, world: int = WORLD, **more: Any)
 
 
 def hung(
-    groups: Callable[[int, float], list[Communicator]],
+    groups: Callable[[int, float], list[ProcessGroup]],
     *,
     after: float = 3.0,
     edges: Callable[[float], list[Edge]] | None = None,
@@ -108,7 +108,7 @@ def hung(
     return at
 
 
-def all_in(entered: int = 31, **more: Any) -> Callable[[int, float], list[Communicator]]:
+def all_in(entered: int = 31, **more: Any) -> Callable[[int, float], list[ProcessGroup]]:
     return lambda number, age: [member(entered, waits=age, **more)]
 
 

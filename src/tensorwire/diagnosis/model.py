@@ -19,9 +19,9 @@ MAX_RANKS: Final = 1 << 20
 
 @dataclass(slots=True)
 class Operation:
-    """A collective, send or receive of one rank on one communicator, as far as it is known."""
+    """A collective, send or receive of one rank on one process group, as far as it is known."""
 
-    sequence: int  # per communicator, from 1
+    sequence: int  # per process group, from 1
     name: str = ""  # "all_reduce", "broadcast", "send", ...: torch.distributed's; "" where only counts are known
     dtype: str = ""
     numel: int = -1  # of this rank's input; -1 unknown
@@ -38,7 +38,7 @@ class Operation:
 class Timing:
     """T of one rank, summed over the rounds that all ranks timed.
 
-    T is completion minus the later of enqueue and the previous operation's completion on that communicator.
+    T is completion minus the later of enqueue and the previous operation's completion on that process group.
     """
 
     first_sequence: int
@@ -51,10 +51,10 @@ class Timing:
 
 
 @dataclass(slots=True)
-class Communicator:
+class ProcessGroup:
     """One rank's view of one process group."""
 
-    id: str  # the same on all its ranks, and on no other communicator of the job
+    id: str  # the same on all its ranks, and on no other process group of the job
     name: str  # torch's description of the group, "default_pg"
     size: int  # ranks in the group
     enqueued: int  # operations so far
@@ -95,11 +95,11 @@ class Rank:
     pid: int
     generation: int  # restart count of the elastic launcher
     process: Process
-    communicators: list[Communicator]
+    process_groups: list[ProcessGroup]
     heartbeat_seconds: float = 0.0  # age of the counts; they stand still in a process that is stopped or holds the GIL
     timed: bool = False  # every operation is timed
     phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
-    overflow: bool = False  # more communicators than the page has room for
+    overflow: bool = False  # more process groups than the page has room for
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Finding:
     time: float
     suspects: list[int]  # global ranks, the most suspect first; at most a handful
     sides: list[list[int]]  # where the culprit is not known: the groups that disagree
-    communicator: str
+    process_group: str
     summary: str  # one sentence that names ranks, operation and group
     evidence: list[str]  # each a measured fact
     confidence: Confidence
@@ -179,7 +179,7 @@ class Finding:
 
     def identity(self) -> tuple[object, ...]:
         """What makes two findings the same, told at different times."""
-        return self.code, self.level, self.communicator, *self.suspects
+        return self.code, self.level, self.process_group, *self.suspects
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tests.support.observed_jobs import (
 )
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Communicator, Finding, Observation
+    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 
@@ -85,7 +85,7 @@ def test_counts_alone_suffice() -> None:
 def test_the_lowest_sequence_is_the_culprit_not_the_fast_minority(culprit: int) -> None:
     fast = (culprit + 1) % WORLD
 
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         name = "broadcast"
         if number == culprit:
             return [member(29, name=name, root=fast)]
@@ -105,7 +105,7 @@ def test_two_that_do_not_enter_are_both_named_the_lower_first() -> None:
 def test_who_is_stuck_in_another_group_leads_to_whom_that_group_lacks(culprit: int) -> None:
     stuck = (culprit + 1) % WORLD
 
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         pair = {"group": "pair", "size": 2}
         if number == culprit:
             return [member(30), member(7, **pair)]
@@ -119,7 +119,7 @@ def test_who_is_stuck_in_another_group_leads_to_whom_that_group_lacks(culprit: i
 
 @every_rank
 def test_two_groups_in_opposite_order(culprit: int) -> None:
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         first, second = ("b", "a") if number == culprit else ("a", "b")
         return [member(11, waits=age, group=first), member(10, group=second)]
 
@@ -130,7 +130,7 @@ def test_two_groups_in_opposite_order(culprit: int) -> None:
 
 
 def test_opposite_order_half_and_half_names_both_sides() -> None:
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         first, second = ("b", "a") if number in (1, 2) else ("a", "b")
         return [member(11, waits=age, group=first), member(10, group=second)]
 
@@ -309,7 +309,7 @@ def test_a_huge_transfer_is_no_hang() -> None:
 def test_bytes_of_other_operations_do_not_hide_a_hang() -> None:
     """Ranks 2 and 3 go on with operations of their own while the world's all-reduce stands still."""
 
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         own = [] if number < 2 else [member(100 + int(10 * age), group="own", size=2)]
         return [member(31, waits=age), *own]
 
@@ -320,10 +320,10 @@ def test_bytes_of_other_operations_do_not_hide_a_hang() -> None:
 
 
 def test_bytes_that_the_transport_counts_tell_too() -> None:
-    def moving(number: int, age: float) -> list[Communicator]:
+    def moving(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=age, sent_bytes=int(1e8 * age), received_bytes=0)]
 
-    def standing(number: int, age: float) -> list[Communicator]:
+    def standing(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=age, sent_bytes=0 if number == 2 else 4096, received_bytes=4096)]
 
     assert not everything(hung(moving), 60)
@@ -335,7 +335,7 @@ def test_bytes_that_the_transport_counts_tell_too() -> None:
 def test_whom_all_waited_for_has_come_and_some_have_left(culprit: int) -> None:
     """What the others show is of a moment ago: the operation is ending, not stuck."""
 
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         if age < 8.0:
             return [member(30, idle=age) if number == culprit else member(31, waits=age)]
         came = number in (culprit, (culprit + 1) % WORLD)
@@ -358,7 +358,7 @@ def test_an_all_to_all_that_a_rank_does_not_enter(culprit: int) -> None:
 @every_rank
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"])
 def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: str) -> None:
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=None if number == culprit else age, idle=age, name=name)]
 
     finding = only(last(hung(groups)))
@@ -369,7 +369,7 @@ def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: s
 def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culprit: int) -> None:
     """Of an operation that needs all, leaving it alone would be a mismatch."""
 
-    def groups(number: int, age: float) -> list[Communicator]:
+    def groups(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=None if number == culprit else age, idle=age, name="all_to_all")]
 
     finding = only(last(hung(groups)))
@@ -382,7 +382,7 @@ class TestSendAndReceive:
     def chain(self, culprit: int) -> Any:
         """A pipeline: each stage receives from the one before it; the culprit is in no operation."""
 
-        def groups(number: int, age: float) -> list[Communicator]:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
             entered = 10 * (number + 1)
             if number == culprit:
                 return [member(entered, name="send", root=number + 1)]
@@ -401,7 +401,7 @@ class TestSendAndReceive:
         assert finding.code == "TW-H2"
 
     def test_both_ends_are_there(self) -> None:
-        def groups(number: int, age: float) -> list[Communicator]:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
             if number > 1:
                 return [member(5)]
             return [member(5, waits=age, name="send" if number == 0 else "recv", root=1 - number)]
@@ -416,7 +416,7 @@ class TestSendAndReceive:
         """As a passive probe has it: the culprit has not sent, its peer waits in the slot of the pair, and the others
         wait for the two in the world's next all-reduce."""
 
-        def groups(number: int, age: float) -> list[Communicator]:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
             if number == culprit:
                 return [member(30)]
             if number == (culprit + 1) % WORLD:
@@ -443,7 +443,7 @@ class TestSendAndReceive:
         """No collective is open, and the culprit has no slot of the pair."""
         waiting = (culprit + 2) % WORLD
 
-        def groups(number: int, age: float) -> list[Communicator]:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
             pair = [member(1, waits=age, group="pair", size=2, name=call, root=culprit)] if number == waiting else []
             return [member(30), *pair]
 
@@ -457,7 +457,7 @@ class TestSendAndReceive:
         )
 
     def test_who_went_on_without_sending_is_in_a_circle_with_its_receiver(self) -> None:
-        def groups(number: int, age: float) -> list[Communicator]:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
             if number == 1:
                 return [member(30), member(1, waits=age, group="pair", size=2, name="recv", root=0)]
             return [member(31, waits=age)]

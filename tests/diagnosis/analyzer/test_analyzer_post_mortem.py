@@ -13,7 +13,7 @@ from tests.support.observed_jobs import SECONDS, WORLD, all_in, hung, member, ob
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Communicator, Finding, Observation, Rank
+    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Rank
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
@@ -32,12 +32,12 @@ def found(ranks: list[Rank]) -> Finding:
     return finding
 
 
-def failed(entered: int = 21, *, before: float = 4.0, **more: Any) -> Communicator:
+def failed(entered: int = 21, *, before: float = 4.0, **more: Any) -> ProcessGroup:
     """A rank whose last operation failed so long ago: torch counts it as completed."""
     return replace(member(entered, **more), idle_seconds=before + 0.01)
 
 
-def ended(states: dict[int, dict[str, Any]], groups: dict[int, list[Communicator]] | None = None) -> Finding:
+def ended(states: dict[int, dict[str, Any]], groups: dict[int, list[ProcessGroup]] | None = None) -> Finding:
     """What is found where ranks gave up 4 s ago, in what `groups` says, else all in one operation."""
     ranks = []
     for number in range(WORLD):
@@ -104,7 +104,7 @@ def test_who_was_not_there_because_it_waited_elsewhere_is_a_victim(culprit: int)
 def test_who_did_not_give_up_as_the_others_did_stopped_inside(culprit: int, state: dict[str, Any]) -> None:
     finding = ended({culprit: state})
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H3", [culprit], 3)
-    assert finding.communicator == "world"
+    assert finding.process_group == "world"
     assert "all_reduce #21 of world" in finding.summary
     assert "a time-out ended it" in finding.summary
     assert any(f"rank {culprit} " in fact for fact in finding.evidence[1:])
@@ -221,8 +221,8 @@ def over(
             if number != last_to_go:
                 said = time - ends - 0.5
                 state = {} if said < 0 else {"exit_reason": TIMED_OUT} if said < 1 else dead(said, TIMED_OUT)
-                one.communicators = [
-                    replace(failed(group.enqueued, before=said), size=group.size) for group in one.communicators
+                one.process_groups = [
+                    replace(failed(group.enqueued, before=said), size=group.size) for group in one.process_groups
                 ]
             elif time >= killed:
                 state = dead(time - killed)
@@ -323,7 +323,7 @@ def test_who_lost_a_connection_and_went_at_once_is_not_named_while_who_timed_out
         seen = base(time)
         if time >= 12.0:
             for number in {0, 2, 3}:
-                seen.ranks[number].communicators = [failed(31, before=time - 12.0)]
+                seen.ranks[number].process_groups = [failed(31, before=time - 12.0)]
                 state = dead(time - 12.0, CLOSED if number == 3 else TIMED_OUT)
                 if number != 3 and time < 20.0:
                     state = {"exit_reason": TIMED_OUT}

@@ -16,7 +16,7 @@ from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, job_at_rate,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from tensorwire.diagnosis.model import Communicator, Finding, Observation
+    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -31,7 +31,7 @@ def essence(findings: Iterable[Finding], names: list[int] | None = None) -> list
             finding.time,
             sorted(new[number] for number in finding.suspects),
             sorted(sorted(new[number] for number in side) for side in finding.sides),
-            finding.communicator,
+            finding.process_group,
             finding.confidence,
             finding.victims,
         )
@@ -43,7 +43,7 @@ def renamed(observation: Observation, names: list[int]) -> Observation:
     other = copy.deepcopy(observation)
     for one in other.ranks.values():
         one.rank = names[one.rank]
-        for group in one.communicators:
+        for group in one.process_groups:
             if group.operation is not None and group.operation.name in ("send", "recv"):
                 group.operation.root = names[group.operation.root]
     other.ranks = {one.rank: one for one in sorted(other.ranks.values(), key=lambda one: one.rank)}
@@ -57,7 +57,7 @@ def rank_states(draw: st.DrawFn) -> list[Any]:
     """Anything that four ranks in two groups may be in, sense or no sense."""
     ranks = []
     for number in range(WORLD):
-        groups: list[Communicator] = []
+        groups: list[ProcessGroup] = []
         for group in ("a", "b"):
             if draw(st.integers(0, 9)) == 0:
                 continue
@@ -204,7 +204,7 @@ def test_findings_are_the_callers_own() -> None:
 
 
 def test_memory_does_not_grow_with_time() -> None:
-    """New communicators come and go, as they do in long jobs."""
+    """New process groups come and go, as they do in long jobs."""
     import tracemalloc
 
     analyzer = Analyzer(SECONDS)

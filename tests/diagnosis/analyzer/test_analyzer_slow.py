@@ -8,7 +8,7 @@ import pytest
 
 from tensorwire.diagnosis.analyzer.job import Group
 from tensorwire.diagnosis.analyzer.rounds import Timer
-from tensorwire.diagnosis.model import Communicator, Finding, Observation, Timing
+from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Timing
 from tests.support.observed_jobs import (
     SECONDS,
     WORLD,
@@ -148,7 +148,7 @@ def test_low_throughput_asks_for_times_once_and_long_enough_ahead() -> None:
     assert asked[0][0] > 20
     assert len({tuple(sorted(timing.items())) for _, timing in asked}) == 1
     time, timing = asked[0]
-    done = job_at_rate({1: 0.5})(time).ranks[0].communicators[0].enqueued
+    done = job_at_rate({1: 0.5})(time).ranks[0].process_groups[0].enqueued
     assert timing["world"] > done + 3
 
 
@@ -169,7 +169,7 @@ def test_the_ranks_own_baseline_serves_an_analyzer_that_comes_late() -> None:
     def at(time: float) -> Observation:
         observation = job_at_rate({2: 0.5}, after=0.0, timed_after=15.0)(time)
         for one in observation.ranks.values():
-            one.communicators[0].baseline_rate = 10.0
+            one.process_groups[0].baseline_rate = 10.0
         return observation
 
     finding = only(last(at, 60))
@@ -182,7 +182,7 @@ def test_a_finding_stands_and_then_goes() -> None:
     def at(time: float) -> Observation:
         if time <= 60:
             return slow(time)
-        done = slow(60).ranks[0].communicators[0].enqueued + int(10 * (time - 60))
+        done = slow(60).ranks[0].process_groups[0].enqueued + int(10 * (time - 60))
         return observed(time, [rank(n, member(done)) for n in range(WORLD)])
 
     seen = [(time, analysis.findings) for time, analysis in watch(at, 90)]
@@ -259,7 +259,7 @@ def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_i
             longest = 0.01 if number == late else 1.0
             timing = Timing(1 + 21 * index, 21, 20 * 0.01 + longest, 0.01, longest, 0, 0)
             completed = 21 * (index + 1)
-            group.members[number] = Communicator("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
+            group.members[number] = ProcessGroup("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
         timer.add(float(index), group)
     rounds = timer.recent(float(num_windows), 100.0)
     assert rounds is not None
@@ -350,7 +350,7 @@ class TestLegal:
             if int(time) % 5 == 2:
                 del ranks[int(time) % 4]
             if int(time) % 7 == 3:
-                ranks[0].communicators[0].completed = ranks[0].communicators[0].enqueued = 0
+                ranks[0].process_groups[0].completed = ranks[0].process_groups[0].enqueued = 0
             return observed(time, ranks)
 
         assert not everything(at, 60)

@@ -145,7 +145,7 @@ def test_rank_is_seen_as_it_is(job: Job, observer: Observer) -> None:
     assert rank.process.state in "RS"
     assert 0 < rank.process.cpu_seconds < 5
     assert rank.heartbeat_seconds < 1
-    (group,) = rank.communicators
+    (group,) = rank.process_groups
     assert (group.id, group.name, group.size) == (f"{0xC0FFEE:016x}", "default_pg", 4)
     assert (group.enqueued, group.completed) == (5, 4)
     assert group.open_seconds is not None
@@ -406,7 +406,7 @@ def test_what_a_still_rank_entered_since_its_last_heartbeat(
     recorder = still(json.dumps({"entries": entries}).encode())
     for _ in range(3):
         rank = the_rank(observer)
-        (group,) = rank.communicators
+        (group,) = rank.process_groups
         assert (group.enqueued, group.completed) == (6, 5)
         assert group.operation == Operation(6, name, "float32", 14)
         assert group.open_seconds is not None
@@ -430,7 +430,7 @@ def test_still_rank_of_whom_nothing_newer_is_known(
     still: Callable[[bytes], Recorder], observer: Observer, answer: bytes
 ) -> None:
     still(answer)
-    (group,) = the_rank(observer).communicators
+    (group,) = the_rank(observer).process_groups
     assert (group.enqueued, group.completed) == (5, 4)
 
 
@@ -455,7 +455,7 @@ def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None
     assert (len(request.first), request.num_rounds) == (253, 65535)
 
 
-def test_communicators_of_the_node_come_first(job: Job) -> None:
+def test_process_groups_of_the_node_come_first(job: Job) -> None:
     job.start()
     node = LocalNode(job.directory, "node")
     try:
@@ -469,7 +469,7 @@ def test_communicators_of_the_node_come_first(job: Job) -> None:
 
 
 @pytest.mark.parametrize("identity", ["", "pg"])
-def test_request_for_what_is_no_communicator(tmp_path: Path, identity: str) -> None:
+def test_request_for_what_is_no_process_group(tmp_path: Path, identity: str) -> None:
     with pytest.raises(ValueError, match="base 16"):
         timing.enable(tmp_path, {identity: 1}, 16)
     assert rank_page.read_control(tmp_path) is None

@@ -13,12 +13,12 @@ from typing import Any, get_args
 import pytest
 
 from tensorwire.diagnosis.model import (
-    Communicator,
     Edge,
     Life,
     Observation,
     Operation,
     Process,
+    ProcessGroup,
     Rank,
     Timing,
 )
@@ -55,8 +55,8 @@ def operation(rng: random.Random) -> Operation:
     )
 
 
-def communicator(rng: random.Random, number: int) -> Communicator:
-    return Communicator(
+def process_group(rng: random.Random, number: int) -> ProcessGroup:
+    return ProcessGroup(
         id=f"{number:016x}",
         name=rng.choice(["default_pg", "tp", ""]),
         size=rng.randrange(1, 9),
@@ -83,7 +83,7 @@ def rank(rng: random.Random, number: int) -> Rank:
         rng.choice(["", "exit 1", "ValueError: ü"]),
         rng.choice([None, rng.uniform(0, 100)]),
     )
-    groups = [communicator(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
+    groups = [process_group(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
     heartbeat = rng.choice([0.0, rng.uniform(1.1, 50)])
     flags = rng.random() < 0.5, rng.random() < 0.5
     return Rank(
@@ -136,7 +136,7 @@ def test_what_is_sent_arrives(seed: int) -> None:
 def aged(rank: Rank, seconds: float) -> Rank:
     """The same, if nothing but time has passed."""
     rank = copy.deepcopy(rank)
-    for group in rank.communicators:
+    for group in rank.process_groups:
         group.open_seconds = None if group.open_seconds is None else group.open_seconds + seconds
         group.idle_seconds = None if group.idle_seconds is None else group.idle_seconds + seconds
     if rank.process.gone_seconds is not None:
@@ -163,11 +163,11 @@ def test_nothing_is_sent_while_only_time_passes() -> None:
 
 def test_ages_grow_with_the_time_since_the_report() -> None:
     decoder = Decoder()
-    group = Communicator("a", "pg", 2, 5, 4, 10.0, 12.0, Operation(5))
+    group = ProcessGroup("a", "pg", 2, 5, 4, 10.0, 12.0, Operation(5))
     rank = Rank(0, 2, "n", 1, 0, Process("lost", gone_seconds=7.0), [group], heartbeat_seconds=20.0)
     decoder.apply(Encoder().report(Observation(100.0, "run", 2, {0: rank})))
     later = decoded(decoder, elapsed=2.5)[0][0]
-    assert (later.communicators[0].open_seconds, later.communicators[0].idle_seconds) == (12.5, 14.5)
+    assert (later.process_groups[0].open_seconds, later.process_groups[0].idle_seconds) == (12.5, 14.5)
     assert later.process.gone_seconds == 9.5
     assert later.heartbeat_seconds == 22.5
 
@@ -185,12 +185,12 @@ def test_encoder_starts_again_before_its_tables_grow_without_end(monkeypatch: py
     encoder, decoder = Encoder(), Decoder()
     fulls = 0
     for step in range(100):
-        group = Communicator("a", "pg", 2, step, step, None, None, Operation(step, numel=step))
+        group = ProcessGroup("a", "pg", 2, step, step, None, None, Operation(step, numel=step))
         rank = Rank(0, 2, "n", 1, 0, Process("running", "S"), [group])
         report = encoder.report(Observation(step, "run", 2, {0: rank}))
         fulls += report["full"]
         decoder.apply(report)
-        assert decoded(decoder)[0][0].communicators[0].operation == Operation(step, numel=step)
+        assert decoded(decoder)[0][0].process_groups[0].operation == Operation(step, numel=step)
     assert 5 < fulls < 25
 
 
@@ -293,7 +293,7 @@ def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank has some communicators, not all that the node describes."""
+    """A rank has some process groups, not all that the node describes."""
     monkeypatch.setattr(encoding, "_MAX_INTEGERS", 500)
     report = report_of() | {
         "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [[f"{number:x}", "", 8] for number in range(100)], "works": [],
@@ -347,14 +347,14 @@ def test_nodes_become_one_job() -> None:
 def test_silent_node_keeps_its_last_entries() -> None:
     nodes = Nodes("run")
     a, b = Reporter(nodes, "a"), Reporter(nodes, "b")
-    group = Communicator("c", "pg", 2, 5, 4, 1.0, None, None)
-    b.report(0.0, replace(simple(1, "b"), communicators=[group]))
+    group = ProcessGroup("c", "pg", 2, 5, 4, 1.0, None, None)
+    b.report(0.0, replace(simple(1, "b"), process_groups=[group]))
     for second in range(8):
         a.report(second, simple(0, "a"))
         job = observe(nodes, float(second))
         assert job.silent_nodes == (["b"] if second > 5 else [])
         assert job.changed == ({0, 1} if second == 0 else {0})
-        assert job.ranks[1].communicators[0].open_seconds == 1.0
+        assert job.ranks[1].process_groups[0].open_seconds == 1.0
     b.report(8.0, simple(1, "b"))
     job = observe(nodes, 8.0)
     assert job.silent_nodes == []
@@ -364,14 +364,14 @@ def test_silent_node_keeps_its_last_entries() -> None:
 def test_entries_are_replaced_never_written_to() -> None:
     nodes = Nodes("run")
     node = Reporter(nodes, "a")
-    group = Communicator("c", "pg", 2, 5, 4, 1.0, None, Operation(5))
-    node.report(0.0, replace(simple(0, "a"), communicators=[group]))
+    group = ProcessGroup("c", "pg", 2, 5, 4, 1.0, None, Operation(5))
+    node.report(0.0, replace(simple(0, "a"), process_groups=[group]))
     first = observe(nodes, 0.0)
     kept = copy.deepcopy(first)
-    node.report(1.0, replace(simple(0, "a"), communicators=[replace(group, enqueued=6, open_seconds=2.0)]))
+    node.report(1.0, replace(simple(0, "a"), process_groups=[replace(group, enqueued=6, open_seconds=2.0)]))
     second = observe(nodes, 1.0)
     assert first == kept
-    assert second.ranks[0].communicators[0].open_seconds == 2.0
+    assert second.ranks[0].process_groups[0].open_seconds == 2.0
 
 
 def test_node_that_reconnects_starts_again() -> None:

@@ -84,17 +84,17 @@ def test_an_observer_joins_the_pages_of_one_process(rank, tmp_path):
     observation = observer.observe()
     assert observation.ranks.keys() == {1}
     assert observation.ranks[1].pid == process.pid
-    names = [communicator.name for communicator in observation.ranks[1].communicators]
+    names = [group.name for group in observation.ranks[1].process_groups]
     assert names == ["default_pg", "data_parallel"]
     assert observer.target(1).page == directory / "rank-1-0.page"
 
     whole = (directory / "rank-1-0.page").read_bytes()
     (directory / "rank-1-0.page").write_bytes(whole[:100])  # seen as it was before, and nothing twice
-    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    names = [group.name for group in observer.observe().ranks[1].process_groups]
     assert names == ["default_pg", "data_parallel"]
 
     (directory / "rank-1-0.page").unlink()  # the plugin alone
-    names = [communicator.name for communicator in observer.observe().ranks[1].communicators]
+    names = [group.name for group in observer.observe().ranks[1].process_groups]
     assert names == ["data_parallel"]
     observer.close()
 

@@ -17,7 +17,7 @@ from tensorwire.diagnosis.report import rank_status
 from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
 from tensorwire.diagnosis.report.rank_status import STATES
 from tensorwire.diagnosis.report.stack import for_reader
-from tests.support.fake_job import communicator, hang, not_entered, rank
+from tests.support.fake_job import hang, not_entered, process_group, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,27 +74,27 @@ def render(history: report.History) -> str:
 
 def evil_job() -> report.History:
     """Every string of every field is EVIL."""
-    group = communicator(10, waits=9.0)
+    group = process_group(10, waits=9.0)
     others = dataclasses.replace(group, enqueued=12)
     observations = []
     for time in (1.0, 2.0, 3.0):
         ranks = {
             0: rank(0, group, exit_reason=EVIL),
             1: rank(1, others, life="exited", exit_reason=EVIL, gone_seconds=2.0),
-            2: rank(2, communicator(3)),
-            3: rank(3, communicator(3), state=EVIL),
+            2: rank(2, process_group(3)),
+            3: rank(3, process_group(3), state=EVIL),
         }
         observations.append(model.Observation(time, EVIL, 4, ranks, [], [EVIL]))
     for observation in observations:
         for one in observation.ranks.values():
             one.node = one.phase = EVIL
-            for of_rank in one.communicators:
+            for of_rank in one.process_groups:
                 of_rank.id = of_rank.name = EVIL
                 assert of_rank.operation is not None
                 of_rank.operation.name = of_rank.operation.dtype = EVIL
     found = [
         dataclasses.replace(not_entered(time=2.0), level=level, summary=EVIL, evidence=[EVIL], stacks={2: EVIL},
-                            communicator=EVIL, sides=[[0], [1, 2, 3]])
+                            process_group=EVIL, sides=[[0], [1, 2, 3]])
         for level in ("finding", "notice")
     ]  # fmt: skip
     history = report.History()
@@ -144,7 +144,7 @@ def test_heat_maps_show_what_was_measured() -> None:
     """T of a rank that is 150 ms late in every round is 50 ms, of the others 200 ms."""
     late = {number: 0.15 if number == 3 else 1e-9 for number in range(4)}
     observations = [
-        model.Observation(time, "", 4, {i: rank(i, communicator(int(10 * time), late=late[i])) for i in range(4)})
+        model.Observation(time, "", 4, {i: rank(i, process_group(int(10 * time), late=late[i])) for i in range(4)})
         for time in (1.0, 2.0)
     ]
     for number, one in observations[1].ranks.items():
@@ -211,7 +211,7 @@ def test_history_is_bounded_and_forgets_no_trouble() -> None:
     history = report.History()
     for time in range(5000):
         waits = 3.0 if time == 2500 else 0.0
-        ranks = {i: rank(i, communicator(time, waits=waits if i else 0.0, size=2)) for i in range(2)}
+        ranks = {i: rank(i, process_group(time, waits=waits if i else 0.0, size=2)) for i in range(2)}
         history.add(model.Observation(float(time), "", 2, ranks))
     samples = history.samples
     assert MAX_SAMPLES / 3 < len(samples) <= MAX_SAMPLES
@@ -267,7 +267,7 @@ def test_nobody_is_behind_in_messages() -> None:
     """The ends of a pair count apart: a receiver that has entered less is not missing."""
     observation = hang(2, culprit=1)[-1]
     for one in observation.ranks.values():
-        group = one.communicators[0]
+        group = one.process_groups[0]
         group.operation = model.Operation(group.enqueued, "send" if one.rank == 0 else "recv", root=1 - one.rank)
     statuses = rank_status.statuses(observation)
     assert [(status.state, status.behind) for status in statuses] == [("waits", 0), ("idle", 0)]

@@ -25,7 +25,7 @@ def seen() -> Observation:
 
 
 def found(code: str = "TW-H1", **more: object) -> Finding:
-    fields = {"suspects": [1], "sides": [], "communicator": "default_pg", "summary": "s", "evidence": ["e"]}
+    fields = {"suspects": [1], "sides": [], "process_group": "default_pg", "summary": "s", "evidence": ["e"]}
     return Finding(code, "finding", 99.0, **{**fields, "confidence": Confidence.HIGH, **more})  # type: ignore[arg-type]
 
 
@@ -38,7 +38,7 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     read, read_findings = read_state(tmp_path / "job")
     assert read_findings == findings
     assert (read.time, read.run_id, read.world_size, read.silent_nodes) == (100.0, "a-run", 4, ["gone"])
-    assert read.ranks[1].communicators[0].operation == observation.ranks[1].communicators[0].operation
+    assert read.ranks[1].process_groups[0].operation == observation.ranks[1].process_groups[0].operation
     assert [p.name for p in (tmp_path / "job").iterdir() if "new" in p.name] == []
 
 

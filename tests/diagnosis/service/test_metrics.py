@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tensorwire.diagnosis.model import Communicator, Confidence, Finding, Observation, Process, Rank
+from tensorwire.diagnosis.model import Confidence, Finding, Observation, Process, ProcessGroup, Rank
 from tensorwire.diagnosis.service.metrics import JobCollector
 from tensorwire.diagnosis.service.service import Counters, View
 
@@ -36,8 +36,8 @@ def read(collector: JobCollector) -> Samples:
 
 def rank(number: int, life: Any, open_seconds: float | None) -> Rank:
     groups = [
-        Communicator("c", "pg", 4, 5, 4, open_seconds, None, None),
-        Communicator("d", "tp", 2, 1, 1, None, 1.0, None),
+        ProcessGroup("c", "pg", 4, 5, 4, open_seconds, None, None),
+        ProcessGroup("d", "tp", 2, 1, 1, None, 1.0, None),
     ]
     return Rank(number, 4, "n", number, 0, Process(life), groups)
 

@@ -64,7 +64,7 @@ def test_a_replay_finds_what_was_found(tmp_path: Path, at: Callable[[float], Obs
         assert observation.ranks.keys() == original.ranks.keys()
         assert observation.time == original.time
         assert observation.ranks[2].process == original.ranks[2].process
-        assert observation.ranks[2].communicators[0].enqueued == original.ranks[2].communicators[0].enqueued
+        assert observation.ranks[2].process_groups[0].enqueued == original.ranks[2].process_groups[0].enqueued
 
 
 def test_a_replay_is_the_same_every_time_and_so_is_the_file(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from tensorwire.diagnosis.analyzer import Analysis
 from tensorwire.diagnosis.model import (
-    Communicator,
     Observation,
     Operation,
     Process,
+    ProcessGroup,
     Rank,
     Thresholds,
 )
@@ -59,7 +59,7 @@ class Node:
         for number in self.ranks:
             late = number in self.missing
             operation = Operation(4 if late else 5, "all_reduce", "float32", 1024, -1, 77)
-            group = Communicator(
+            group = ProcessGroup(
                 "c0", "default_pg", WORLD, operation.sequence, 4, None if late else waited, waited, operation
             )
             group.baseline_rate = RATE

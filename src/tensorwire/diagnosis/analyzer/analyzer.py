@@ -27,7 +27,7 @@ class Analysis:
 
     Attributes:
         findings: those that stand now, the most important first.
-        time_from: communicators whose operations should be timed, each with the sequence number of the first one to
+        time_from: process groups whose operations should be timed, each with the sequence number of the first one to
             time; empty if none should be.
         stacks_of: suspects whose stacks would help and are not known.
     """

@@ -67,7 +67,7 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
     still = {
         number
         for number in wait.inside
-        if all(group.idle_seconds is None or group.idle_seconds >= recent for group in job.ranks[number].communicators)
+        if all(group.idle_seconds is None or group.idle_seconds >= recent for group in job.ranks[number].process_groups)
     }
     return transport.progress(job, wait.group, still, recent) >= PROGRESS
 

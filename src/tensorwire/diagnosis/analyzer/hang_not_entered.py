@@ -1,4 +1,4 @@
-"""Ranks outside of what others wait in: not entered (H1), or blocked in a circle of communicators (H2)."""
+"""Ranks outside of what others wait in: not entered (H1), or blocked in a circle of process groups (H2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     operation = next((op for op in wait.operations.values() if op.name), None)
     what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
 
-    # A rank that is missing here may be in view in other communicators only for what it lacks there.
+    # A rank that is missing here may be in view in other process groups only for what it lacks there.
     order = sorted(unblocked, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
     if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
         return stopped_inside(job, wait, order[0], len(victims))
@@ -61,7 +61,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
 
 
 def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
-    """H2 across communicators: each waits for ranks that are blocked in the next one.
+    """H2 across process groups: each waits for ranks that are blocked in the next one.
 
     Ranks that entered the two in another order than most are to blame.
     """

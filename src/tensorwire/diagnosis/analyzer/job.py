@@ -1,4 +1,4 @@
-"""The job at one time: the ranks of its newest generation that are in view, and what they say of each communicator."""
+"""The job at one time: the ranks of its newest generation that are in view, and what they say of each process group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..model import Communicator
+from ..model import ProcessGroup
 from . import words
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 
@@ -22,12 +22,12 @@ _ALIVE = ("running", "stopped")
 
 @dataclass(slots=True)
 class Group:
-    """A communicator and its members in view."""
+    """A process group and its members in view."""
 
     id: str
     name: str
     size: int
-    members: dict[int, Communicator] = field(default_factory=dict)
+    members: dict[int, ProcessGroup] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -57,18 +57,18 @@ class Job:
     def groups(self) -> dict[str, Group]:
         groups: dict[str, Group] = {}
         for number, rank in self.ranks.items():
-            for communicator in rank.communicators:
-                group = groups.get(communicator.id)
+            for process_group in rank.process_groups:
+                group = groups.get(process_group.id)
                 if group is None:
-                    group = groups[communicator.id] = Group(communicator.id, communicator.name, communicator.size)
-                group.members[number] = communicator
+                    group = groups[process_group.id] = Group(process_group.id, process_group.name, process_group.size)
+                group.members[number] = process_group
         for group in groups.values():
             if group.size == self.world_size > len(group.members):
                 self._add_newcomers(group)
         return groups
 
     def _add_newcomers(self, group: Group) -> None:
-        """Before its first operation a rank does not know of a communicator; of one that has all ranks it is a member.
+        """Before its first operation a rank does not know of a process group; of one that has all ranks it is a member.
 
         Once an operation was completed, a rank without it is one that nothing is known of.
         """
@@ -76,7 +76,7 @@ class Job:
             return
         for number, rank in self.ranks.items():
             if number not in group.members and not rank.overflow:
-                group.members[number] = Communicator(group.id, group.name, group.size, 0, 0, None, None, None)
+                group.members[number] = ProcessGroup(group.id, group.name, group.size, 0, 0, None, None, None)
 
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""
@@ -128,7 +128,7 @@ class Job:
             reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
         overflown = [number for number in group.members if self.ranks[number].overflow]
         if overflown:
-            reasons.append(f"{words.ranks(overflown)}: more communicators than a page has room for")
+            reasons.append(f"{words.ranks(overflown)}: more process groups than a page has room for")
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)

@@ -80,7 +80,7 @@ def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     start = max(gone(failed[number]) for number in own)
     tied = [number for number in own if gone(failed[number]) >= start - _MOMENT]
     # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
-    progress = {number: sum(group.enqueued for group in failed[number].communicators) for number in tied}
+    progress = {number: sum(group.enqueued for group in failed[number].process_groups) for number in tied}
     tied.sort(key=lambda number: (progress[number], -gone(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]
     return least[:MAX_SUSPECTS], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
@@ -100,14 +100,14 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
 
 
 def _waits(rank: Rank, job: Job) -> bool:
-    return any((group.open_seconds or 0.0) >= job.thresholds.lost_seconds for group in rank.communicators)
+    return any((group.open_seconds or 0.0) >= job.thresholds.lost_seconds for group in rank.process_groups)
 
 
 def _is_done(job: Job, rank: Rank) -> bool:
     """Whether the rank had entered all that the others have."""
     return all(
         group.enqueued >= max(member.enqueued for member in job.groups[group.id].members.values())
-        for group in rank.communicators
+        for group in rank.process_groups
     )
 
 

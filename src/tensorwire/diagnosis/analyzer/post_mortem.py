@@ -18,7 +18,7 @@ from .verdict import MAX_SUSPECTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ..model import Code, Communicator, Rank
+    from ..model import Code, ProcessGroup, Rank
     from .job import Group, Job
     from .verdict import Verdict
 
@@ -44,7 +44,7 @@ class _LastWait:
         return f"{words.numbered(self.own.operation, self.sequence)} of {self.group.title}"
 
     @property
-    def own(self) -> Communicator:
+    def own(self) -> ProcessGroup:
         return self.group.members[self.witness]
 
 
@@ -89,14 +89,14 @@ def _last_waits(job: Job, number: int, moment: float) -> Iterator[_LastWait]:
         yield _LastWait(number, seconds, group, sequence, needed, absent, missing, unblocked)
 
 
-def _waited(rank: Rank) -> list[tuple[Communicator, int, float | None]]:
+def _waited(rank: Rank) -> list[tuple[ProcessGroup, int, float | None]]:
     """The operations that a rank had long waited in when it was last heard of, by number, and for how long.
 
     torch counts an operation that fails as completed: who ran out of time had waited in one that ended at that moment.
     """
     end, timed_out = gone(rank), ran_out_of_time(rank)
-    found: list[tuple[Communicator, int, float | None]] = []
-    for own in rank.communicators:
+    found: list[tuple[ProcessGroup, int, float | None]] = []
+    for own in rank.process_groups:
         if own.open_seconds is not None:
             if own.open_seconds - end >= _PATIENCE:
                 found.append((own, _at(own), own.open_seconds - end))
@@ -121,10 +121,10 @@ def _has_entered(job: Job, group: Group, sequence: int, other: int, number: int)
     return other == number or (is_in_one and group.peers.get(other) == number)
 
 
-def _at(communicator: Communicator) -> int:
+def _at(process_group: ProcessGroup) -> int:
     """The sequence number of the oldest open operation."""
-    operation = communicator.operation
-    return operation.sequence if operation is not None and operation.sequence > 0 else communicator.completed + 1
+    operation = process_group.operation
+    return operation.sequence if operation is not None and operation.sequence > 0 else process_group.completed + 1
 
 
 def _concerns(old: Verdict, wait: _LastWait) -> bool:
@@ -132,7 +132,7 @@ def _concerns(old: Verdict, wait: _LastWait) -> bool:
     finding = old.finding
     if finding.level != "finding":
         return False
-    return finding.communicator == wait.group.title or not set(finding.suspects).isdisjoint(wait.needed)
+    return finding.process_group == wait.group.title or not set(finding.suspects).isdisjoint(wait.needed)
 
 
 def _not_entered(job: Job, wait: _LastWait, missing: list[int]) -> Verdict:

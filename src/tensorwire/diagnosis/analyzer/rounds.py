@@ -1,4 +1,4 @@
-"""T of the rounds that all members of a communicator were timed in, and P (after CCL-D, arXiv 2605.04478)."""
+"""T of the rounds that all members of a process group were timed in, and P (after CCL-D, arXiv 2605.04478)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Rounds:
 
 @dataclass(slots=True)
 class Timer:
-    """The rounds of one communicator, piece by piece, as its ranks are seen to complete them."""
+    """The rounds of one process group, piece by piece, as its ranks are seen to complete them."""
 
     pieces: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
     good: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY))  # Tmin, Tmax

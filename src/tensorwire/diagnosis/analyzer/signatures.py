@@ -1,4 +1,4 @@
-"""Whether ranks that are in the same operation of a communicator called the same."""
+"""Whether ranks that are in the same operation of a process group called the same."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def mismatch(job: Job) -> Verdict | None:
     """The verdict on the first operation, dead ranks' last ones included, that ranks called differently."""
     for group in sorted(job.groups.values(), key=lambda group: (-len(group.members), group.id)):
         by_sequence: dict[int, dict[int, Operation]] = {}
-        for number, communicator in group.members.items():
-            operation = communicator.operation
+        for number, process_group in group.members.items():
+            operation = process_group.operation
             if operation is not None and not operation.is_pairwise:
                 by_sequence.setdefault(operation.sequence, {})[number] = operation
         for sequence in sorted(by_sequence):

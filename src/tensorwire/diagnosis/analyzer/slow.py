@@ -1,4 +1,4 @@
-"""The slow gate over all communicators: when to look closer, and when to say what was found."""
+"""The slow gate over all process groups: when to look closer, and when to say what was found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COOLING = 5.0  # windows before asking again after nothing was found
 
 
 class SlowWatch:
-    """Watches throughput and T of all communicators. Fed once a step of the window, asked for verdicts at any time."""
+    """Watches throughput and T of all process groups. Fed once a step of the window, asked for verdicts at any time."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -87,7 +87,7 @@ class SlowWatch:
                 timer.good.append((rounds.t_min, rounds.t_max))
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
-        """What was timed since the gate opened; nothing while times of slow communicators are still to come."""
+        """What was timed since the gate opened; nothing while times of slow process groups are still to come."""
         window = 1.01 * max(self._thresholds.slow_seconds, job.time - self._since)
         measured = []
         for group_id, timer in self._timers.items():
@@ -115,13 +115,13 @@ class SlowWatch:
         return measured if any(one.is_late or one.is_slow for one in measured) else []
 
     def _is_overdue(self, time: float, group_ids: Iterable[str]) -> bool:
-        """Whether times of these communicators should have come by now."""
+        """Whether times of these process groups should have come by now."""
         slowest = max(self._throughputs[group_id].seconds for group_id in group_ids)
         patience = max(_PATIENCE * self._thresholds.slow_seconds, _PATIENT_ROUNDS * slowest)
         return time - self._since >= _LEAD_SECONDS + patience
 
     def _ask(self, job: Job, slow: list[str]) -> None:
-        """Have the operations of all communicators timed; give up after a while, and say so."""
+        """Have the operations of all process groups timed; give up after a while, and say so."""
         if not slow or job.time < self._quiet_until:
             return
         if self._asked is None:
@@ -136,7 +136,7 @@ class SlowWatch:
             self._current = [self._untimed(job, slow)]
 
     def _accept(self, time: float, slow: list[str]) -> None:
-        """Nothing in the communicators explains the lower rate: the ranks do something else, all of them."""
+        """Nothing in the process groups explains the lower rate: the ranks do something else, all of them."""
         for group_id in slow:
             self._throughputs[group_id].accept()
         self._asked, self.timing = None, None

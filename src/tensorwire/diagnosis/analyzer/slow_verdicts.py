@@ -1,4 +1,4 @@
-"""Who makes a communicator slow: late ranks (S1), a slow transfer (S2) or both (S3)."""
+"""Who makes a process group slow: late ranks (S1), a slow transfer (S2) or both (S3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Poll = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
 
-_ACCOUNTS = 0.5  # of the time lost: from here on a communicator, or a wait elsewhere, explains it
+_ACCOUNTS = 0.5  # of the time lost: from here on a process group, or a wait elsewhere, explains it
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
 _THROTTLED = 0.1  # of the time
 _STOPPED = 0.25  # of the polls
@@ -29,7 +29,7 @@ _MAX_FINDINGS = 3
 
 @dataclass(eq=False, slots=True)
 class Slow:
-    """One communicator that was timed while the job was slow."""
+    """One process group that was timed while the job was slow."""
 
     group: Group
     rounds: Rounds
@@ -70,7 +70,7 @@ class Slow:
 
 
 def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequence[Poll]) -> list[Verdict]:
-    """Verdicts on the communicators in which time is lost, except where others explain the loss; none where none is."""
+    """Verdicts on the process groups that lose time, except where others explain the loss; none where none does."""
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
@@ -97,7 +97,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
 
 
 def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
-    """Whether a late rank is late because it waits in another communicator."""
+    """Whether a late rank is late because it waits in another process group."""
     return any(
         other is not one and other.rounds.mean.get(number, 0.0) / other.seconds >= _ACCOUNTS * one.late_by
         for other in slow

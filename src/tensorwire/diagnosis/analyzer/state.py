@@ -72,8 +72,8 @@ class State:
             if rank.process.life in _GONE:
                 self.dead.add(number)
                 continue
-            for communicator in rank.communicators:
-                age = communicator.open_seconds
+            for process_group in rank.process_groups:
+                age = process_group.open_seconds
                 if age is not None and age >= gate:
                     self.blocked.add(number)
                     break
@@ -149,7 +149,7 @@ def _same_trouble(old: Verdict, new: Verdict) -> bool:
         return False
     if old.finding.suspects and new.finding.suspects:
         return not set(old.finding.suspects).isdisjoint(new.finding.suspects)
-    return old.finding.communicator == new.finding.communicator
+    return old.finding.process_group == new.finding.process_group
 
 
 def _is_surer(new: Verdict, old: Verdict) -> bool:
@@ -161,4 +161,4 @@ def _contradicts(new: Verdict, old: Verdict) -> bool:
 
 
 def _claim(finding: Finding) -> tuple[str, str, set[int]]:
-    return finding.code, finding.communicator, set(finding.suspects)
+    return finding.code, finding.process_group, set(finding.suspects)

@@ -21,7 +21,7 @@ _RECOVERED = 0.7  # of slow_factor: the gate closes later than it opens, lest fi
 
 @dataclass(slots=True)
 class Throughput:
-    """How fast one communicator completes operations."""
+    """How fast one process group completes operations."""
 
     samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=2 * STEPS + 1))
     windows: deque[float] = field(default_factory=lambda: deque(maxlen=_MEMORY))

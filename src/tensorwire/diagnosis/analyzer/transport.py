@@ -75,10 +75,10 @@ class Transport:
     def sample(self, job: Job, open_seconds: float) -> None:
         """Keep the edges of now, and the bytes of operations that are open for longer than that."""
         moved = {
-            (group.id, number): communicator.sent_bytes + communicator.received_bytes
+            (group.id, number): process_group.sent_bytes + process_group.received_bytes
             for group in job.groups.values()
-            for number, communicator in group.members.items()
-            if communicator.sent_bytes >= 0 and (communicator.open_seconds or 0.0) > open_seconds
+            for number, process_group in group.members.items()
+            if process_group.sent_bytes >= 0 and (process_group.open_seconds or 0.0) > open_seconds
         }
         self._samples.append(_Sample(job.time, job.edges, moved))
 
@@ -95,10 +95,10 @@ class Transport:
             return 0.0
         elapsed = job.time - earlier.time
         fastest = 0.0
-        for number, communicator in group.members.items():
+        for number, process_group in group.members.items():
             before = earlier.moved.get((group.id, number))
             if before is not None:
-                fastest = max(fastest, communicator.sent_bytes + communicator.received_bytes - before)
+                fastest = max(fastest, process_group.sent_bytes + process_group.received_bytes - before)
         for (rank, _), flow in self._flows(job, group.members, earlier).items():
             if rank in ranks:
                 fastest = max(fastest, flow.acked_bytes, flow.received_bytes)

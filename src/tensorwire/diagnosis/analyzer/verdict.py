@@ -28,7 +28,7 @@ class Verdict:
 def make_finding(
     code: Code,
     time: float,
-    communicator: str,
+    process_group: str,
     suspects: Sequence[int],
     summary: str,
     evidence: list[str],
@@ -42,4 +42,4 @@ def make_finding(
     """It names the first few suspects. `is_incomplete`: anything that it depends on is out of view."""
     named = list(suspects[:MAX_SUSPECTS])
     confidence = confidence_of(code, basis, names_ranks=bool(named or sides), is_incomplete=is_incomplete)
-    return Finding(code, level, time, named, list(sides), communicator, summary, evidence, confidence, victims=victims)
+    return Finding(code, level, time, named, list(sides), process_group, summary, evidence, confidence, victims=victims)

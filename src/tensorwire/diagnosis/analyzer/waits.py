@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model import Communicator, Operation, Rank
+    from ..model import Operation, ProcessGroup, Rank
     from .job import Group, Job
 
 BLOCKED_SHARE = 0.1
@@ -19,7 +19,7 @@ _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """The lowest operation of a communicator that ranks are blocked in; of a send or receive, one rank's end."""
+    """The lowest operation of a process group that ranks are blocked in; of a send or receive, one rank's end."""
 
     group: Group
     sequence: int
@@ -93,8 +93,8 @@ class WaitGraph:
         least, members, ranks = self._blocked_seconds, group.members, job.ranks
         older = [
             number
-            for number, communicator in members.items()
-            if communicator.open_seconds is not None and communicator.open_seconds >= least
+            for number, process_group in members.items()
+            if process_group.open_seconds is not None and process_group.open_seconds >= least
         ]
         if not older:
             return
@@ -112,26 +112,26 @@ class WaitGraph:
         sequence = min(at.values())
         missing = [
             number
-            for number, communicator in members.items()
-            if number in paired or (number not in at and not _has_entered(communicator, sequence))
+            for number, process_group in members.items()
+            if number in paired or (number not in at and not _has_entered(process_group, sequence))
         ]
         age = max(members[number].open_seconds or 0.0 for number in at)
         inside = [number for number, position in at.items() if position == sequence]
         self.waits.append(Wait(group, sequence, inside, missing, age, list(at)))
 
-    def _add_pair(self, job: Job, group: Group, number: int, communicator: Communicator) -> None:
-        operation = communicator.operation
+    def _add_pair(self, job: Job, group: Group, number: int, process_group: ProcessGroup) -> None:
+        operation = process_group.operation
         peer = operation.root if operation else -1
         other = group.members.get(peer)
-        age = communicator.open_seconds or 0.0
-        if other is None or not _matches(communicator, other, number):
+        age = process_group.open_seconds or 0.0
+        if other is None or not _matches(process_group, other, number):
             missing = [peer] if peer in job.ranks else []  # it may never have had to do with these messages
-            self.waits.append(Wait(group, _at(communicator), [number], missing, age, [number], is_pairwise=True))
+            self.waits.append(Wait(group, _at(process_group), [number], missing, age, [number], is_pairwise=True))
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end
         if known is None:
             known = self._pairs[group.id, number, peer] = Wait(
-                group, _at(communicator), sorted((number, peer)), [], age, [], is_pairwise=True
+                group, _at(process_group), sorted((number, peer)), [], age, [], is_pairwise=True
             )
             self.waits.append(known)
         known.blocked.append(number)
@@ -161,27 +161,27 @@ def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]]) -> list[Wai
     return list(found.values())
 
 
-def _is_known(rank: Rank, communicator: Communicator, seconds: float) -> bool:
+def _is_known(rank: Rank, process_group: ProcessGroup, seconds: float) -> bool:
     """Whether the operation was open for so long when the rank was last heard of."""
     age = rank.heartbeat_seconds
-    return age < _FRESH_SECONDS or (communicator.open_seconds or 0.0) - age >= seconds
+    return age < _FRESH_SECONDS or (process_group.open_seconds or 0.0) - age >= seconds
 
 
-def _at(communicator: Communicator) -> int:
+def _at(process_group: ProcessGroup) -> int:
     """The sequence number of the oldest open operation."""
-    operation = communicator.operation
-    return operation.sequence if operation is not None and operation.sequence > 0 else communicator.completed + 1
+    operation = process_group.operation
+    return operation.sequence if operation is not None and operation.sequence > 0 else process_group.completed + 1
 
 
-def _has_entered(communicator: Communicator, sequence: int) -> bool:
-    if communicator.open_seconds is not None:
-        return max(_at(communicator), communicator.enqueued) >= sequence
-    return communicator.enqueued >= sequence
+def _has_entered(process_group: ProcessGroup, sequence: int) -> bool:
+    if process_group.open_seconds is not None:
+        return max(_at(process_group), process_group.enqueued) >= sequence
+    return process_group.enqueued >= sequence
 
 
-def _matches(communicator: Communicator, other: Communicator, number: int) -> bool:
+def _matches(process_group: ProcessGroup, other: ProcessGroup, number: int) -> bool:
     """Whether the peer is in the other half of this send or receive."""
-    mine, theirs = communicator.operation, other.operation
+    mine, theirs = process_group.operation, other.operation
     return (
         other.open_seconds is not None
         and mine is not None

@@ -134,7 +134,7 @@ class Agent:
                 or type(num_rounds) is not int
                 or any(type(n) is not int for n in first.values())
             ):
-                raise RefusedError("expected sequence numbers by communicator, and a number of rounds")
+                raise RefusedError("expected sequence numbers by process group, and a number of rounds")
             self._enable_timing(first, num_rounds)
         elif kind == "stacks":
             ranks = message.get("ranks")

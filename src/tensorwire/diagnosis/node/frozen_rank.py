@@ -18,7 +18,7 @@ from ..page.recorder_entries import operation_info, shown_name
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..model import Communicator, Rank
+    from ..model import ProcessGroup, Rank
 
 _STILL_SECONDS: Final = 3.0
 _ASK_AGAIN_SECONDS: Final = 10.0
@@ -53,14 +53,14 @@ class FrozenRanks:
             self._asked = now
             counts = _ask(page) or counts
             self._known[page] = now, counts
-        names = [group.name for group in rank.communicators]
-        for index, group in enumerate(rank.communicators):
+        names = [group.name for group in rank.process_groups]
+        for index, group in enumerate(rank.process_groups):
             known = counts.get(group.name)
             if known is not None and names.count(group.name) == 1 and known.enqueued >= group.enqueued:
-                rank.communicators[index] = _completed(group, known, rank.heartbeat_seconds, now)
+                rank.process_groups[index] = _completed(group, known, rank.heartbeat_seconds, now)
 
 
-def _completed(group: Communicator, known: _Counts, heartbeat_seconds: float, now: float) -> Communicator:
+def _completed(group: ProcessGroup, known: _Counts, heartbeat_seconds: float, now: float) -> ProcessGroup:
     if (known.enqueued, known.completed) == (group.enqueued, group.completed):
         return group
     age = group.open_seconds

@@ -29,17 +29,17 @@ class LocalNode:
         self._observer = Observer(directory, name)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="stacks")  # a stack may take seconds
         self._pending: dict[int, Future[str]] = {}
-        self._communicators: set[str] = set()  # that ranks of this node were seen in
+        self._process_groups: set[str] = set()  # that ranks of this node were seen in
 
     def observe(self) -> Observation:
         observation = self._observer.observe()
-        self._communicators = {group.id for rank in observation.ranks.values() for group in rank.communicators}
+        self._process_groups = {group.id for rank in observation.ranks.values() for group in rank.process_groups}
         return observation
 
     def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         """See :func:`timing.enable`; with no sequence numbers the ranks stop timing."""
         if first:
-            own_first = sorted(first.items(), key=lambda item: item[0] not in self._communicators)
+            own_first = sorted(first.items(), key=lambda item: item[0] not in self._process_groups)
             timing.enable(self._directory, dict(own_first), num_rounds)
         else:
             timing.disable(self._directory)

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ..model import MAX_RANKS, Communicator, Observation, Operation, Process, Rank, Timing
+from ..model import MAX_RANKS, Observation, Operation, Process, ProcessGroup, Rank, Timing
 from ..page import process
 from ..page.rank_page import Page, Slot, read_page
 from . import tcp
@@ -93,7 +93,7 @@ class Observer:
             pid=page.pid,
             generation=page.restart_count,
             process=self._process(path, page, now, heartbeat_age),
-            communicators=[_communicator(slot, page, now) for slot in page.slots if _is_sound(slot)],
+            process_groups=[_process_group(slot, page, now) for slot in page.slots if _is_sound(slot)],
             heartbeat_seconds=heartbeat_age,
             timed=page.timed,
             phase=page.phase,
@@ -152,17 +152,17 @@ def _process_of(page: Page) -> tuple[int, int]:
 
 
 def _joined(page: Page, plugin: Page | None) -> Page:
-    """With the communicators that NCCL's plugin sees in the same process."""
+    """With the process groups that NCCL's plugin sees in the same process."""
     if plugin is None or plugin is page:
         return page
     slots = {slot.id: slot for slot in page.slots + plugin.slots}  # a damaged page was joined when it was last read
     return replace(page, slots=tuple(slots.values()), overflow=page.overflow or plugin.overflow)
 
 
-def _communicator(slot: Slot, page: Page, now: float) -> Communicator:
+def _process_group(slot: Slot, page: Page, now: float) -> ProcessGroup:
     # A rank that has begun to time shows signatures of the other kind where it has not entered anything since.
     signature = slot.signature if slot.active or not page.timed else 0
-    return Communicator(
+    return ProcessGroup(
         id=f"{slot.id:016x}",
         name=slot.name,
         size=slot.size,

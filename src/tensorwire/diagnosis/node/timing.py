@@ -20,13 +20,13 @@ def enable(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
 
     Args:
         directory: of the pages.
-        first: the sequence numbers that windows begin at, by communicator id: the same on all nodes, and beyond what
+        first: the sequence numbers that windows begin at, by process group id: the same on all nodes, and beyond what
             any rank has entered. A rank that is past it already joins with a later window. Those of this node come
             first: of more than 253 the rest is left out, and windows of it begin wherever each rank is.
         num_rounds: of a window.
 
     Raises:
-        ValueError: an id is not one of a communicator.
+        ValueError: an id is not one of a process group.
         OSError: the control page cannot be written.
     """
     entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), NUM_CONTROL_ENTRIES)}

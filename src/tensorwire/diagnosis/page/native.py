@@ -224,7 +224,7 @@ def read_control(path: str) -> Control:
 
 
 def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int, flags: int) -> int:
-    """A request of (communicator, first sequence) entries; returns its number. Raises OSError."""
+    """A request of (process group, first sequence) entries; returns its number. Raises OSError."""
     array = [ControlEntry(*entry) for entry in entries]
     number = _u32()
     _check(

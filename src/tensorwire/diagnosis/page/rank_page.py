@@ -3,9 +3,9 @@
 core/probe/page.h is the layout. A directory belongs to one job on one node. It holds a page for each generation of a
 rank, `rank-<rank>-<restart count>.page`, beside it `.sock` (the worker server of that rank), `.stack` (its stacks,
 once asked for) and `.nccl.page` (of NCCL's plugin in the same process), and `control`, by which the node's agent asks
-all its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each
-communicator that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window
-is whole the slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
+all its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each process
+group that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window is
+whole the slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
 :attr:`Page.control`; when all windows asked for are over it stops timing by itself.
 
 Any process may read, from any thread. For `control` there is one writer, the agent (a lock keeps two apart).
@@ -82,7 +82,7 @@ class Page:
     local_rank: int
     restart_count: int
     timed: bool
-    overflow: bool  # more communicators than slots
+    overflow: bool  # more process groups than slots
     exiting: bool
     has_socket: bool
     heartbeat_ns: int
@@ -107,7 +107,7 @@ class Control:
     """A request: `num_rounds` 0 ends timing."""
 
     number: int
-    first: dict[int, int]  # sequence by communicator
+    first: dict[int, int]  # sequence by process group
     num_rounds: int
     forever: bool
 
@@ -206,7 +206,7 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *,
 
     Args:
         directory: of the pages.
-        first: where windows begin, by communicator: at most 253. A group without an entry is timed only where windows
+        first: where windows begin, by process group: at most 253. A group without an entry is timed only where windows
             go on for ever, from 1 on.
         num_rounds: of a window, at most 65535.
         forever: let window follow window; otherwise each group has one.

@@ -5,11 +5,11 @@ A report is a JSON object with these members:
     clock     the agent's own clock, which the other times are on too
     full      true: forget the reports before this one
     heads     new descriptions of ranks: [rank, world size, pid, generation, life, exit reason, phase]
-    groups    new descriptions of communicators: [id, name, size]
+    groups    new descriptions of process groups: [id, name, size]
     works     new descriptions of operations: [name, dtype, numel, root, signature]
     links     new connections: [rank, peer, local, remote]
     ranks     a row for each rank that changed
-    details   a row for each communicator of a rank whose timing or progress changed
+    details   a row for each process group of a rank whose timing or progress changed
     edges     a row for each connection that changed
     gone      ranks that are no more
     closed    connections that are no more, by number
@@ -19,7 +19,7 @@ little-endian: numerals would take most of the analyzer's time. Times are in mic
 which are JSON, rows are in base64.
 
     ranks     number of integers behind this one; head, state, CPU time, run-queue wait, num_throttled, throttled time,
-              gone at, last heartbeat at (-1: just now), flags; for each communicator: group, enqueued, completed,
+              gone at, last heartbeat at (-1: just now), flags; for each process group: group, enqueued, completed,
               open since, idle since, work (-1: none), its sequence, baseline rate in mHz
     details   rank, group, sent and received bytes; first sequence and number of rounds (0: no timing), sum, min and
               max of T, bytes, rounds that are rooted or pairwise
@@ -34,7 +34,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ...errors import CorruptDataError, LimitExceededError
-from ..model import MAX_RANKS, Communicator, Edge, Life, Operation, Process, Rank, Timing
+from ..model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
 _LENGTH: Final = struct.Struct("<q")
 _NBYTES: Final = _LENGTH.size
 _RANK, _GROUP, _DETAIL, _EDGE = 9, 8, 11, 9  # integers of a row, without its length
-_MAX_GROUPS = 64  # communicators of a rank
+_MAX_GROUPS = 64  # process groups of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 _MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
 _MAX_VALUE = 1 << 62  # of an integer: what goes further is damage
@@ -139,7 +139,7 @@ class Encoder:
             _NONE if rank.heartbeat_seconds < _FRESH_SECONDS else _since(now, rank.heartbeat_seconds),
             _TIMED * rank.timed | _OVERFLOW * rank.overflow,
         ]
-        for group in rank.communicators[:_MAX_GROUPS]:
+        for group in rank.process_groups[:_MAX_GROUPS]:
             work = group.operation
             row += (
                 self._number("groups", group.id, group.name[:_MAX_TEXT], group.size),
@@ -158,7 +158,7 @@ class Encoder:
         return self._number("works", *texts, work.numel, work.root, work.signature)
 
     def _details_of(self, rank: Rank) -> Iterator[tuple[tuple[int, int], _Row]]:
-        for group in rank.communicators[:_MAX_GROUPS]:
+        for group in rank.process_groups[:_MAX_GROUPS]:
             timing = group.timing
             if timing is None and group.sent_bytes < 0 and group.received_bytes < 0:
                 continue
@@ -308,11 +308,11 @@ class Decoder:
         rank, world_size, pid, generation, life, exit_reason, phase = self._tables["heads"][head]
         details = self._details.get(rank)
         groups = self._tables["groups"]
-        communicators = []
+        process_groups = []
         for start in range(_RANK, len(row), _GROUP):
             group, enqueued, completed, opened, idle, work, sequence, baseline = row[start : start + _GROUP]
             identity, name, size = groups[group]
-            communicator = Communicator(
+            process_group = ProcessGroup(
                 identity,
                 name,
                 size,
@@ -327,8 +327,8 @@ class Decoder:
                 None if baseline < 0 else baseline / 1e3,
             )
             if details and group in details:
-                _add_detail(communicator, details[group])
-            communicators.append(communicator)
+                _add_detail(process_group, details[group])
+            process_groups.append(process_group)
         process = Process(
             _LIVES[life % len(_LIVES)],
             chr(state & 0x7F),
@@ -346,7 +346,7 @@ class Decoder:
             pid,
             generation,
             process,
-            communicators,
+            process_groups,
             0.0 if heartbeat < 0 else max(0, now - heartbeat) / 1e6,
             bool(flags & _TIMED),
             phase,
@@ -366,11 +366,11 @@ def _timing_row(timing: Timing) -> _Row:
     )
 
 
-def _add_detail(communicator: Communicator, row: _Row) -> None:
+def _add_detail(process_group: ProcessGroup, row: _Row) -> None:
     _, _, sent, received, first, num_rounds, total, low, high, num_bytes, rooted = row
-    communicator.sent_bytes, communicator.received_bytes = sent, received
+    process_group.sent_bytes, process_group.received_bytes = sent, received
     if num_rounds > 0:
-        communicator.timing = Timing(first, num_rounds, total / 1e6, low / 1e6, high / 1e6, num_bytes, rooted)
+        process_group.timing = Timing(first, num_rounds, total / 1e6, low / 1e6, high / 1e6, num_bytes, rooted)
 
 
 def _micros(seconds: float) -> int:

@@ -60,7 +60,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Curve:
-    """Rounds per second of one family of communicators."""
+    """Rounds per second of one family of process groups."""
 
     title: str
     top: str
@@ -128,7 +128,7 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
 def curves(history: History) -> list[Curve]:
     """Rounds per second: the families that findings name first, then the largest groups."""
     samples = history.samples
-    named = {episode.finding.communicator for episode in history.episodes.values()}
+    named = {episode.finding.process_group for episode in history.episodes.values()}
     families: list[Family] = list(dict.fromkeys(family for sample in samples for family in sample.rates))
     families.sort(key=lambda family: (family.name not in named, -family.size, family.name))
     at = _time_axis(samples)
@@ -168,7 +168,7 @@ def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]
     rows: list[tuple[str, ...]] = []
     for status in found:
         rank = last.ranks[status.rank]
-        done = sum(group.completed for group in rank.communicators)
+        done = sum(group.completed for group in rank.process_groups)
         words = status_text(status)
         if rank.process.exit_reason:
             words += f": {rank.process.exit_reason}"

@@ -21,7 +21,7 @@ UNSEEN = 255
 
 
 class Family(NamedTuple):
-    """Communicators of one kind: all groups of 8 that are called "tp"."""
+    """Process groups of one kind: all groups of 8 that are called "tp"."""
 
     name: str
     size: int
@@ -29,7 +29,7 @@ class Family(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rounds per second, each communicator counted by its slowest rank."""
+    """Rounds per second, each process group counted by its slowest rank."""
 
     low: float
     middle: float
@@ -71,7 +71,7 @@ class History:
         last, previous: the newest observation and the one before it.
         statuses: where each rank stands in the newest one.
         timed: the newest one that holds timings.
-        episodes: findings by identity (code, level, communicator, suspects), in the order of their beginnings.
+        episodes: findings by identity (code, level, process group, suspects), in the order of their beginnings.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class History:
         """Take one observation and the findings at that time. Returns those that were not there before."""
         self.previous, self.last = self.last, observation
         self.statuses = statuses(observation, self.previous)
-        if any(group.timing for rank in observation.ranks.values() for group in rank.communicators):
+        if any(group.timing for rank in observation.ranks.values() for group in rank.process_groups):
             self.timed = observation
         start = self.previous.time if self.previous else observation.time
         self._append(Sample(start, observation.time, self._states(observation), self._rates(observation, start)))
@@ -124,7 +124,7 @@ class History:
         completed: dict[str, int] = {}
         families: dict[str, Family] = {}
         for rank in observation.ranks.values():
-            for group in rank.communicators:
+            for group in rank.process_groups:
                 completed[group.id] = min(completed.get(group.id, group.completed), group.completed)
                 families[group.id] = Family(group.name, group.size)
         elapsed = observation.time - start

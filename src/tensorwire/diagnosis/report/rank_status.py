@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model import Communicator, Observation, Rank
+    from ..model import Observation, ProcessGroup, Rank
 
 State = Literal["idle", "moves", "ended", "waits", "absent", "stopped", "lost"]
 """Of a rank: is in no operation; completes operations; its process has said good-bye; waits in an operation; is
@@ -29,7 +29,7 @@ class RankStatus:
 
     Attributes:
         state: what it does.
-        operation, sequence, communicator: what it waits in or is absent from, else "", 0 and "".
+        operation, sequence, process group: what it waits in or is absent from, else "", 0 and "".
         seconds: how long it has waited, others have waited for it, or its process is gone; 0 where nobody waits.
         behind: operations by which it is behind the first rank of the same group, the most over its groups.
         seconds_per_round: mean T over the rounds that all ranks timed, None where they did not.
@@ -39,7 +39,7 @@ class RankStatus:
     state: State
     operation: str
     sequence: int
-    communicator: str
+    process_group: str
     phase: str
     seconds: float
     behind: int
@@ -53,7 +53,7 @@ class StatusGroup:
     state: State
     operation: str
     sequence: int
-    communicator: str
+    process_group: str
     phase: str
     num_ranks: int
     ranks: str
@@ -68,9 +68,9 @@ class StatusGroup:
 def statuses(observation: Observation, previous: Observation | None = None) -> list[RankStatus]:
     """One status per rank, by rank. `previous` tells the ranks that complete operations from those that are idle."""
     front: dict[str, int] = {}
-    waits: dict[str, tuple[float, str]] = {}  # of communicators where a rank waits: how long, in what
+    waits: dict[str, tuple[float, str]] = {}  # of process groups where a rank waits: how long, in what
     for rank in observation.ranks.values():
-        for group in rank.communicators:
+        for group in rank.process_groups:
             if group.is_pairwise:
                 continue  # the two ends count apart
             front[group.id] = max(front.get(group.id, 0), group.enqueued)
@@ -86,7 +86,7 @@ def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
     """Equal statuses together; the most serious first, then the fewest ranks."""
     together: dict[tuple[State, str, int, str, str], list[RankStatus]] = {}
     for status in statuses:
-        key = (status.state, status.operation, status.sequence, status.communicator, status.phase)
+        key = (status.state, status.operation, status.sequence, status.process_group, status.phase)
         together.setdefault(key, []).append(status)
     found = [
         StatusGroup(
@@ -116,7 +116,7 @@ def slowest(statuses: Iterable[RankStatus], *, limit: int = 5) -> list[RankStatu
 
 def status_text(status: RankStatus | StatusGroup) -> str:
     """A status in words: "waits in all_reduce #12 of default_pg"."""
-    operation = f"{status.operation or 'operation'} #{status.sequence} of {status.communicator}"
+    operation = f"{status.operation or 'operation'} #{status.sequence} of {status.process_group}"
     words = {
         "moves": "completes operations",
         "idle": "in no operation",
@@ -158,25 +158,25 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def _waits(rank: Rank, group: Communicator) -> bool:
+def _waits(rank: Rank, group: ProcessGroup) -> bool:
     return rank.process.life in ("running", "stopped") and (group.open_seconds or 0.0) >= WAIT_SECONDS
 
 
 def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> RankStatus:
-    behind = max((front[group.id] - group.enqueued for group in rank.communicators if group.id in front), default=0)
-    timings = [group.timing for group in rank.communicators if group.timing and group.timing.num_rounds]
+    behind = max((front[group.id] - group.enqueued for group in rank.process_groups if group.id in front), default=0)
+    timings = [group.timing for group in rank.process_groups if group.timing and group.timing.num_rounds]
     rounds = sum(timing.num_rounds for timing in timings)
     mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
 
     def status(
-        state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, communicator: str = ""
+        state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, process_group: str = ""
     ) -> RankStatus:
-        return RankStatus(rank.rank, state, name, sequence, communicator, rank.phase, seconds, behind, mean)
+        return RankStatus(rank.rank, state, name, sequence, process_group, rank.phase, seconds, behind, mean)
 
     life = rank.process.life
     if life in ("exited", "lost"):
         return status("lost" if life == "lost" else "ended", rank.process.gone_seconds or 0.0)
-    open_groups = [group for group in rank.communicators if _waits(rank, group)]
+    open_groups = [group for group in rank.process_groups if _waits(rank, group)]
     if life == "stopped":
         return status("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
     if open_groups:
@@ -186,11 +186,11 @@ def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[
         return status(
             "waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name or group.id
         )
-    missing = [group for group in rank.communicators if group.id in waits and group.enqueued < front[group.id]]
+    missing = [group for group in rank.process_groups if group.id in waits and group.enqueued < front[group.id]]
     if missing:
         group = max(missing, key=lambda group: waits[group.id][0])
         seconds, name = waits[group.id]
         return status("absent", seconds, name, group.enqueued + 1, group.name or group.id)
-    now = sum(group.completed for group in rank.communicators)
-    earlier = sum(group.completed for group in before.communicators) if before else now
+    now = sum(group.completed for group in rank.process_groups)
+    earlier = sum(group.completed for group in before.process_groups) if before else now
     return status("moves" if now != earlier else "idle")

@@ -20,7 +20,7 @@ _WINDOW = 0.1  # of slow_seconds
 
 @dataclass(slots=True)
 class Timing:
-    """What all ranks are to time: windows of `num_rounds` operations of these communicators, each from a sequence
+    """What all ranks are to time: windows of `num_rounds` operations of these process groups, each from a sequence
     number on; nothing if there is none."""
 
     first: dict[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Controller:
         rates = [
             group.baseline_rate
             for rank in observation.ranks.values()
-            for group in rank.communicators
+            for group in rank.process_groups
             if group.id in timed and group.baseline_rate
         ]
         now = min(rates, default=0.0) / self._thresholds.slow_factor

@@ -174,7 +174,7 @@ def _finding(entry: dict[str, Any]) -> Finding:
         float(entry["time"]),
         [int(rank) for rank in entry["suspects"]],
         [[int(rank) for rank in side] for side in entry["sides"]],
-        str(entry["communicator"]),
+        str(entry["process_group"]),
         str(entry["summary"]),
         [str(fact) for fact in entry["evidence"]],
         Confidence(entry["confidence"]),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second
 _FORGOTTEN_SECONDS: Final = 3600.0  # since the last report of a node that is not heard of any more
 _MAX_NODES = 1 << 14
-_MAX_INTEGERS = 1 << 24  # of all nodes: 60,000 ranks with a dozen communicators each, all of them timed
+_MAX_INTEGERS = 1 << 24  # of all nodes: 60,000 ranks with a dozen process groups each, all of them timed
 
 
 @dataclass(slots=True)

@@ -39,12 +39,12 @@ class JobCollector(Collector):
             return
         observation, counters = view.observation, view.counters
         ranks = observation.ranks.values()
-        groups = [group for rank in ranks for group in rank.communicators]
+        groups = [group for rank in ranks for group in rank.process_groups]
         yield _gauge("world_size", "Ranks that the job was started with.", observation.world_size)
         yield _labelled("ranks", "Ranks in view.", "life", Counter(r.process.life for r in ranks), get_args(Life))
         yield _gauge("silent_nodes", "Nodes whose agents are not heard of.", len(observation.silent_nodes))
         opened = [group.open_seconds for group in groups if group.open_seconds is not None]
-        yield _gauge("open_operations", "Communicators of ranks with an operation that is not complete.", len(opened))
+        yield _gauge("open_operations", "Process groups in which a rank has an open operation.", len(opened))
         yield _gauge("oldest_open_operation_seconds", "Age of the oldest of them.", max(opened, default=0.0))
         for level in get_args(Level):
             codes = Counter(finding.code for finding in view.findings if finding.level == level)
