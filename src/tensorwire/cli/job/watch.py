@@ -58,11 +58,7 @@ def command(
     history = History()
     with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
         with suppress(KeyboardInterrupt):  # the way to leave
-<<<<<<< HEAD
-            looks = follow(source, history, limits, seconds=seconds, interval=interval)
-=======
-            polls = sources.follow(source, history, limits, seconds=seconds, interval=interval)
->>>>>>> fb3a764 (Diagnosis: polls and samples)
+            polls = follow(source, history, limits, seconds=seconds, interval=interval)
             if as_json:
                 for findings, _ in polls:
                     output.print_json(verdict.as_object(history, findings))
