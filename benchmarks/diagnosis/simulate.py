@@ -197,7 +197,7 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         if 2 <= now < hang:  # the first reports are whole
             reading.append(middle - start)
         if now < min(due, hang):
-            continue  # as in the service, which looks less often than once a second where looking takes long
+            continue  # as in the service, which polls less often than once a second where the analysis takes long
         seen = nodes.observe(now)
         built = time.thread_time()
         findings = controller.decide(seen).findings
@@ -215,14 +215,14 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
     for end in ends.values():
         end.close()
     reading_share = sum(reading) / len(reading)
-    analysis_share = sum(took for took, _ in looking) / sum(pause for _, pause in looking)
+    analysis_share = sum(took for took, _ in analysis) / sum(pause for _, pause in analysis)
     return {
         "ranks": layout.world_size,
         "layout": f"{layout.tp} x {layout.pp} x {layout.dp}",
         "edges": len(layout.edges) if with_edges else 0,
         "ingest_share": reading_share + analysis_share,
         "analysis_share": analysis_share,
-        "analysis_seconds": median(pause for _, pause in looking),
+        "analysis_seconds": median(pause for _, pause in analysis),
         "location_seconds": median(locating),
         "worst_location_seconds": max(locating),
     }
@@ -303,7 +303,7 @@ def report(results: dict[str, Any]) -> str:
         "## Cost on one core",
         "",
         "CPU time at the analyzer's end of simulated jobs. Ingest is everything from the sockets to the findings of a",
-        "healthy job whose agents report at 1 Hz, as a share of a core. Looking is its share in that: putting an",
+        "healthy job whose agents report at 1 Hz, as a share of a core. Analysis is its share in that: putting an",
         "observation together and analyzing it, which the service does as often as is given here. Location is the",
         "analysis of the observation in which the rank of a hang is named: the median, and the longest.",
         "",
