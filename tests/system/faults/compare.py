@@ -1,6 +1,6 @@
 """python -m tests.system.faults.compare: what other tools tell of the same faults.
 
-Each fault is injected into a job without the probe. A few seconds later a person polls at the stacks of all ranks
+Each fault is injected into a job without the probe. A few seconds later a person looks at the stacks of all ranks
 (py-spy dump), and at the dumps of the Flight Recorder (torchfrtrace). Then the time-out of the process group comes (in
 seconds here, 30 minutes by default; gloo has it in place of NCCL's watchdog), and the errors of the ranks are read.
 The last column is the verdict of the analyzer on the recording of the case in tests/diagnosis/recordings.

@@ -88,6 +88,6 @@ def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
         verdict.print_findings(findings)
         if not findings:
             output.print_line(
-                f"{len(after.communicators)} process groups of NCCL {after.nccl_version}: no rank is behind"
+                f"{len(after.communicators)} communicators of NCCL {after.nccl_version}: no rank is behind"
             )
     return verdict.exit_code(findings)
