@@ -34,8 +34,8 @@ struct Sums {
   uint32_t in(int start, int length) const { return below[start + length] - below[start]; }
 };
 
-// The tiers of one shape, greedily from the first, and their size in bits. Intervals stay within the exponents there
-// are.
+// Chooses the tiers of one shape, greedily from the first. Returns their size in bits. Intervals stay within the
+// exponents of the dtype.
 uint64_t fit(const Sums& sums, unsigned variant, unsigned min_exponent, unsigned max_exponent, int num_exponents,
              CascadeParams* params) {
   const uint32_t n = sums.below[256];
@@ -74,7 +74,7 @@ uint64_t fit(const Sums& sums, unsigned variant, unsigned min_exponent, unsigned
   return bits + uint64_t{n - covered} * 8;
 }
 
-// Walks the intervals of the tiers.
+// The exponents that a tier names: `start` on, with a gap of the earlier tiers' exponents after `below` of them.
 struct Tier {
   uint8_t start, below, gap, escape;
 };
@@ -107,7 +107,7 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_b
   for (unsigned variant = 0; variant < kNumTierShapes; ++variant) {
     CascadeParams candidate;
     const uint64_t bits = fit(sums, variant, min_exponent, max_exponent, 1 << exponent_bits, &candidate);
-    // A tier more takes time to decode: it is to win something.
+    // Another tier takes time to decode, so it has to save some bits.
     const uint64_t price = bits + num_tiers(variant) * (n / kTierPrice);
     if (price < best && candidate.counts[1] <= 65535) best = price, *params = candidate;
   }
@@ -155,8 +155,8 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
   for (unsigned k = 0; k < count; ++k) {
     fields[k + 1] = fields[k] + field_nbytes(params.counts[k], kTierWidths[params.variant][k]);
   }
-  // From the raw exponents back to tier 2. Scratch bounds whatever the digits claim: a tier never uses more than
-  // kMaxBlockWords.
+  // From the raw exponents back to tier 2. Whatever the digits claim, a tier uses at most kMaxBlockWords, which scratch
+  // holds.
   uint8_t* next = scratch->even;
   uint8_t* out = scratch->odd;
   std::memcpy(next, fields[count], params.counts[count]);

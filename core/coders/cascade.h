@@ -25,8 +25,8 @@ struct CascadeScratch {
   alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
-// The best shape and intervals for a histogram of n exponents (exact bits, a price on each tier; ties to the lower
-// variant). False if a count does not fit its field.
+// Choose the shape and the intervals that take the fewest bits for a histogram of n exponents. Each tier has a price on
+// top; of equals the lower variant wins. False if a count does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
 
 // Whether all exponents that the tiers name are below 2^exponent_bits.
@@ -40,13 +40,13 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
 // Decodes the exponents of a block in order, tile by tile.
 class CascadeDecoder {
  public:
-  // All tiers but the first are decoded here. False if a count is not the number of escapes before it, or a raw
+  // Decodes all tiers but the first. False if a count is not the number of escapes before it, or a raw
   // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most
   // kMaxBlockWords and their widths are consistent.
   bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch);
   // Exponents [first, first + count) to out, which has kSlack to spare; tiles in order, of whole runs but for the last.
   void decode(size_t first, size_t count, uint8_t* out);
-  // After the last tile: were there as many escapes as announced?
+  // After the last tile: whether there were as many escapes as announced.
   bool finish() const { return used_ == num_escapes_; }
 
  private:

@@ -20,7 +20,7 @@ constexpr size_t kQuad = 4;
 // Scratch of one block.
 struct EnecScratch {
   alignas(64) uint8_t numbers[kMaxBlockWords + kSlack];        // one y per word
-  alignas(64) uint8_t high[kMaxBlockWords + kSlack];           // high parts of flagged groups
+  alignas(64) uint8_t high[kMaxBlockWords + kSlack];           // high bits of flagged groups
   alignas(64) uint8_t flags[kMaxBlockWords / kQuad + kSlack];  // one byte per group
   alignas(64) uint8_t quads[kMaxBlockWords / kQuad / 8 + kSlack];
   // The search: the smallest and largest exponent of each group, and words counted as enec_choose.cpp says.
@@ -28,9 +28,9 @@ struct EnecScratch {
   uint32_t by_end[8][512], by_start[8][256];
 };
 
-// The parameters that give the fewest bytes of streams, by exact group counts over all b < 2^E, m, L and all legal nb;
-// of equals the smallest tuple (b, m, nb, log2_group). x holds n <= kMaxBlockWords exponents below 2^E, histogram
-// counts them; forced_log2_group 0 leaves L free. False if num_high would not fit its field with any.
+// Choose the parameters that give the fewest bytes of streams, by exact group counts over all b < 2^E, m, L and all
+// legal nb; of equals the smallest tuple (b, m, nb, log2_group) wins. x holds n <= kMaxBlockWords exponents below 2^E,
+// histogram counts them; forced_log2_group 0 leaves L free. False if num_high would not fit its field with any.
 bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsigned exponent_bits,
                  unsigned forced_log2_group, EnecParams* params, size_t* stream_nbytes, uint32_t* num_high,
                  EnecScratch* scratch);
@@ -52,9 +52,9 @@ struct EnecMap {
 };
 
 struct EnecKernels {
-  // Low parts in `out` to exponents. Bit q of the bit string `quads` tells whether words 4q to 4q + 3 have high parts,
-  // the next four of `high`, or 0; bits of whole vectors of 64 words are read. Returns how many of `high` were used.
-  // Reads up to kSlack past high, reads and writes up to kSlack past out.
+  // Low bits in `out` to exponents. Bit q of the bit string `quads` tells whether words 4q to 4q + 3 have high bits,
+  // the next four of `high`, or 0; kernels read the bits of whole vectors of 64 words. Returns how many of `high` were
+  // used. Reads up to kSlack past high, reads and writes up to kSlack past out.
   size_t (*merge)(const EnecMap& map, const uint8_t* quads, const uint8_t* high, size_t n, uint8_t* out);
 };
 

@@ -34,7 +34,7 @@ class EntropyDecoder {
   void decode(uint8_t* out, size_t count);
   // The first `count` symbols of two streams, faster than one after the other; then decode() goes on with each.
   static void decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecoder* b, uint8_t* b_out, size_t count);
-  // After the last tile: did the stream end as it must?
+  // After the last tile: whether the stream ended as it must.
   bool finish() const;
 
  private:

@@ -19,7 +19,8 @@ struct EntropyCost {
   uint64_t payload;     // of all symbols, in units of 2^-16 bits
 };
 
-// A table for n symbols (at least 1) of this histogram, nearly the best for payload and table together; its costs.
+// Choose a table for n symbols (at least 1) of this histogram, nearly the best for payload and table together. Returns
+// its costs.
 EntropyCost entropy_choose(const uint32_t histogram[256], size_t n, EntropyTable* table);
 
 // Write the table to dst, kMaxTableNbytes of room. Returns its bytes.

@@ -24,7 +24,8 @@ struct RansStream {
   uint8_t* out;
 };
 
-// One symbol: the reference for all kernels. Free of branches, for whether a word is read is hard to foresee.
+// One symbol: the reference for all kernels. It has no branches, since a processor cannot predict whether a word is
+// read.
 static inline uint8_t rans_decode_symbol(const uint32_t* table, uint32_t* state, const uint8_t** next) {
   const uint32_t entry = table[*state % kRansTotal];
   const uint32_t x = (entry >> 20) * (*state >> kRansBits) + (entry >> 8) % kRansTotal;

@@ -34,8 +34,8 @@ struct RestScratch {
   EntropyScratch entropy;
 };
 
-// The smallest plan; `runs` are the ORs of the runs. Slices are tried only where `allow_bytes`, verbatim only where
-// `allow_verbatim` (kind plain does not have it).
+// Choose the smallest plan; `runs` are the ORs of the runs. It has slices only if `allow_bytes`, and is verbatim only
+// if `allow_verbatim` (kind plain does not have that).
 RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool allow_verbatim,
                     RestScratch* scratch);
 
@@ -63,8 +63,8 @@ class RestDecoder {
   const char* open(uint8_t mode, const RestLayout& layout, size_t n, const uint8_t* src, size_t available,
                    const uint8_t* params, RestDecodeScratch* scratch);
   size_t streams_nbytes() const { return streams_nbytes_; }
-  // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment. To
-  // be called for one segment after the other.
+  // Numbers [first, first + count); valid until the next call. first is a multiple of kRun, count at most kSegment. The
+  // caller takes one segment after the other.
   const uint8_t* segment(size_t first, size_t count);
   // After the last one: nullptr, or what was wrong.
   const char* finish() const;
@@ -88,9 +88,9 @@ class RestDecoder {
   uint8_t lead_;
   unsigned num_slices_;  // 0 unless kBytes
   Slice slices_[kMaxWordNbytes];
-  bool misfit_;  // has a slice had a value that does not fit its bits?
-  // Of each run, its bits trimmed below and where its field begins. Copied: bytes that change after the check, as those
-  // of a mapped file may, must not lead out of the block.
+  bool misfit_;  // whether a slice had a value that does not fit its bits
+  // Of each run, its bits trimmed below and where its field begins. These are copies, since the bytes of a mapped file
+  // may change after the check, and must not lead out of the block.
   uint8_t trails_[kMaxRuns];
   uint32_t offsets_[kMaxRuns];
 };

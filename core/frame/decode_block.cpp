@@ -7,12 +7,12 @@
 namespace tw {
 namespace {
 
-// Words that are woven at a time, in bytes. While one such segment is decoded the prefetches of another are under way:
-// no more of them than the misses that a core keeps track of, or they hold up the loads.
+// How many bytes of words are woven at a time. While one such segment is decoded, the prefetches of another are under
+// way. More of them than the misses that a core keeps track of would hold up the loads.
 constexpr size_t kSegmentNbytes = 2048;
 static_assert(kSegmentNbytes <= kSegment, "a segment of one-byte words");
 
-// Always inlined: GCC takes a function that only prefetches for one without effect and drops its calls.
+// Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
 __attribute__((always_inline)) inline void prefetch(const BlockOutput& output, size_t segment, size_t num_segments) {
   const size_t share = ceil_to(ceil_div(output.prefetch_nbytes, num_segments), 64);
   for (size_t i = segment * share; i < (segment + 1) * share && i < output.prefetch_nbytes; i += 64) {
@@ -20,7 +20,7 @@ __attribute__((always_inline)) inline void prefetch(const BlockOutput& output, s
   }
 }
 
-// Where the x of a block come from, segment by segment: decoded already, or one of two decoders.
+// Gives the x of a block segment by segment: those decoded already, or those of one of two decoders.
 struct Exponents {
   const uint8_t* whole = nullptr;
   CascadeDecoder* cascade = nullptr;
@@ -51,7 +51,7 @@ struct Exponents {
   }
 };
 
-// The words of a segment whose symbol is the escape.
+// Puts together the words of a segment whose symbol is the escape.
 const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t* symbols,
                          const uint8_t* sign_mantissas, size_t count, uint8_t* words) {
   const uint8_t none = 0;

@@ -10,14 +10,14 @@
 namespace tw {
 namespace {
 
-// Output larger than this goes around the caches: it would not fit them anyway.
+// Output larger than this goes around the caches, which it would not fit.
 constexpr uint64_t kStreamNbytes = 4u << 20;
 // Content that one thread takes at a time.
 constexpr uint64_t kTileNbytes = 262144;
 
 struct TileScratch {
   DecodeScratch block;
-  // A block at the end of the input, with slack behind it; a block of which not all is wanted.
+  // A copy of the block at the end of the input, with slack behind it; a block of which the caller wants some words.
   alignas(64) uint8_t last[kMaxBlockWords * kMaxWordNbytes + kSlack];
   alignas(64) uint8_t partial[kMaxBlockWords * kMaxWordNbytes];
 };
@@ -193,7 +193,7 @@ int check_index(const uint8_t* src, const tw_frame& frame, tw_error* error) {
   return TW_OK;
 }
 
-// One block, checked and decoded to where its content belongs.
+// What a call decodes, and where to.
 struct Job {
   const tw_frame& frame;
   const Index& index;
@@ -218,7 +218,7 @@ int check_block(const Job& job, uint64_t block, tw_error* error) {
               "expected checksum %08x of the block, got %08x", job.index.entry(block).checksum, checksum);
 }
 
-// Start on two blocks at once if both are sound. Returns whether their checksums have been checked.
+// Decodes the symbols of two blocks at once if both are sound. Returns whether it has checked their checksums.
 bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
   const uint64_t start = job.index.start(block), middle = job.index.start(block + 1), end = job.index.start(block + 2);
   if (middle + kSlack > job.data.offset + job.data.nbytes) return false;  // only one can stand in scratch

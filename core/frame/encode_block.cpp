@@ -9,7 +9,7 @@
 namespace tw {
 namespace {
 
-// Zero groups are tried when more than one word in kZeroShare is zero.
+// The encoder tries zero groups if more than one word in kZeroShare is zero.
 constexpr size_t kZeroShare = 16;
 
 struct Block {
@@ -28,7 +28,7 @@ struct Block {
   }
 };
 
-// Put the descriptor at the end of the block, zeros before it. Returns the block's length, 0 if that is no gain.
+// Put the descriptor at the end of the block, zeros before it. Returns the block's length, or 0 if it gains nothing.
 size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
   const size_t length = ceil_to(streams + descriptor_nbytes, kBlockAlign);
   if (length >= block.stored) return 0;
@@ -85,14 +85,14 @@ size_t encode_plain(const Block& block) {
   return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
-// Exponents, sign_mantissas and their runs, all to scratch. The latter are the rests.
+// Split words into exponents and sign_mantissas, and OR the runs of the latter, all in scratch. Returns the rests.
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.sign_mantissas, scratch.runs);
   return {scratch.sign_mantissas, block.n, block.dtype().sign_mantissa_nbytes, block.dtype().mantissa_bits + 1u};
 }
 
-// The exponents' histogram as well.
+// Count the exponents as well.
 Rests split_and_count(const Block& block) {
   const Rests rests = split(block);
   histogram_kernels.bytes(block.scratch->exponents, block.n, block.scratch->histogram);
@@ -121,7 +121,7 @@ size_t encode_enec(const Block& block) {
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-// With tiers chosen for the exponents in scratch.
+// Write the block with the tiers that were chosen for the exponents in scratch.
 size_t write_cascade(const Block& block, const Rests& rests, const CascadeParams& params) {
   EncodeScratch& scratch = *block.scratch;
   const size_t nbytes = cascade_nbytes(params);
@@ -147,8 +147,8 @@ size_t encode_cascade(const Block& block) {
   return chosen ? write_cascade(block, rests, params) : 0;
 }
 
-// How kind entropy takes x of E + k bits: symbols for those of the 255 from `base` that earn a place in the table; the
-// others are escaped.
+// How kind entropy codes x of E + k bits. Of the 255 values from `base` on, those that earn a place in the table have
+// symbols. All others are escaped.
 struct EntropyPlan {
   unsigned k;
   uint16_t base;
@@ -157,8 +157,8 @@ struct EntropyPlan {
   uint32_t histogram[256];
 };
 
-// A symbol takes at least one of 4096 parts of the table from the others, which is worth it from some count on. Returns
-// whether there is one to drop.
+// A symbol takes at least one of the 4096 slots of the table from the others. Drops those too rare to be worth it.
+// Returns whether there were any.
 bool drop_rare(size_t n, uint32_t rare, EntropyPlan* plan) {
   const size_t escaped = plan->num_escapes;
   for (unsigned s = 0; s < kEscapeSymbol; ++s) {
@@ -186,7 +186,7 @@ EntropyPlan plan_window(const uint32_t* wide, size_t size, size_t n, unsigned k)
   return plan;
 }
 
-// Bytes of the rests without the top k mantissa bits, slices left aside.
+// Bytes of the rests without the top k mantissa bits; slices are not considered.
 size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scratch) {
   const unsigned low = rests.width - 1 - k;  // bits below the sign
   for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
@@ -198,7 +198,7 @@ size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scra
   return plan.streams_nbytes + plan.params_nbytes;
 }
 
-// Counts the exponents on the way, to scratch.
+// Choose k, base and symbols. Counts the exponents on the way, to scratch.
 EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
@@ -226,7 +226,7 @@ EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   return best;
 }
 
-// Neighbouring symbols that are all in the table, those that hold most of the block.
+// The neighbouring symbols, all in the table, that hold most of the block.
 struct SymbolRange {
   uint8_t first, size_less_one;
 
@@ -250,7 +250,7 @@ SymbolRange most_symbols(const EntropyPlan& plan) {
   return range;
 }
 
-// Symbols that are not in the table become the escape; their x are collected in order.
+// Turns symbols that are not in the table into the escape, and collects their x in order.
 void collect_escapes(const Block& block, const EntropyPlan& plan) {
   constexpr size_t kTile = 32;  // mostly without any
   EncodeScratch& scratch = *block.scratch;
@@ -322,7 +322,8 @@ size_t encode_words(const Block& block) {
   return length != 0 ? length : encode_plain(block);  // where too many exponents lie too far apart
 }
 
-// Group size whose mask and remaining words are estimated smallest; flags become one byte per group.
+// Choose the group size whose mask and remaining words take the fewest bits by an estimate. Flags become one byte per
+// group.
 unsigned choose_groups(const Block& block, size_t* kept_words) {
   EncodeScratch& scratch = *block.scratch;
   const unsigned word_bits = 8u * block.dtype().word_nbytes;

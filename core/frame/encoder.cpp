@@ -14,7 +14,7 @@ namespace tw {
 namespace {
 
 constexpr uint32_t kDefaultBlockLog2[] = {15, 15, 18};  // by profile
-// Content that one thread takes at a time, if a block is not more: whole blocks and whole leaves either way.
+// Content that one thread takes at a time, or a block if that is more: whole blocks and whole leaves in both cases.
 constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = TW_STREAM_NBYTES;
 
 struct TileScratch {
@@ -76,7 +76,8 @@ void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
   }
 }
 
-// Tiles are encoded in any order and written one behind the other: each waits to learn where the one before it ends.
+// Threads encode tiles in any order and write them one behind the other: each waits to learn where the tile before
+// ends.
 int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_t* written, uint32_t threads,
                  tw_error* error) {
   const uint64_t num_tiles = ceil_div(chunk.nbytes, chunk.tile_nbytes());
@@ -135,10 +136,10 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
   return complete_frame(frame, error);
 }
 
-uint64_t tw_data_bound(const tw_frame*, uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
+uint64_t tw_data_bound(uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
 
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  return frame->header_nbytes + data_nbytes_with_padding(tw_data_bound(frame, frame->uncompressed_nbytes));
+  return frame->header_nbytes + data_nbytes_with_padding(tw_data_bound(frame->uncompressed_nbytes));
 }
 
 int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
@@ -159,9 +160,9 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
                 "expected a data offset that is a multiple of %zu, got %llu", kBlockAlign, as_ull(data_offset));
   }
-  if (dst_nbytes < tw_data_bound(frame, src_nbytes)) {
+  if (dst_nbytes < tw_data_bound(src_nbytes)) {
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                as_ull(tw_data_bound(frame, src_nbytes)), as_ull(dst_nbytes));
+                as_ull(tw_data_bound(src_nbytes)), as_ull(dst_nbytes));
   }
   if (src_nbytes == 0) return TW_OK;
   const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), src_nbytes,
@@ -169,8 +170,7 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
   return encode_chunk(chunk, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
 }
 
-int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
-                     tw_error*) {
+void tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst) {
   frame->data_nbytes = data_nbytes;
   frame->frame_nbytes = frame->header_nbytes + data_nbytes_with_padding(data_nbytes);
   store_hash(hash_root(frame->uncompressed_nbytes, static_cast<const uint8_t*>(leaves)), frame->content_hash);
@@ -194,7 +194,6 @@ int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, c
   std::memcpy(header + kAtContentHash, frame->content_hash, sizeof frame->content_hash);
   for (uint32_t d = 0; d < frame->ndim; ++d) store(header + kAtShape + 8 * d, frame->shape[d]);
   store(header + kAtChecksum, header_checksum(header, frame->header_nbytes));
-  return TW_OK;
 }
 
 int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes, uint32_t threads,
@@ -212,10 +211,11 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
   uint64_t data_nbytes = 0;
-  int status = tw_encode_blocks(frame, 0, src, src_nbytes, 0, out + frame->header_nbytes,
-                                dst_nbytes - frame->header_nbytes, &data_nbytes, index, leaves.get(), threads, error);
+  const int status =
+      tw_encode_blocks(frame, 0, src, src_nbytes, 0, out + frame->header_nbytes, dst_nbytes - frame->header_nbytes,
+                       &data_nbytes, index, leaves.get(), threads, error);
   if (status != TW_OK) return status;
-  status = tw_encode_header(frame, data_nbytes, index, leaves.get(), dst, error);
+  tw_encode_header(frame, data_nbytes, index, leaves.get(), dst);
   std::memset(out + frame->header_nbytes + data_nbytes, 0, frame->frame_nbytes - frame->header_nbytes - data_nbytes);
-  return status;
+  return TW_OK;
 }

@@ -28,7 +28,7 @@ void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint32_t thr
                 static_cast<uint8_t*>(leaves) + 16 * leaf);
     return true;
   });
-  // Without memory for threads: this call has no way to fail.
+  // There was no memory for threads, and this call has no way to fail.
   if (!ran) hash_leaves(static_cast<const uint8_t*>(src), nbytes, static_cast<uint8_t*>(leaves));
 }
 

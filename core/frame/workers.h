@@ -33,7 +33,7 @@ bool run_tiles(uint64_t num_tiles, uint32_t threads, Work&& work) {
   const uint64_t wanted = threads < num_tiles ? threads : num_tiles;
   try {
     for (uint64_t t = 1; t < wanted; ++t) {
-      // Kept before its thread starts: whatever fails then, nobody takes it away.
+      // Kept before its thread starts, so that it outlives the thread whatever fails.
       scratches.push_back(std::unique_ptr<Scratch>(new Scratch));
       workers.emplace_back(loop, scratches.back().get());
     }

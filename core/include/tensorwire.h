@@ -75,7 +75,7 @@ TW_API int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, cons
 /* The most bytes that a whole frame can take. */
 TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 /* The most bytes that the blocks of `nbytes` of content can take. */
-TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
+TW_API uint64_t tw_data_bound(uint64_t nbytes);
 
 /* The whole frame in one call; sets frame->data_nbytes, frame_nbytes and content_hash. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes,
@@ -90,8 +90,7 @@ TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const vo
                             void* leaves, uint32_t threads, tw_error* error);
 /* Header and index (frame->header_nbytes bytes to dst) once all blocks are encoded; completes *frame as tw_compress
  * does. After the blocks come frame_nbytes - header_nbytes - data_nbytes zero bytes. */
-TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
-                            tw_error* error);
+TW_API void tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst);
 
 /* Decoding ------------------------------------------------------------------------------------------------------- */
 

@@ -12,13 +12,13 @@ struct HistogramKernels {
   void (*bytes)(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 };
 
-// For bytes of which a few neighbouring values are nearly all, as exponents are.
+// Fast where a few neighbouring values are nearly all of the bytes, as among exponents.
 extern const HistogramKernels& histogram_kernels;
 
-// For any bytes.
+// Equally fast for any bytes.
 void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 
-// Of x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits). As WordKernels::split gives them.
+// Counts x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits), of what WordKernels::split gives.
 constexpr size_t kMaxWideValues = 256u << kMaxExtraBits;
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]);

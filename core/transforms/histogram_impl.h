@@ -20,7 +20,7 @@ void flush(const Bytes& sums, uint32_t* count) {
   for (uint8_t lane : lanes) *count += lane;
 }
 
-// How often base + 0 .. base + 7 occur, to counts. Eight variables and no array: they are to stay in registers.
+// How often base + 0 .. base + 7 occur, to counts. Eight variables stay in registers, where an array would not.
 void count_values(const uint8_t* bytes, size_t n, uint8_t base, uint32_t counts[kAtOnce]) {
   for (size_t start = 0; start < n; start += kRound) {
     const size_t end = n - start < kRound ? n : start + kRound;
@@ -52,7 +52,7 @@ inline Bytes others(const uint8_t* bytes, uint8_t base) {
   return reinterpret_cast<Bytes>(*reinterpret_cast<const Bytes*>(bytes) - base >= kWindow);
 }
 
-// The bytes outside of the window, one by one; mostly a run of 256 has none.
+// Counts the bytes outside of the window one by one. Most runs of 256 have none.
 void count_others(const uint8_t* bytes, size_t n, uint8_t base, uint32_t histogram[256]) {
   for (size_t start = 0; start < n; start += 256) {
     const size_t end = n - start < 256 ? n : start + 256;

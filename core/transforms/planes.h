@@ -15,9 +15,9 @@ size_t field_nbytes(size_t n, unsigned width);
 // Whether the bits of a field's last runs that belong to no number are zero.
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
 
-// Kernels, one set per target, for fields of 1 to 8 bits (a plane of 1, 2 or 4 bits is one); numbers stand in bytes.
-// unpack writes up to kSlack bytes past n and reads up to kSlack past the field; pack reads exactly n, which may be all
-// that the caller of the library gave us, writes exactly the field, and ignores high bits.
+// Kernels, one set per target, for fields of 1 to 8 bits (a plane of 1, 2 or 4 bits is one). Each number takes a byte.
+// unpack writes up to kSlack bytes past n and reads up to kSlack past the field. pack reads exactly n numbers, since
+// the caller of the library may have given us no more, writes exactly the field, and ignores high bits.
 struct PlaneKernels {
   void (*unpack_field)(unsigned width, const uint8_t* field, size_t n, uint8_t* numbers);
   // Numbers [first, first + count) alone; first is a multiple of kRun, and count too unless the tile ends the field.

@@ -182,13 +182,13 @@ _version = _function("tw_version", _text)
 _cpu_target = _function("tw_cpu_target", _text)
 _frame_init = _function("tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _error)
 _frame_bound = _function("tw_frame_bound", _u64, _frame)
-_data_bound = _function("tw_data_bound", _u64, _frame, _u64)
+_data_bound = _function("tw_data_bound", _u64, _u64)
 _compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _u64, _u32, _error)
 _encode_blocks = _function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _u64, _address, _u64, _u64_out, _address, _address,
     _u32, _error,
 )  # fmt: skip
-_encode_header = _function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
+_encode_header = _function("tw_encode_header", None, _frame, _u64, _address, _address, _address)
 _decode_header = _function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
 _block_range = _function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
 _decode = _function(
@@ -260,9 +260,9 @@ def frame_bound(frame: Frame) -> int:
     return nbytes
 
 
-def data_bound(frame: Frame, nbytes: int) -> int:
+def data_bound(nbytes: int) -> int:
     """The most bytes that the blocks of `nbytes` of content can take."""
-    bound: int = _data_bound(frame, nbytes)
+    bound: int = _data_bound(nbytes)
     return bound
 
 
@@ -308,12 +308,10 @@ def encode_blocks(
 
 def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, dst: Buffer) -> None:
     """Header and index to `dst`, `frame.header_nbytes` bytes; completes `frame`."""
-    error = Error()
     with Pin(index) as entries, Pin(leaves) as hashes, Pin(dst, writable=True) as target:
         if target.nbytes < frame.header_nbytes:
             raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
-        status = _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, error)
-    _check(status, error)
+        _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address)
 
 
 def decode_header(src: Buffer) -> Frame:

@@ -167,7 +167,7 @@ class FrameEncoder:
 
     def data_bound(self, nbytes: int) -> int:
         """The most bytes that the blocks of `nbytes` of content can take."""
-        return _core.data_bound(self._frame, nbytes)
+        return _core.data_bound(nbytes)
 
     def encode(self, chunk: Buffer, out: Buffer) -> int:
         """Encode the next chunk of content; return the number of bytes put at the front of `out`.
