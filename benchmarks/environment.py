@@ -24,7 +24,7 @@ def describe(command: str) -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _output("git", "describe", "--always", "--dirty"),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "caches": _caches(),
         "memory": _field("/proc/meminfo", "MemTotal"),
         "huge_pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),

@@ -78,7 +78,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 @contextmanager
 def pinned(threads: int) -> Iterator[None]:
     """Keep this thread on the last usable core if it is to be the only one; on all of them otherwise."""
-    if threads != 1 or not hasattr(os, "sched_setaffinity"):
+    if threads != 1:
         yield
         return
     cores = os.sched_getaffinity(0)

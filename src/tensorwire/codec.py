@@ -1,7 +1,7 @@
 """Buffers and arrays to frames, and back: one tensor is one frame (docs/format.md).
 
-`compress`, `decompress`, `decompress_range` and `frame_info` work on whole frames in memory and are what the package
-exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers above this one.
+`compress`, `compress_bound`, `decompress`, `decompress_range` and `frame_info` work on whole frames in memory and are
+what the package exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers above this one.
 
 Buffers are anything with the buffer protocol; sizes and offsets are in bytes; "content" means the uncompressed bytes of
 a tensor. All functions are thread-safe and release the GIL while they work. `threads` defaults to all usable cores; a
@@ -172,16 +172,7 @@ def compress_bound(
 def decompress(
     frame: Buffer,
     *,
-    out: Out,
-    framework: Framework = "np",
-    max_nbytes: int | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> Out: ...
-@overload
-def decompress(
-    frame: Buffer,
-    *,
+    out: None = None,
     framework: Literal["np"] = "np",
     max_nbytes: int | None = None,
     threads: int | None = None,
@@ -191,6 +182,7 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    out: None = None,
     framework: Literal["pt"],
     max_nbytes: int | None = None,
     threads: int | None = None,
@@ -200,11 +192,22 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    out: None = None,
     framework: Literal["bytes"],
     max_nbytes: int | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> bytes: ...
+@overload
+def decompress(
+    frame: Buffer,
+    *,
+    out: Out,
+    framework: Framework = "np",
+    max_nbytes: int | None = None,
+    threads: int | None = None,
+    verify: bool = True,
+) -> Out: ...
 def decompress(
     frame: Buffer,
     *,
@@ -262,12 +265,12 @@ def decompress(
 
 @overload
 def decompress_range(
-    frame: Buffer, start: int, stop: int, *, out: Out, threads: int | None = None, verify: bool = True
-) -> Out: ...
+    frame: Buffer, start: int, stop: int, *, out: None = None, threads: int | None = None, verify: bool = True
+) -> bytes: ...
 @overload
 def decompress_range(
-    frame: Buffer, start: int, stop: int, *, threads: int | None = None, verify: bool = True
-) -> bytes: ...
+    frame: Buffer, start: int, stop: int, *, out: Out, threads: int | None = None, verify: bool = True
+) -> Out: ...
 def decompress_range(
     frame: Buffer,
     start: int,
