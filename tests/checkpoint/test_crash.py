@@ -251,19 +251,6 @@ def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     assert dst.read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-def test_a_partial_path_that_is_not_ours(model: Path, tmp_path: Path) -> None:
-    partial = tmp_path / "x.partial"
-    partial.mkdir()
-    (partial / "mine").write_text("mine")
-    with pytest.raises(FileExistsError, match="did not make"):
-        compress_checkpoint(model, tmp_path / "x", force=True)
-    assert (partial / "mine").read_text() == "mine"
-    shutil.rmtree(partial)
-    partial.write_text("mine")
-    with pytest.raises(FileExistsError):
-        compress_checkpoint(model, tmp_path / "x", force=True)
-
-
 def test_a_second_writer_is_told(model: Path, packed: Path, tmp_path: Path) -> None:
     inside, release = threading.Event(), threading.Event()
 

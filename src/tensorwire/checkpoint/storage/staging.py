@@ -116,17 +116,13 @@ class Staging:
         """Lock the partial directory that is there. None if it is gone by now."""
         path = self._partial / _LOCK
         try:
-            if not stat.S_ISDIR(self._partial.lstat().st_mode):
+            if not (stat.S_ISDIR(self._partial.lstat().st_mode) and stat.S_ISREG(path.lstat().st_mode)):
                 raise self._foreign()
             lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             if os.path.lexists(self._partial) and not os.path.lexists(path):
                 raise self._foreign() from None
             return None
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                raise self._foreign() from None
-            raise
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The lock counts only if the file is still the one that others will find.
