@@ -281,7 +281,7 @@ class TestLegal:
         assert not [finding for finding in findings if finding.code != "TW-UNKNOWN"]
         assert not findings
 
-    def test_uneven_compute_below_theta(self) -> None:
+    def test_uneven_compute_below_the_slow_factor(self) -> None:
         assert not everything(job_at_rate({1: 0.02}, timed_after=0.0), 90)
 
     def test_uneven_compute_from_the_start(self) -> None:

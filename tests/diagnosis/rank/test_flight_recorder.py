@@ -114,7 +114,7 @@ def test_a_crawl_does_not_become_the_baseline(rank: FakeRank) -> None:
     assert rank.baseline == 3
 
 
-def test_after_a_short_start_a_lower_pace_is_the_new_normal_sooner(rank: FakeRank) -> None:
+def test_after_a_short_start_a_lower_throughput_is_the_new_normal_sooner(rank: FakeRank) -> None:
     """Seconds of setting up, in which parameters are broadcast, say little of training."""
     rank.work(21, rate=100)
     rank.work(100, rate=10)
