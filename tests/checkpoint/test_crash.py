@@ -251,6 +251,19 @@ def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     assert dst.read_bytes() == (tmp_path / "expected").read_bytes()
 
 
+@pytest.mark.parametrize("stage", ["before destination.exchange", "after destination.exchange"])
+def test_killed_while_a_single_file_is_replaced(model: Path, tmp_path: Path, stage: str) -> None:
+    source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
+    compress_checkpoint(model / "model-00002-of-00002.safetensors", dst)
+    compress_checkpoint(source, tmp_path / "expected")
+    old, new = dst.read_bytes(), (tmp_path / "expected").read_bytes()
+    run_killed("compress", source, dst, stage, 0, force=True)
+    assert dst.read_bytes() == (new if stage.startswith("after") else old)
+    compress_checkpoint(source, dst, force=True)
+    assert dst.read_bytes() == new
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["expected", "x"]
+
+
 def test_a_second_writer_is_told(model: Path, packed: Path, tmp_path: Path) -> None:
     inside, release = threading.Event(), threading.Event()
 

@@ -130,3 +130,4 @@ def test_a_shard_compressed_in_its_directory_is_named_before_the_work(model: Pat
     ):
         compress_checkpoint(model, tmp_path / "x", progress=work)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    compress_checkpoint(model, tmp_path / "x", exclude=["model-00002-of-00002.tensorwire.safetensors"])

@@ -124,7 +124,7 @@ def _refuse_compressed(file: FoundFile, root: Path) -> None:
         if stored.compressed:
             raise ValueError(
                 f"{root} holds a file that is compressed already: {file.path}; move it to another directory, "
-                f"or delete it if its original is there too"
+                f"or leave it out with --exclude {file.path!r} (exclude=[{file.path!r}])"
             )
 
 

@@ -281,7 +281,8 @@ class _Conversion:
     def notices(self) -> list[str]:
         """What files had that their results do not get."""
         return [
-            f"not kept: {name} of {paths[0]}" + (f" and {len(paths) - 1} other files" if len(paths) > 1 else "")
+            f"not kept: {name} of {paths[0]}"
+            + (f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else "")
             for name, paths in self._dropped.items()
         ]
 

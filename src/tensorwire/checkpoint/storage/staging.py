@@ -75,7 +75,7 @@ class Staging:
             self.standing = self._destination.check()  # no other process of ours changes it from here on
             self._open_journal(records)
         except BaseException:
-            with suppress(OSError):
+            if not (self._partial / _JOURNAL).exists():  # nothing that a later run could use
                 self._leave()
             os.close(self._lock)
             raise
