@@ -25,8 +25,6 @@ HASH_PREFIX = METADATA_PREFIX + "hash:"
 ORIGINAL_HEADER_KEY = METADATA_PREFIX + "original_header"
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
-_HEADER_GUESS = 1 << 14
-
 
 class StoredTensor(NamedTuple):
     """A tensor of a file.
@@ -57,6 +55,9 @@ class StoredFile:
         profile: the profile it was compressed with, None if that is not recorded.
     """
 
+    _header_guess = 1 << 14
+    """How much of a frame is read at once in the hope that its header is not longer."""
+
     def __init__(self, path: Path) -> None:
         """Open and check the header.
 
@@ -64,22 +65,32 @@ class StoredFile:
             FormatError: the header is not valid; all classes.
             OSError: reading fails.
         """
-        self.path = path
-        self.file = InputFile(path)
+        self._open(InputFile(path))
+
+    def _open(self, file: InputFile) -> None:
+        self.path = file.path
+        self.file = file
         try:
-            with ErrorContext(file=path):
-                prefix = self.file.read(0, PREFIX_NBYTES)
+            with ErrorContext(file=file.path):
+                prefix = file.read(0, PREFIX_NBYTES)
                 foreign = recognise(prefix)
                 if foreign is not None:
                     raise FormatError(f"expected a safetensors file, got {foreign.name}", advice=foreign.advice)
-                length = checked_length(prefix[:8], self.file.nbytes)
-                self.header = parse_header(self.file.read(8, length), self.file.nbytes - 8 - length)
+                length = checked_length(prefix[:8], file.nbytes)
+                raw = file.read(8, length)
+                if len(raw) < length:
+                    raise TruncatedDataError(f"expected a header of {length} bytes, got {len(raw)}", byte=8 + len(raw))
+                self.header = parse_header(raw, self._data_nbytes(length))
                 self._interpret()
         except BaseException:
-            self.file.close()
+            file.close()
             raise
         self._frames: dict[str, FrameReader] = {}
         self._lock = threading.Lock()
+
+    def _data_nbytes(self, header_nbytes: int) -> int | None:
+        """The size of the data, None where only the header tells."""
+        return self.file.nbytes - 8 - header_nbytes
 
     def _interpret(self) -> None:
         ours = {key: text for key, text in self.header.metadata.items() if key.startswith(METADATA_PREFIX)}
@@ -130,24 +141,34 @@ class StoredFile:
             return frame
         start, nbytes = self.header.data_start + tensor.entry.start, tensor.entry.nbytes
         with ErrorContext(file=self.path, tensor=tensor.name):
-            prefix = self.file.read(start, min(nbytes, _HEADER_GUESS))
-            length = FrameReader.header_size(prefix)
-            if length > nbytes:
-                raise TruncatedDataError(
-                    f"expected a frame header of {length} bytes, got a payload of {nbytes}", byte=nbytes
-                )
-            frame = FrameReader(prefix if length <= len(prefix) else self.file.read(start, length))
+            frame = FrameReader(self._frame_header(start, nbytes))
             expected = frame.info.frame_nbytes
             if expected != nbytes:
                 kind = TruncatedDataError if expected > nbytes else CorruptDataError
                 message = f"expected a frame of {expected} bytes, got a payload of {nbytes}"
                 raise kind(message, byte=min(expected, nbytes))
             self.check_hash(tensor, frame.info.content_hash)
-            if frame.trailer_nbytes:
-                frame.check_trailer(self.file.read(start + nbytes - frame.trailer_nbytes, frame.trailer_nbytes))
+            self._check_end(frame, start + nbytes)
         with self._lock:
             self._frames[tensor.name] = frame
         return frame
+
+    def _frame_header(self, start: int, nbytes: int) -> bytes:
+        """The header of a frame of `nbytes` bytes."""
+        prefix = self.file.read(start, min(nbytes, self._header_guess))
+        length = FrameReader.header_size(prefix)
+        if length > nbytes:
+            raise TruncatedDataError(
+                f"expected a frame header of {length} bytes, got a payload of {nbytes}", byte=nbytes
+            )
+        if length <= len(prefix):
+            return prefix
+        return prefix + self.file.read(start + len(prefix), length - len(prefix))
+
+    def _check_end(self, frame: FrameReader, stop: int) -> None:
+        """Check what is behind the blocks of a frame that ends at `stop`."""
+        if frame.trailer_nbytes:
+            frame.check_trailer(self.file.read(stop - frame.trailer_nbytes, frame.trailer_nbytes))
 
     def forget(self, tensor: StoredTensor) -> None:
         """Free the header of a frame that has been read."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..storage.files import InputFile, OutputFile
     from ..storage.pipeline import Window
     from .reader import StoredFile
+    from .stream import KeptTensors
 
     Advance = Callable[[int], None]
 
@@ -50,11 +51,13 @@ def compress_file(
     threads: int | None,
     advance: Advance,
     keep_record: bool,
+    kept: KeptTensors | None = None,
 ) -> Transferred:
     """Write `stored` compressed; it is an original, or compressed itself and `record` tells of its original.
 
     Args:
         keep_record: put the record into the file; otherwise somebody else keeps it.
+        kept: where tensors are kept that must be read again, if `stored` is a stream.
         advance: called with the number of uncompressed bytes that were done since the last call.
     """
     reader = OriginalReader(stored, record, threads)
@@ -70,12 +73,14 @@ def compress_file(
         def consume(window: Window) -> None:
             for chunk, data in window.split():
                 writer.put(chunk.tensor, chunk.start, data)
+                if kept is not None:
+                    kept.put(chunk, data, again=writer.is_plain(chunk.tensor))
 
         _stream(reader, digest, consume, advance)
         sha256 = _checked_digest(stored, record, digest.hexdigest())
         if keep_record:
             writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
-        written = writer.finish(reader.reread)
+        written = writer.finish(reader.reread if kept is None else kept.read)
     stored.file.check_unchanged()
     original_nbytes = reader.header.data_start + reader.header.data_nbytes
     return Transferred(Record(reader.header.raw, sha256), original_nbytes, *written)
@@ -113,7 +118,7 @@ def restore_file(
 
 def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
     """Read ahead, hash and consume the content of a file, each on a thread of its own."""
-    with Worker("hash") as hashing, WindowStream(reader.sizes, reader.fill) as windows:
+    with Worker("hash") as hashing, WindowStream(reader.sizes, reader.fill, reader.stored.file.stop) as windows:
         for window in windows:
             try:
                 hashing.submit(digest.update, window.data, done=window.share().release)

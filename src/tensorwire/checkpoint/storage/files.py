@@ -78,6 +78,9 @@ class InputFile:
             self.read_into(offset, memoryview(data))
         return bytes(data)
 
+    def stop(self) -> None:
+        """End a read that waits in another thread: a file's does not wait for long."""
+
     def check_unchanged(self) -> None:
         """Raise OSError if the file was written to since it was opened."""
         now = os.fstat(self._fd)
@@ -131,9 +134,7 @@ class OutputFile:
                 done += os.pwrite(self._fd, view[done:], offset + done)
         self._num_unflushed += len(view)
         if self._num_unflushed >= _FLUSH_NBYTES and not (self._flusher and self._flusher.is_alive()):
-            self._num_unflushed = 0
-            self._flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
-            self._flusher.start()
+            self._start_flush()
 
     def truncate(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -151,6 +152,11 @@ class OutputFile:
                 if self._access is not None:
                     give_access(self._fd, self._access)
                 os.fsync(self._fd)
+
+    def _start_flush(self) -> None:
+        self._num_unflushed = 0
+        self._flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
+        self._flusher.start()
 
     def _flush(self) -> None:
         try:

@@ -93,12 +93,19 @@ class WindowStream:
     """Windows over tensors of the given sizes, filled ahead by a thread.
 
     ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the stream's thread, and what
-    it raises is raised to the consumer. Iterate inside a ``with`` statement; every window must be released.
+    it raises is raised to the consumer. ``stop()`` is called after an error: it ends a `fill` that
+    waits. Iterate inside a ``with`` statement; every window must be released.
     """
 
-    def __init__(self, sizes: Sequence[int], fill: Callable[[Chunk, memoryview], None]) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        fill: Callable[[Chunk, memoryview], None],
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
         self._sizes = sizes
         self._fill = fill
+        self._stop = stop
         self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
         self._filled: queue.SimpleQueue[Window | BaseException | None] = queue.SimpleQueue()
         self._stopped = False
@@ -113,6 +120,8 @@ class WindowStream:
     def __exit__(self, *error: object) -> None:
         self._stopped = True
         self._free.put(None)
+        if any(error):
+            self._stop()
         self._thread.join()
 
     def __iter__(self) -> Iterator[Window]:

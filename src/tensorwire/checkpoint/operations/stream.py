@@ -1,0 +1,138 @@
+"""One safetensors file that comes from standard input, goes to standard output, or both.
+
+A stream is a binary file object with a descriptor, of which nothing has been read or written. Memory is bounded; what
+is needed in another order than it comes in is kept in temporary files without a name, in the directory that TMPDIR
+names.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack, closing, contextmanager
+from typing import IO, TYPE_CHECKING
+
+from ...errors import TensorwireError
+from ..directory.sources import absolute, check_compressed, check_original, single_file
+from ..file.header import parse_header
+from ..file.reader import StoredFile
+from ..file.stream import KeptTensors, StoredStream
+from ..file.transfer import compress_file, restore_file
+from ..progress import Meter
+from ..results import CheckpointReport, FileReport
+from ..storage.files import OutputFile
+from ..storage.staging import Workplace
+from ..storage.streams import InputStream, OutputStream, SpoolFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from ...codec import Profile
+    from ..progress import Progress
+    from .conversion import Action
+
+    Place: TypeAlias = str | os.PathLike[str] | IO[bytes]
+
+
+def convert_stream(
+    action: Action,
+    src: Place,
+    dst: Place,
+    *,
+    profile: Profile | None = None,
+    threads: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> CheckpointReport:
+    """What `compress_checkpoint`, `decompress_checkpoint` or `transcode_checkpoint` does, of one file, with streams.
+
+    Decompressing writes as it reads, as far as the order of the data allows it: a tensor that is stored plain stands
+    behind all that are compressed, so what follows it in the original waits in a temporary file. Compressing writes
+    when all is read, since a header tells sizes before the data.
+
+    Args:
+        src, dst: a path or a stream. What has been written to a stream before an error stays written.
+
+    Raises:
+        As the function for files does; BrokenPipeError: nobody reads `dst` any more.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        stored = stack.enter_context(_open(src))
+        (check_original if action == "compress" else check_compressed)(stored)
+        record = stored.record()
+        # Without a record the size of the original is not known before all has been read.
+        nbytes = stored.header.data_nbytes if record is None else parse_header(record.header).data_nbytes
+        meter = Meter(progress, nbytes)
+        meter.begin(stored.path.name, nbytes)
+        kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if isinstance(stored, StoredStream) else None
+        with _result(dst, force=force, in_order=profile is None) as file:
+            if profile is None:
+                done = restore_file(stored, record, file, threads=threads, advance=meter.advance)
+            else:
+                done = compress_file(
+                    stored,
+                    record,
+                    file,
+                    profile=profile,
+                    threads=threads,
+                    advance=meter.advance,
+                    keep_record=action == "compress" or record is not None,
+                    kept=kept,
+                )
+        meter.end()
+        num_tensors, num_compressed = len(stored.tensors), len(done.compressed)
+        file_report = FileReport(
+            stored.path.name, "safetensors", stored.file.nbytes, done.nbytes, num_tensors, num_compressed
+        )
+        return CheckpointReport(
+            action=action,
+            src=_name(src),
+            dst=_name(dst),
+            profile=profile or stored.profile,
+            files=(file_report,),
+            seconds=time.monotonic() - started,
+            exact=action == "compress" or record is not None,
+        )
+
+
+@contextmanager
+def spooled(stream: IO[bytes]) -> Iterator[Path]:
+    """The path of a temporary file with all of a stream, for what reads a file more than once."""
+    with closing(InputStream(stream)) as source, closing(source.spool()) as file:
+        try:
+            yield file.location
+        except TensorwireError as error:
+            if error.file == file.location:
+                error.file = source.path
+            raise
+
+
+def _open(src: Place) -> StoredFile:
+    if not isinstance(src, (str, os.PathLike)):
+        return StoredStream(InputStream(src))
+    path = absolute(src)
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
+    single_file(path)
+    return StoredFile(path)
+
+
+@contextmanager
+def _result(dst: Place, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
+    """What a result is written to; after it is whole it is at `dst`. `in_order`: it is written from begin to end."""
+    if isinstance(dst, (str, os.PathLike)):
+        with Workplace(absolute(dst), {"action": "stream"}, force=force) as work, OutputFile(work.result) as file:
+            yield file
+            file.sync()
+            work.commit(None)
+        return
+    with closing(OutputStream(dst)) as output, closing(SpoolFile()) as spool:
+        yield output if in_order else spool
+        spool.copy_to(output, spool.nbytes)
+
+
+def _name(place: Place) -> str:
+    return os.fspath(place) if isinstance(place, (str, os.PathLike)) else "-"

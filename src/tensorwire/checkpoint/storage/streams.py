@@ -1,0 +1,202 @@
+"""What cannot seek, with the methods of files: standard input and output, and a temporary file behind them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from ...errors import CorruptDataError, TruncatedDataError
+from .files import InputFile, OutputFile, naming
+
+_CHUNK_NBYTES = 1 << 20
+_PIPE_NBYTES = 1 << 20
+
+
+class SpoolFile(OutputFile):
+    """A temporary file without a name: it is gone when it is closed, or the process is, however it ends.
+
+    `path` is the directory that it is in, for errors.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        with tempfile.TemporaryFile(prefix="tensorwire-") as file:
+            self._fd = os.dup(file.fileno())
+        self.path: Path = Path(tempfile.gettempdir())
+
+    @property
+    def location(self) -> Path:
+        """A path by which this process can open the file again, as long as it is not closed."""
+        return Path(f"/proc/self/fd/{self._fd}")
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out`, which must have been written, from `offset` on."""
+        with naming(self.path):
+            done = 0
+            while done < len(out):
+                count = os.preadv(self._fd, [out[done:]], offset + done)
+                assert count, "the end of a temporary file"
+                done += count
+
+    def copy_to(self, target: OutputFile, nbytes: int) -> None:
+        """Write the first `nbytes` bytes to `target`."""
+        buffer = memoryview(bytearray(_CHUNK_NBYTES))
+        for start in range(0, nbytes, _CHUNK_NBYTES):
+            part = buffer[: min(_CHUNK_NBYTES, nbytes - start)]
+            self.read_into(start, part)
+            target.write(start, part)
+
+    def sync(self) -> None:
+        """Nobody finds a temporary file after a crash."""
+
+    def _start_flush(self) -> None:
+        pass
+
+
+class InputStream(InputFile):
+    """Reads from what cannot seek. What a read leaves out is kept in a temporary file, for a later one.
+
+    So reads in order of their offsets, none of a byte twice, need no temporary file. Only what the first read gives
+    may be read again.
+
+    Attributes:
+        path: its name, for errors.
+        nbytes: the size that is expected; whoever reads the header sets it.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        """`stream` has a file descriptor, and nothing of it has been read."""
+        self.path = Path(str(stream.name).strip("<>"))
+        self.nbytes = sys.maxsize
+        self._position = 0
+        self._first = b""
+        self._spool: SpoolFile | None = None
+        self._fd = os.dup(stream.fileno())
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._readable = select.poll()
+        for fd in (self._fd, self._wake):
+            self._readable.register(fd, select.POLLIN)
+        with suppress(OSError):  # not a pipe, or not allowed
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_NBYTES)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        begin = self._first[offset : offset + len(out)]
+        out[: len(begin)] = begin
+        offset, out = offset + len(begin), out[len(begin) :]
+        if not len(out):
+            return
+        if offset < self._position:
+            assert self._spool is not None, "a byte is read once"
+            self._spool.read_into(offset, out)
+            return
+        self._skip(offset - self._position)
+        done = self._receive(out)
+        self._position += done
+        if done < len(out):
+            raise TruncatedDataError(
+                f"expected {len(out)} bytes from {offset} on, got {done}", file=self.path, byte=offset + done
+            )
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        nbytes = max(0, min(nbytes, self.nbytes - offset))
+        begin = self._first[offset : offset + nbytes]
+        return begin + self._read(offset + len(begin), nbytes - len(begin))
+
+    def _read(self, offset: int, nbytes: int) -> bytes:
+        if not nbytes:
+            return b""
+        if offset < self._position:
+            data = bytearray(nbytes)
+            self.read_into(offset, memoryview(data))
+            return bytes(data)
+        self._skip(offset - self._position)
+        data = bytearray()
+        while len(data) < nbytes:  # not all at once: somebody may claim a size that he does not have
+            part = bytearray(min(_CHUNK_NBYTES, nbytes - len(data)))
+            count = self._receive(memoryview(part))
+            data += part[:count]
+            self._position += count
+            if count < len(part):
+                break
+        if offset == 0:
+            self._first = bytes(data)
+        return bytes(data)
+
+    def spool(self) -> SpoolFile:
+        """All of it in a temporary file."""
+        file = SpoolFile()
+        buffer = memoryview(bytearray(_CHUNK_NBYTES))
+        while count := self._receive(buffer):
+            file.write(file.nbytes, buffer[:count])
+        return file
+
+    def _skip(self, nbytes: int) -> None:
+        """Put the next bytes into the temporary file, at their own offset."""
+        if nbytes and self._spool is None:
+            self._spool = SpoolFile()
+        buffer = memoryview(bytearray(min(nbytes, _CHUNK_NBYTES)))
+        while nbytes and self._spool is not None:
+            count = self._receive(buffer[: min(nbytes, len(buffer))])
+            if not count:
+                raise TruncatedDataError(
+                    f"expected {self.nbytes} bytes, got {self._position}", file=self.path, byte=self._position
+                )
+            self._spool.write(self._position, buffer[:count])
+            self._position += count
+            nbytes -= count
+
+    def _receive(self, out: memoryview) -> int:
+        """Fill `out`; what is returned is less than its size at the end of the stream."""
+        done = 0
+        with naming(self.path):
+            while done < len(out):
+                if self._wake in dict(self._readable.poll()):
+                    raise InterruptedError("the read was stopped")
+                count = os.readv(self._fd, [out[done:]])
+                if not count:
+                    break
+                done += count
+        return done
+
+    def stop(self) -> None:
+        """End a read that waits in another thread."""
+        os.eventfd_write(self._wake, 1)
+
+    def check_unchanged(self) -> None:
+        """Raise CorruptDataError if there is more than `nbytes`."""
+        if self._receive(memoryview(bytearray(1))):
+            raise CorruptDataError(f"expected {self.nbytes} bytes, got more", file=self.path, byte=self.nbytes)
+
+    def close(self) -> None:
+        super().close()
+        if self._spool is not None:
+            self._spool.close()
+        if self._wake >= 0:
+            os.close(self._wake)
+            self._wake = -1
+
+
+class OutputStream(OutputFile):
+    """Writes to what cannot seek: each write begins where the last one has ended."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        """`stream` has a file descriptor, and nothing waits in its buffer."""
+        super().__init__(None)
+        self._fd = os.dup(stream.fileno())
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        assert offset == self.nbytes
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            done += os.write(self._fd, view[done:])
+        self.nbytes += len(view)
+
+    def sync(self) -> None:
+        """There is nothing to wait for."""
