@@ -5,6 +5,7 @@ docs/checkpoints.md describes what is written.
 
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
+from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
 from .operations.tensor_checkpoint import load_checkpoint, open_checkpoint
 from .operations.tensor_file import load_file, open_file, save_file
@@ -16,6 +17,7 @@ from .results import (
     ChangedFile,
     CheckpointReport,
     DiffReport,
+    Estimate,
     FileReport,
     InspectReport,
     Problem,
@@ -28,6 +30,7 @@ __all__ = [
     "ChangedFile",
     "CheckpointReport",
     "DiffReport",
+    "Estimate",
     "FileReport",
     "InspectReport",
     "Problem",
@@ -40,6 +43,7 @@ __all__ = [
     "compress_checkpoint",
     "decompress_checkpoint",
     "diff",
+    "estimate_ratio",
     "inspect",
     "load_checkpoint",
     "load_file",

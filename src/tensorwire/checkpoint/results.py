@@ -13,6 +13,7 @@ __all__ = [
     "ChangedFile",
     "CheckpointReport",
     "DiffReport",
+    "Estimate",
     "FileReport",
     "InspectReport",
     "Problem",
@@ -130,6 +131,46 @@ class CheckpointReport:
         if self.action == "decompress":
             return _ratio(self.nbytes_out, self.nbytes_in)
         return _ratio(self.nbytes_in, self.nbytes_out)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What `estimate_ratio` expects of compressing a checkpoint.
+
+    Attributes:
+        src: as given.
+        profile: of the compression.
+        nbytes_in: size of all files.
+        nbytes_out: what they are expected to take.
+        lowest_nbytes_out, highest_nbytes_out: two standard errors below and above it.
+        num_samples: pieces of tensors that were encoded.
+        sample_nbytes: their size.
+        sample_share: their size as a part of that of all tensors.
+        seconds: wall time.
+    """
+
+    src: str
+    profile: str
+    nbytes_in: int
+    nbytes_out: int
+    lowest_nbytes_out: int
+    highest_nbytes_out: int
+    num_samples: int
+    sample_nbytes: int
+    sample_share: float
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        return _ratio(self.nbytes_in, self.nbytes_out)
+
+    @property
+    def lowest_ratio(self) -> float:
+        return _ratio(self.nbytes_in, self.highest_nbytes_out)
+
+    @property
+    def highest_ratio(self) -> float:
+        return _ratio(self.nbytes_in, self.lowest_nbytes_out)
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
+from . import output as printing
 from .conversion import convert
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..codec import Profile
+    from ..checkpoint import Estimate
 
 
 @click.command()
-@click.argument("src", type=options.EXISTING_PATH)
-@click.argument("dst", type=options.NEW_PATH, required=False)
+@options.places_argument
+@options.output_option
 @click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
 @click.option(
     "--exclude",
@@ -26,42 +27,52 @@ if TYPE_CHECKING:
     help="Leave out the files and directories that match, as in a .gitignore; may be repeated. .git is left out "
     "anyway, unless --exclude '!.git' is given.",
 )
+@click.option("--estimate", is_flag=True, help="Encode a sample of SRC and print the ratio to expect. Write nothing.")
 @options.threads_option
 @options.dry_run_option
 @options.force_option
+@options.quiet_option
 @options.json_option
-def command(
-    src: Path,
-    dst: Path | None,
-    profile: Profile,
-    exclude: tuple[str, ...],
-    threads: int | None,
-    dry_run: bool,
-    force: bool,
-    as_json: bool,
-) -> int:
+def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_json: bool, **settings: Any) -> int:
     """Compress a checkpoint.
 
-    SRC is a .safetensors file or a directory; all other files in a directory travel along, except those that
-    --exclude names. Without DST the result
-    stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes A.tensorwire.safetensors. DST appears
-    at once, when it is whole; a run that was interrupted goes on where it stopped when it is repeated.
+    SRC is a .safetensors file or a directory; the other files of a directory are copied, except those
+    that --exclude names. Without DST the result
+    stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes A.tensorwire.safetensors. DST of several
+    SRC is a directory. DST appears when it is whole; if a run is interrupted, the same command goes on where it
+    stopped. SRC "-" is standard input, DST "-" is standard output: one .safetensors file.
 
     \b
     Example:
-      tensorwire compress llama --dry-run
-      tensorwire compress llama /mnt/small/llama --profile compact --exclude '*.bin' --exclude onnx/
+      tensorwire compress llama --estimate
+      tensorwire compress llama /mnt/small/llama --profile compact --exclude '*.bin'
+      tensorwire compress *.safetensors -o small
+      curl -s $URL | tensorwire compress - model.safetensors
     """
     from ..checkpoint import compress_checkpoint
 
-    return convert(
-        compress_checkpoint,
-        src,
-        dst or options.compressed_path(src),
-        as_json=as_json,
-        profile=profile,
-        exclude=exclude,
-        threads=threads,
-        dry_run=dry_run,
-        force=force,
+    if not estimate:
+        arguments = {"places": places, "output": output, "as_json": as_json, **settings}
+        return convert(compress_checkpoint, beside=options.compressed_path, **arguments)
+    if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM or not places[0].exists():
+        raise click.UsageError("--estimate takes one SRC that exists, and no DST")
+    from ..checkpoint import estimate_ratio
+
+    found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})
+    if as_json:
+        printing.print_json(found)
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: Estimate) -> None:
+    printing.print_line(
+        f"{found.src}: {printing.size(found.nbytes_in)} to about {printing.size(found.nbytes_out)}, ratio "
+        f"{found.ratio:.3f} ({found.lowest_ratio:.3f} to {found.highest_ratio:.3f}), {found.seconds:.2f} s"
+    )
+    share = f"{found.sample_share:.2g}" if found.sample_share < 0.01 else f"{found.sample_share:.0%}"
+    printing.print_line(
+        f"sample: {printing.count(found.num_samples, 'piece')}, {printing.size(found.sample_nbytes)}, {share} of the "
+        f"tensors' bytes; the range is two standard errors on either side"
     )

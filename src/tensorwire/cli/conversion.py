@@ -1,82 +1,169 @@
-"""What compress, decompress and transcode have in common: they write a checkpoint and report its files."""
+"""What compress, decompress and transcode have in common: they write checkpoints and report their files."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from .._destination import targets
 from .._text import escape
-from . import output
+from . import output as printing
 from .failures import FINDING
+from .options import STANDARD_STREAM, standard_input, standard_output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..checkpoint import CheckpointReport, FileReport
 
+    Operation = Callable[..., CheckpointReport]
 
-def convert(operation: Callable[..., CheckpointReport], src: Path, dst: Path, *, as_json: bool, **options: Any) -> int:
-    """Run `operation`, print its report and return the exit code. `options` are passed on."""
+
+def convert(
+    operation: Operation,
+    *,
+    beside: Callable[[Path], Path] | None,
+    places: Sequence[Path],
+    output: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **settings: Any,
+) -> int:
+    """Run `operation` on each SRC, print the reports and return the exit code.
+
+    Args:
+        beside: where the result of a SRC stands without DST; None if DST must be given.
+        places: the arguments: one or several SRC, and at last DST unless there is `output`.
+        output: DST, if it is given as an option.
+        settings: passed on.
+    """
+    sources, dst = _sources_and_dst(places, output)
+    if dst is None and (beside is None or sources[0] == STANDARD_STREAM):
+        if beside is None:
+            raise click.UsageError("Missing argument 'DST'.", click.get_current_context())
+        dst = STANDARD_STREAM
+    if STANDARD_STREAM in (sources[0], dst):
+        return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
+    results = targets(sources, dst, beside or Path)
+    if len(sources) > 1 and dst is not None and not settings["dry_run"]:
+        dst.mkdir(exist_ok=True)
+    reports = []
+    for source, result in zip(sources, results, strict=True):
+        report = _convert_one(operation, source, result, quiet, settings)
+        reports.append(report)
+        if not (as_json or quiet):
+            printing.print_text(_describe(report))
+    if as_json:
+        printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
+    return FINDING if any(report.changed for report in reports) else 0
+
+
+def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[Path], Path | None]:
+    sources, dst = list(places), output
+    if dst is None and len(sources) > 1:
+        dst = sources.pop()
+        if len(sources) > 1 and dst.is_file():
+            advice = "name a directory for the results, as in -o DIR"
+            raise click.UsageError(f"{str(dst)!r} is a file, and there are several SRC: {advice}")
+    for source in sources:
+        if source != STANDARD_STREAM and not source.exists():
+            raise click.BadParameter(f"Path {str(source)!r} does not exist.", param_hint="'SRC'")
+    if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
+        raise click.UsageError("'-' is one file: it goes with one SRC and one DST")
+    return sources, dst
+
+
+def _convert_one(
+    operation: Operation, source: Path, dst: Path, quiet: bool, settings: dict[str, Any]
+) -> CheckpointReport:
     if not dst.parent.is_dir():
         advice = "make it first, or name another DST"
         raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
-    title = operation.__name__.removesuffix("_checkpoint")
     try:
-        with output.progress(title) as progress:
-            report = operation(src, dst, progress=progress, **options)
+        with printing.progress(_title(operation), quiet=quiet) as progress:
+            return operation(source, dst, progress=progress, **settings)
     except KeyboardInterrupt:
         partial = dst.with_name(f"{dst.name}.partial")
-        if not options["dry_run"] and partial.is_dir():
+        if not settings["dry_run"] and partial.is_dir():
             name = escape(str(partial))
             print(f"{name} holds what is done: the same command goes on with it.", file=sys.stderr)
         raise
+
+
+def _convert_stream(
+    operation: Operation, source: Path, dst: Path | None, *, as_json: bool, quiet: bool, **settings: Any
+) -> int:
+    from ..checkpoint.operations.stream import convert_stream
+
+    to_stdout = dst is None or dst == STANDARD_STREAM
+    if settings["dry_run"]:
+        raise click.UsageError("--dry-run reads files: it takes no '-'")
+    if settings.get("exclude"):
+        raise click.UsageError("--exclude is for directories: '-' is one file")
+    if as_json and to_stdout:
+        raise click.UsageError("--json and DST '-' both need standard output: name a file as DST")
+    action: Any = _title(operation)
+    with printing.progress(action, quiet=quiet) as progress:
+        report = convert_stream(
+            action,
+            standard_input() if source == STANDARD_STREAM else source,
+            standard_output(force=settings["force"]) if dst is None or to_stdout else dst,
+            profile=settings.get("profile"),
+            threads=settings["threads"],
+            force=settings["force"],
+            progress=progress,
+        )
     if as_json:
-        output.print_json(report)
-    else:
-        _print(report, dst)
-    return FINDING if report.changed else 0
+        printing.print_json(report)
+    elif not quiet:
+        printing.print_text(_describe(report), to_stderr=to_stdout)
+    return 0
 
 
-def _print(report: CheckpointReport, dst: Path) -> None:
+def _title(operation: Operation) -> str:
+    return operation.__name__.removesuffix("_checkpoint")
+
+
+def _describe(report: CheckpointReport) -> str:
+    """The files as a table if there are several, a line about all, and notes."""
     uncompressed = report.nbytes_out if report.action == "decompress" else report.nbytes_in
+    text = ""
     if len(report.files) > 1:
         rows = [_row(report, file) for file in report.files]
-        total = ("total", "", output.size(report.nbytes_in), output.size(report.nbytes_out), f"{report.ratio:.3f}")
+        total = ("total", "", printing.size(report.nbytes_in), printing.size(report.nbytes_out), f"{report.ratio:.3f}")
         columns = ("file", "content", ">before", ">after", ">ratio")
-        output.print_table(columns, rows, total=total, less_important=("content", "before", "ratio"))
-        print()
-    output.print_line(
-        f"{'would write' if report.dry_run else 'wrote'} {dst}: {output.size(report.nbytes_in)} to "
-        f"{output.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
-        + ("" if report.action == "transcode" else f" ({output.speed(uncompressed, report.seconds)})")
-    )
+        text = printing.table(columns, rows, total=total, less_important=("content", "before", "ratio")) + "\n"
+    dst = "standard output" if report.dst == "-" else escape(report.dst)
+    lines = [
+        f"{'would write' if report.dry_run else 'wrote'} {dst}: {printing.size(report.nbytes_in)} to "
+        f"{printing.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
+        + ("" if report.action == "transcode" else f" ({printing.speed(uncompressed, report.seconds)})")
+    ]
+    notes = [file.message for file in report.changed]
     if not report.exact and not report.changed:
-        output.print_line("note: SRC has no record of its original file: tensors are restored, its header is new")
-    for file in report.changed:
-        output.print_line(f"note: {file.message}")
+        notes.append("SRC has no record of its original file: tensors are restored, its header is new")
     for name in report.excluded:
         advice = "; --exclude '!.git' includes it" if report.action == "compress" and name.endswith(".git/") else ""
         when = "" if report.action == "compress" else " when it was compressed"
-        output.print_line(f"note: left out{when}: {name}{advice}")
-    for name in report.ignored:
-        output.print_line(f"note: not carried over, the manifest does not know it: {name}")
-    for notice in report.notices:
-        output.print_line(f"note: {notice}")
+        notes.append(f"left out{when}: {name}{advice}")
+    notes += [f"not carried over, the manifest does not know it: {name}" for name in report.ignored]
+    lines += [f"note: {escape(note)}" for note in (*notes, *report.notices)]
+    return text + "".join(f"{line}\n" for line in lines)
 
 
 def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
     content = file.kind
     ratio = ""
     if file.kind == "safetensors":
-        content = f"{file.num_compressed} of {output.count(file.num_tensors, 'tensor')}"
+        content = f"{file.num_compressed} of {printing.count(file.num_tensors, 'tensor')}"
         before, after = file.nbytes_in, file.nbytes_out
         if report.action == "decompress":
             before, after = after, before
         ratio = f"{before / after:.3f}" if after else ""
     if file.resumed:
         content += ", resumed"
-    return file.path, content, output.size(file.nbytes_in), output.size(file.nbytes_out), ratio
+    return file.path, content, printing.size(file.nbytes_in), printing.size(file.nbytes_out), ratio

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 @click.argument("a", type=options.EXISTING_PATH)
 @click.argument("b", type=options.EXISTING_PATH)
 @options.threads_option
+@options.quiet_option
 @options.json_option
-def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
+def command(a: Path, b: Path, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Compare the tensors of two checkpoints, by bits.
 
     A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter; only
@@ -34,11 +35,11 @@ def command(a: Path, b: Path, threads: int | None, as_json: bool) -> int:
     """
     from ..checkpoint import diff
 
-    with output.progress("diff") as progress:
+    with output.progress("diff", quiet=quiet) as progress:
         report = diff(a, b, threads=threads, progress=progress)
     if as_json:
         output.print_json(report)
-    else:
+    elif not quiet:
         _print(report)
     return 0 if report.equal else FINDING
 

@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @click.command()
-@click.argument("path", type=options.EXISTING_PATH)
+@click.argument("path", type=options.EXISTING_PATH_OR_STREAM)
 @click.option("--summary", is_flag=True, help="Print one row for all tensors whose names differ in numbers only.")
 @click.option(
     "--sort",
@@ -64,7 +64,7 @@ def command(
 
     The column bits says how many bits of the file each exponent takes, with headers, indexes and padding. The column
     bound says how many bits the best code for single exponents takes: the order-0 entropy of the tensor's exponents.
-    A dash stands for a tensor that is stored plain, and for a dtype without exponents.
+    A dash stands for a tensor that is stored plain, and for a dtype without exponents. PATH "-" is standard input.
 
     \b
     Example:
@@ -74,8 +74,11 @@ def command(
     from ..checkpoint import inspect
 
     figure = None if plot is None else _plot_file(plot, force)
-    with output.progress("inspect") as progress:
-        report = inspect(path, names=patterns, threads=threads, progress=progress)
+    with options.readable(path) as location, output.progress("inspect") as progress:
+        report = inspect(location, names=patterns, threads=threads, progress=progress)
+    if location != path:
+        tensors = tuple(replace(tensor, file=options.STDIN_NAME) for tensor in report.tensors)
+        report = replace(report, path=str(path), files=(options.STDIN_NAME,), tensors=tensors)
     if plot is not None and figure is not None:
         from .plot import draw
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROGRAM = "tensorwire"
 COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"
@@ -13,7 +19,15 @@ SUFFIX = ".tensorwire"
 _SAFETENSORS = ".safetensors"
 
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
+EXISTING_PATH_OR_STREAM = click.Path(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
+STANDARD_STREAM = Path("-")
+STDIN_NAME = "stdin"
+
+places_argument = click.argument("places", type=NEW_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
+output_option = click.option(
+    "-o", "--output", type=NEW_PATH, metavar="DST", help="Write to DST; all arguments are SRC then."
+)
 
 json_option = click.option(
     "as_json", "--json", is_flag=True, help='Print one JSON document instead; an error is {"error": ...}.'
@@ -44,6 +58,35 @@ def require(package: str, needed_by: str, extra: str) -> None:
         raise click.UsageError(
             f"{needed_by} needs {package}, which is not installed: pip install 'tensorwire[{extra}]'"
         )
+
+
+def standard_input() -> BinaryIO:
+    """The bytes of standard input; a terminal is refused."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise click.UsageError("'-' reads standard input, which is a terminal: redirect a .safetensors file to it")
+    return sys.stdin.buffer
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[Path]:
+    """`path`; for "-" that of a temporary file with all of standard input."""
+    if path != STANDARD_STREAM:
+        yield path
+        return
+    from ..checkpoint.operations.stream import spooled
+
+    with spooled(standard_input()) as location:
+        yield location
+
+
+def standard_output(*, force: bool) -> BinaryIO:
+    """Where bytes go to standard output; a terminal is refused without `force`."""
+    if sys.stdout.isatty() and not force:
+        raise click.UsageError(
+            "'-' writes binary data to standard output, which is a terminal: redirect it, or pass --force"
+        )
+    sys.stdout.flush()
+    return sys.stdout.buffer
 
 
 def compressed_path(src: Path) -> Path:

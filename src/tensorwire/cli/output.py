@@ -34,14 +34,24 @@ def print_line(text: str) -> None:
     print(escape(text))
 
 
-def print_table(
+def print_text(text: str, *, to_stderr: bool = False) -> None:
+    """Lines that are escaped, to standard output or beside it."""
+    print(text, end="", file=sys.stderr if to_stderr else sys.stdout)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **settings: Any) -> None:
+    """Print a `table`."""
+    print_text(table(columns, rows, **settings))
+
+
+def table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
     total: Sequence[str] | None = None,
     less_important: Sequence[str] = (),
-) -> None:
-    """A table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
+) -> str:
+    """The lines of a table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
 
     On a terminal that is too narrow the names of the first column are abbreviated; if that is not enough, the
     `less_important` columns are left out one after the other. In a pipe a table keeps its full width.
@@ -67,11 +77,12 @@ def print_table(
     footer = lines.pop() if total else None
     with console.capture() as capture:
         console.print(_table(titles, lines, footer))
-    print("\n".join(line.rstrip() for line in capture.get().rstrip().split("\n")))
+    text = "".join(f"{line.rstrip()}\n" for line in capture.get().rstrip().split("\n"))
     if left_out:
-        print(f"no room for {', '.join(left_out)}: use a wider terminal, or a pipe")
+        text += f"no room for {', '.join(left_out)}: use a wider terminal, or a pipe\n"
     if excess > 0:
-        print("names are abbreviated to fit this terminal; a pipe gets them whole")
+        text += "names are abbreviated to fit this terminal; a pipe gets them whole\n"
+    return text
 
 
 def _width(lines: Sequence[Sequence[str]]) -> int:

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from . import options
 from .conversion import convert
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..codec import Profile
-
 
 @click.command()
-@click.argument("src", type=options.EXISTING_PATH)
-@click.argument("dst", type=options.NEW_PATH)
+@options.places_argument
+@options.output_option
 @click.option("--profile", type=options.PROFILE, required=True, help=options.PROFILE_HELP)
 @options.strict_option
 @options.threads_option
 @options.dry_run_option
 @options.force_option
+@options.quiet_option
 @options.json_option
-def command(
-    src: Path,
-    dst: Path,
-    profile: Profile,
-    strict: bool,
-    threads: int | None,
-    dry_run: bool,
-    force: bool,
-    as_json: bool,
-) -> int:
+def command(**settings: Any) -> int:
     """Compress a compressed checkpoint with another profile.
 
-    The result is the one that compressing the original gives. The content is checked on the way.
+    The result is the one that compressing the original gives. The content is checked on the way. DST must be given,
+    here or with -o; DST of several SRC is a directory. "-" is standard input or output, as for decompress.
 
     \b
     Example:
@@ -44,14 +32,4 @@ def command(
     """
     from ..checkpoint import transcode_checkpoint
 
-    return convert(
-        transcode_checkpoint,
-        src,
-        dst,
-        as_json=as_json,
-        profile=profile,
-        strict=strict,
-        threads=threads,
-        dry_run=dry_run,
-        force=force,
-    )
+    return convert(transcode_checkpoint, beside=None, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -18,16 +19,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", type=options.EXISTING_PATH)
+@click.argument("path", type=options.EXISTING_PATH_OR_STREAM)
 @options.strict_option
 @options.threads_option
+@options.quiet_option
 @options.json_option
-def command(path: Path, strict: bool, threads: int | None, as_json: bool) -> int:
+def command(path: Path, strict: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Decode everything and check it.
 
     Checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the SHA-256 of each
     original file. Problems go to standard error, one line each. Exit code 0: all is well; 1: something is damaged;
-    3: only files beside the tensors were edited or are missing.
+    3: only files beside the tensors were edited or are missing. "-" is standard input: one .safetensors file.
 
     \b
     Example:
@@ -35,20 +37,33 @@ def command(path: Path, strict: bool, threads: int | None, as_json: bool) -> int
     """
     from ..checkpoint import verify
 
-    with output.progress("verify") as progress:
-        report = verify(path, strict=strict, threads=threads, progress=progress)
+    with options.readable(path) as location, output.progress("verify", quiet=quiet) as progress:
+        report = verify(location, strict=strict, threads=threads, progress=progress)
+        if location != path:
+            report = _of_stream(report, location)
     if as_json:
         output.print_json(report)
     else:
-        _print(report)
+        _print(report, quiet)
     if not report.ok:
         return BAD_DATA
     return FINDING if report.changed else 0
 
 
-def _print(report: VerifyReport) -> None:
+def _of_stream(report: VerifyReport, location: Path) -> VerifyReport:
+    """The report of a temporary file as that of the stream that was put into it."""
+    problems = [
+        replace(problem, message=problem.message.replace(str(location), options.STDIN_NAME), file=options.STDIN_NAME)
+        for problem in report.problems
+    ]
+    return replace(report, path=str(options.STANDARD_STREAM), problems=tuple(problems))
+
+
+def _print(report: VerifyReport, quiet: bool) -> None:
     for problem in report.problems:
         print(f"tensorwire: {escape(problem.message)}", file=sys.stderr)
+    if quiet:
+        return
     for file in report.changed:
         output.print_line(f"note: {file.message}")
     for name in report.ignored:

@@ -12,7 +12,9 @@ import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import IO, TYPE_CHECKING
 
+from ..._destination import Destination
 from ...errors import TensorwireError
+from ..directory.replaceable import made_by_us
 from ..directory.sources import absolute, check_compressed, check_original, single_file
 from ..file.header import parse_header
 from ..file.reader import StoredFile
@@ -21,7 +23,7 @@ from ..file.transfer import compress_file, restore_file
 from ..progress import Meter
 from ..results import CheckpointReport, FileReport
 from ..storage.files import OutputFile
-from ..storage.staging import Workplace
+from ..storage.staging import Staging
 from ..storage.streams import InputStream, OutputStream, SpoolFile
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def convert_stream(
     when all is read, since a header tells sizes before the data.
 
     Args:
-        src, dst: a path or a stream. What has been written to a stream before an error stays written.
+        src, dst: a path or a stream, one of them at least a stream. What has been written to a stream before an error
+            stays written.
 
     Raises:
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
@@ -124,7 +127,11 @@ def _open(src: Place) -> StoredFile:
 def _result(dst: Place, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
     """What a result is written to; after it is whole it is at `dst`. `in_order`: it is written from begin to end."""
     if isinstance(dst, (str, os.PathLike)):
-        with Workplace(absolute(dst), {"action": "stream"}, force=force) as work, OutputFile(work.result) as file:
+        destination = Destination(absolute(dst), force=force, owned=None if in_order else made_by_us)
+        with (
+            Staging(destination, {"action": "stream"}) as work,
+            OutputFile(work.result, work.access_of_standing()) as file,
+        ):
             yield file
             file.sync()
             work.commit(None)

@@ -1,0 +1,120 @@
+"""What compressing a checkpoint will give, from a sample of its data."""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import accumulate
+from math import sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...codec import compress, dtype_bits, new_buffer, num_threads
+from ...errors import ErrorContext
+from ..directory.manifest import SAFETENSORS
+from ..directory.sources import absolute, check_original, original_directory, single_file
+from ..file.reader import StoredFile
+from ..file.writer import MIN_GAIN_NBYTES
+from ..results import Estimate
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from ...codec import Profile
+    from ..file.header import TensorEntry
+
+_NUM_SAMPLES = 64
+_SAMPLE_NBYTES = 1 << 19
+"""A whole block of BF16 in every profile."""
+
+
+class _Tensor(NamedTuple):
+    stored: StoredFile
+    entry: TensorEntry
+
+
+def estimate_ratio(
+    src: str | os.PathLike[str],
+    *,
+    profile: Profile = "fast",
+    exclude: Sequence[str] = (),
+    threads: int | None = None,
+) -> Estimate:
+    """Estimate what `compress_checkpoint` gives, from 64 pieces of at most half a megabyte.
+
+    The data is cut into as many equal parts, and a piece is taken at a random place in each; the places are the same
+    each time. A checkpoint that is smaller than the sample is encoded whole.
+
+    Raises:
+        FormatError, OSError, ValueError: as `compress_checkpoint`.
+    """
+    started = time.monotonic()
+    root = absolute(src)
+    sources = original_directory(root, exclude) if root.is_dir() else single_file(root)
+    with ExitStack() as stack:
+        tensors = []
+        for source in sources.files:
+            if source.kind == SAFETENSORS:
+                stored = stack.enter_context(StoredFile(source.location))
+                check_original(stored)
+                tensors += [_Tensor(stored, entry) for entry in stored.header.entries if entry.nbytes]
+        places = _places([tensor.entry.nbytes for tensor in tensors])
+        with ThreadPoolExecutor(num_threads(threads)) as pool:
+            sizes = list(pool.map(lambda place: _encode(tensors[place[0]], place[1], profile), places))
+    data_nbytes = sum(tensor.entry.nbytes for tensor in tensors)
+    whole = sum(nbytes for nbytes, _ in sizes) == data_nbytes
+    shares = [small / nbytes for nbytes, small in sizes]
+    share = sum(small for _, small in sizes) / data_nbytes if whole and sizes else fmean(shares) if sizes else 1.0
+    error = 0.0 if whole or len(shares) < 2 else stdev(shares) / sqrt(len(shares))
+    nbytes_in = sum(source.location.stat().st_size for source in sources.files)
+    rest = nbytes_in - data_nbytes
+    sample_nbytes = sum(nbytes for nbytes, _ in sizes)
+    return Estimate(
+        src=str(src),
+        profile=profile,
+        nbytes_in=nbytes_in,
+        nbytes_out=rest + round(share * data_nbytes),
+        lowest_nbytes_out=rest + round(max(0.0, share - 2 * error) * data_nbytes),
+        highest_nbytes_out=rest + round(min(1.0, share + 2 * error) * data_nbytes),
+        num_samples=len(sizes),
+        sample_nbytes=sample_nbytes,
+        sample_share=sample_nbytes / data_nbytes if data_nbytes else 1.0,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _places(sizes: list[int]) -> list[tuple[int, int]]:
+    """Index of a tensor and offset in it, for each piece."""
+    ends = list(accumulate(sizes))
+    total = ends[-1] if ends else 0
+    if total <= _NUM_SAMPLES * _SAMPLE_NBYTES:
+        return [(index, start) for index, size in enumerate(sizes) for start in range(0, size, _SAMPLE_NBYTES)]
+    generator = random.Random(0)
+    places = []
+    for part in range(_NUM_SAMPLES):
+        position = generator.randrange(total * part // _NUM_SAMPLES, total * (part + 1) // _NUM_SAMPLES)
+        index = bisect_right(ends, position)
+        # A piece that the end of its tensor would cut begins earlier.
+        last = max(0, sizes[index] - _SAMPLE_NBYTES)
+        places.append((index, min(position - ends[index] + sizes[index], last)))
+    return places
+
+
+def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
+    """Size of the piece from `start` on, and what it takes compressed, or plain if that is less."""
+    entry = tensor.entry
+    element_nbytes = max(1, dtype_bits(entry.dtype) // 8)
+    start -= start % element_nbytes
+    data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
+    with ErrorContext(file=tensor.stored.path, tensor=entry.name):
+        tensor.stored.file.read_into(tensor.stored.header.data_start + entry.start + start, data)
+        bits = dtype_bits(entry.dtype)
+        if not bits or entry.nbytes <= MIN_GAIN_NBYTES:
+            return len(data), len(data)
+        nbytes = len(compress(data, profile=profile, dtype=entry.dtype, shape=(len(data) * 8 // bits,), threads=1))
+    gain = MIN_GAIN_NBYTES if len(data) == entry.nbytes else 0
+    return len(data), nbytes if nbytes + gain <= len(data) else len(data)

@@ -1,0 +1,315 @@
+"""Standard input and output as SRC and DST: bytes, order, memory, interruption, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.support.checkpoint_models import container, layer, random_bytes, weights
+from tests.support.command_line import COMMAND, Run
+
+REPORT = "wrote standard output: "
+
+
+def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], check=False, **{"capture_output": True, **options})
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    """Tensors that shrink, and among them such as do not."""
+    path = tmp_path / "a.safetensors"
+    entries = [*layer(0, 1), ("random", "U8", (100_000,), random_bytes(100_000, 9)), *layer(1, 5)]
+    entries += [("empty", "F32", (0, 4), b""), ("last", "BF16", (40_000,), weights(40_000, 7))]
+    path.write_bytes(container(entries, {"format": "pt"}, padding=3))
+    return path
+
+
+@pytest.fixture
+def small(original: Path) -> Path:
+    path = original.with_name("small.safetensors")
+    assert run("compress", original, path).returncode == 0
+    return path
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    return path
+
+
+@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
+    target = original.with_name("target.safetensors")
+    assert run("compress", original, target, "--profile", profile).returncode == 0
+    for arguments, data in (
+        (["-", "-"], original.read_bytes()),
+        (["-"], original.read_bytes()),
+        ([original, "-"], b""),
+        ([original, "-o", "-"], b""),
+    ):
+        ran = run("compress", *arguments, "--profile", profile, input=data)
+        assert (ran.returncode, ran.stdout == target.read_bytes()) == (0, True), arguments
+        assert ran.stderr.decode().startswith(REPORT)
+    for arguments, data in (([target, "-"], b""), (["-", "-"], target.read_bytes())):
+        ran = run("decompress", *arguments, "-q", input=data)
+        assert (ran.returncode, ran.stdout == original.read_bytes(), ran.stderr) == (0, True, b""), arguments
+    assert list(temporary.iterdir()) == []
+    assert sorted(path.name for path in original.parent.iterdir()) == sorted([
+        original.name, target.name, temporary.name,
+    ])  # fmt: skip
+
+
+def test_a_pipe_to_a_file_and_transcode(original: Path, small: Path) -> None:
+    direct, target = (original.with_name(name) for name in ("direct.safetensors", "target.safetensors"))
+    assert run("compress", original, direct, "--profile", "compact").returncode == 0
+    ran = run("transcode", "-", target, "--profile", "compact", "--json", input=small.read_bytes())
+    assert ran.returncode == 0
+    report = json.loads(ran.stdout)
+    assert (report["src"], report["dst"], report["nbytes_in"]) == ("-", str(target), small.stat().st_size)
+    assert target.read_bytes() == direct.read_bytes()
+    again = run("transcode", "-", target, "--profile", "compact", input=small.read_bytes())
+    assert again.returncode == 2, "it exists"
+    ran = run("transcode", "-", "-", "--profile", "compact", input=small.read_bytes())
+    assert ran.stdout == direct.read_bytes()
+
+
+def test_a_file_without_record_comes_through_a_pipe(tmp_path: Path) -> None:
+    """Its order is not that of its data: by width, then by name."""
+    import ml_dtypes
+    import numpy as np
+
+    from tensorwire import save_file
+
+    values = np.random.default_rng(0).standard_normal(50_000).astype(np.float32)
+    path = tmp_path / "saved.safetensors"
+    save_file({"c": values.astype(ml_dtypes.bfloat16), "b": values, "a": np.arange(9), "d": values[::-1].copy()}, path)
+    back = tmp_path / "back.safetensors"
+    assert run("decompress", path, back).returncode == 0
+    ran = run("decompress", "-", input=path.read_bytes())
+    assert ran.stdout == back.read_bytes()
+    assert b"no record of its original" in ran.stderr
+
+
+def test_decompress_writes_before_all_is_read(tmp_path: Path) -> None:
+    path, small = tmp_path / "a.safetensors", tmp_path / "small.safetensors"
+    numel = 6_000_000  # more than a window of 8 MiB
+    path.write_bytes(container([(name, "BF16", (numel,), weights(numel, i)) for i, name in enumerate("ab")]))
+    assert run("compress", path, small).returncode == 0
+    data, expected = small.read_bytes(), path.read_bytes()
+    cut = len(data) * 3 // 4
+    with subprocess.Popen([*COMMAND, "decompress", "-", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(data[:cut])
+        process.stdin.flush()
+        received = read_within(process.stdout, 2 * numel, seconds=30)
+        process.stdin.write(data[cut:])
+        process.stdin.close()
+        received += process.stdout.read()
+    assert received == expected
+    assert process.returncode == 0
+
+
+def read_within(stream: IO[bytes], nbytes: int, *, seconds: float) -> bytes:
+    data = bytearray()
+
+    def read() -> None:
+        while len(data) < nbytes and (part := os.read(stream.fileno(), nbytes - len(data))):
+            data.extend(part)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"{len(data)} of {nbytes} bytes came"
+    return bytes(data)
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+@pytest.mark.parametrize("how", ["cut", "cut header", "longer", "empty"])
+def test_a_stream_of_the_wrong_length(original: Path, small: Path, temporary: Path, command: str, how: str) -> None:
+    data = (original if command == "compress" else small).read_bytes()
+    data = {"cut": data[:-10], "cut header": data[:500], "longer": data + b"x", "empty": b""}[how]
+    for dst in ("-", original.with_name("target.safetensors")):
+        ran = run(command, "-", dst, input=data)
+        assert ran.returncode == 1
+        assert b"Traceback" not in ran.stderr
+        assert b"file 'stdin'" in ran.stderr
+    assert not list(original.parent.glob("target*"))
+    assert list(temporary.iterdir()) == []
+
+
+def test_damage_in_a_stream(small: Path) -> None:
+    data = bytearray(small.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    ran = run("decompress", "-", "-", input=bytes(data))
+    assert ran.returncode == 1
+    assert re.search(rb"file 'stdin', tensor '[a-z.0-9]+', block \d+, byte \d+", ran.stderr)
+
+
+def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
+    for arguments, data, code, advice in (
+        (["compress", "-"], small.read_bytes(), 2, b"transcode"),
+        (["decompress", "-"], original.read_bytes(), 2, b"not compressed"),
+        (["compress", tmp_path, "-"], b"", 2, b"a stream holds one .safetensors file"),
+        (["compress", "-", original, tmp_path], b"", 2, b"'-' is one file"),
+        (["compress", original, "-", "--dry-run"], b"", 2, b"--dry-run"),
+        (["compress", "-", original, "--force"], original.read_bytes(), 2, b"a.safetensors"),
+        (["compress", "-", tmp_path / "no" / "x"], original.read_bytes(), 1, b"no"),
+    ):
+        ran = run(*arguments, input=data)
+        assert (ran.returncode, ran.stdout) == (code, b""), (arguments, ran.stderr)
+        assert advice in ran.stderr, ran.stderr
+    ran = run("compress", original, "-", "--json")
+    assert ran.returncode == 2
+    assert "standard output" in json.loads(ran.stdout)["error"]["message"]
+    assert original.read_bytes()[8:9] == b"{"
+
+
+def test_a_terminal_is_refused(original: Path) -> None:
+    primary, secondary = pty.openpty()
+    try:
+        ran = run("compress", original, "-", capture_output=False, stdout=secondary, stderr=subprocess.PIPE)
+        assert ran.returncode == 2
+        assert b"--force" in ran.stderr
+        ran = run("compress", "-", capture_output=True, stdin=secondary)
+        assert ran.returncode == 2
+        assert b"terminal" in ran.stderr
+    finally:
+        os.close(primary)
+        os.close(secondary)
+
+
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+def test_a_reader_that_goes_away(original: Path, small: Path, temporary: Path, command: str) -> None:
+    source = original if command == "compress" else small
+    arguments = [*COMMAND, command, str(source), "-"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_interrupted_while_it_waits_for_input(original: Path, temporary: Path, to_file: bool) -> None:
+    target = original.with_name("target.safetensors")
+    arguments = [*COMMAND, "compress", "-", str(target) if to_file else "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(arguments, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(original.read_bytes()[:200_000])
+        process.stdin.flush()
+        partial = target.with_name(f"{target.name}.partial")
+        limit = time.monotonic() + 30
+        while not partial.exists() if to_file else not list(Path(f"/proc/{process.pid}/task").glob("*"))[1:]:
+            assert time.monotonic() < limit
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stdout.read() == b""
+        assert process.stderr.read() == b"tensorwire: interrupted\n"
+    assert not list(original.parent.glob("target*"))
+    assert list(temporary.iterdir()) == []
+
+
+def test_verify_and_inspect_read_a_stream(small: Path, temporary: Path) -> None:
+    ran = run("verify", "-", input=small.read_bytes())
+    assert (ran.returncode, ran.stdout.startswith(b"-: ok; ")) == (0, True), ran.stdout
+    damaged = bytearray(small.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    ran = run("verify", "-", "--json", input=bytes(damaged))
+    assert ran.returncode == 1
+    (problem,) = json.loads(ran.stdout)["problems"]
+    assert problem["file"] == "stdin"
+    assert b"/proc" not in ran.stdout + ran.stderr
+    ran = run("verify", "-", input=b"short")
+    assert ran.returncode == 1
+    assert b"'stdin'" in ran.stderr
+    ran = run("inspect", "-", "--json", input=small.read_bytes())
+    assert ran.returncode == 0
+    report = json.loads(ran.stdout)
+    assert (report["path"], report["files"]) == ("-", ["stdin"])
+    assert {tensor["file"] for tensor in report["tensors"]} == {"stdin"}
+    assert list(temporary.iterdir()) == []
+
+
+def test_several_sources(original: Path, tmp_path: Path, run_here: Run) -> None:
+    other = tmp_path / "b.safetensors"
+    other.write_bytes(container(layer(3, 3)))
+    target = tmp_path / "results"
+    ran = run_here("compress", original, other, "-o", target, "--json")
+    assert ran.code == 0
+    assert [result["dst"] for result in ran.json["results"]] == [str(target / p.name) for p in (original, other)]
+    again = run_here("compress", original, other, target, "-f")
+    assert again.code == 0
+    assert again.out.count("wrote ") == 2
+    back = tmp_path / "back"
+    assert run_here("decompress", *sorted(target.iterdir()), "-o", back).code == 0
+    assert {path.name: path.read_bytes() for path in back.iterdir()} == {
+        path.name: path.read_bytes() for path in (original, other)
+    }
+
+
+def test_several_sources_never_replace_one_of_them(original: Path, tmp_path: Path, run_here: Run) -> None:
+    """Where the shell has put a file in the place of DST."""
+    others = [tmp_path / f"{name}.safetensors" for name in "bc"]
+    for path in others:
+        path.write_bytes(container(layer(3, 3)))
+    before = {path: path.read_bytes() for path in (original, *others)}
+    for sources in ([original, *others], [original, others[0]]):
+        ran = run_here("compress", *sources, "--force")
+        assert (ran.code, ran.out) == (2, "")
+        assert {path: path.read_bytes() for path in before} == before
+    assert sorted(tmp_path.iterdir()) == sorted(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["compress", "decompress"])
+def test_memory_is_bounded(tmp_path: Path, command: str) -> None:
+    """4.3 GB of tensors, the largest of 2.1 GB, in less than 1 GiB."""
+    path = tmp_path / "large.safetensors"
+    shape = (1 << 30,)
+    header = {
+        "a": {"dtype": "BF16", "shape": shape, "data_offsets": [0, 1 << 31]},
+        "b": {"dtype": "BF16", "shape": shape, "data_offsets": [1 << 31, 1 << 32]},
+    }
+    raw = json.dumps(header).encode()
+    piece = weights(1 << 22, 1)
+    with path.open("wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for start in range(0, 1 << 32, 1 << 28):  # weights here and there; the rest is a hole
+            file.seek(8 + len(raw) + start)
+            file.write(piece)
+        file.truncate(8 + len(raw) + (1 << 32))
+    if command == "decompress":
+        assert run("compress", path, tmp_path / "small.safetensors").returncode == 0
+        path = tmp_path / "small.safetensors"
+    measured = "import resource, sys; from tensorwire.cli import main; code = main(); " + (
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
+    )
+    with path.open("rb") as source, Path(os.devnull).open("wb") as sink:
+        ran = subprocess.run(
+            [COMMAND[0], "-c", measured, command, "-", "-", "-q"],
+            stdin=source,
+            stdout=sink,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stderr) * 1024 < 1 << 30
