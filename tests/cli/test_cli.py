@@ -100,6 +100,31 @@ def test_dry_run_writes_nothing_and_says_the_sizes(command: str, model: Path, co
         assert file["nbytes_out"] == (written.stat().st_size if written.exists() else 0)
 
 
+def test_estimate(model: Path, run: Run) -> None:
+    before = sorted(model.parent.iterdir())
+    ran = run("compress", model, "--estimate")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"{model}: ")
+    report = run("compress", model, "--estimate", "--json").json
+    assert f"ratio {report['ratio']:.3f} (" in ran.out
+    assert report["sample_share"] == 1.0
+    assert sorted(model.parent.iterdir()) == before
+    assert run("compress", model, model.with_name("x"), "--estimate").code == 2
+
+
+def test_quiet(model: Path, compressed: Path, run: Run) -> None:
+    for arguments, code in (
+        (("compress", model, "-q"), 0),
+        (("verify", compressed, "-q"), 0),
+        (("diff", model, compressed, "-q"), 0),
+        (("diff", model, compressed / "model.safetensors", "--quiet"), 0),
+        (("decompress", compressed, "-o", model.with_name("back"), "-q", "-T", "1"), 0),
+    ):
+        assert run(*arguments) == Ran(code, "", ""), arguments
+    assert run("compress", model, "-q", "-f").code == 0
+    assert run("compress", model, "-q").err.startswith("tensorwire: ")
+
+
 def test_transcode_gives_what_compress_gives(model: Path, compressed: Path, run: Run) -> None:
     direct, transcoded = model.with_name("direct"), model.with_name("transcoded")
     assert run("compress", model, direct, "--profile", "compact").code == 0
@@ -234,7 +259,9 @@ def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
         (["compres"], "did you mean 'compress'?"),
         (["frobnicate"], "the commands are compress,"),
         (["compress", ".", "--profle", "fast"], "--profile"),
-        (["compress", ".", "--profile", "fats"], "'fast'"),
+        (["compress", ".", "--profile", "fats"], "did you mean 'fast'?"),
+        (["inspect", ".", "--sort", "rato"], "did you mean 'ratio'?"),
+        (["transcode", ".", "--profile", "fast"], "DST"),
         (["compress", ".", "--threads", "0"], "x>=1"),
         (["compress"], "SRC"),
         (["verify", "no/such/path"], "no/such/path"),

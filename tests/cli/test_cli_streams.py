@@ -168,7 +168,7 @@ def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
         (["compress", "-", original, tmp_path], b"", 2, b"'-' is one file"),
         (["compress", original, "-", "--dry-run"], b"", 2, b"--dry-run"),
         (["compress", "-", original, "--force"], original.read_bytes(), 2, b"a.safetensors"),
-        (["compress", "-", tmp_path / "no" / "x"], original.read_bytes(), 1, b"no"),
+        (["compress", "-", tmp_path / "no" / "x"], original.read_bytes(), 2, b"make it first"),
     ):
         ran = run(*arguments, input=data)
         assert (ran.returncode, ran.stdout) == (code, b""), (arguments, ran.stderr)

@@ -46,6 +46,9 @@ def convert(
         if beside is None:
             raise click.UsageError("Missing argument 'DST'.", click.get_current_context())
         dst = STANDARD_STREAM
+    if dst is not None and not dst.parent.is_dir():
+        advice = "make it first, or name another DST"
+        raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
     if STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, dst, beside or Path)
@@ -80,9 +83,6 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
 def _convert_one(
     operation: Operation, source: Path, dst: Path, quiet: bool, settings: dict[str, Any]
 ) -> CheckpointReport:
-    if not dst.parent.is_dir():
-        advice = "make it first, or name another DST"
-        raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
     try:
         with printing.progress(_title(operation), quiet=quiet) as progress:
             return operation(source, dst, progress=progress, **settings)
