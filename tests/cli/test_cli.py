@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import output
-from tests.support.command_line import contents, damage, tensors, weights
+from tests.support.command_line import Ran, contents, damage, tensors, weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -361,6 +361,8 @@ def test_the_manual_names_every_field(model: Path, compressed: Path, repository:
     file = compressed / "model.safetensors"
     documents = [
         run("compress", model, model.with_name("x"), "--json").json,
+        run("compress", model, "--estimate", "--json").json,
+        run("inspect", model, "--summary", "--json").json,
         run("diff", model, compressed, "--json").json,
         run("inspect", compressed, "--json").json,
         run("compress", "no/such/path", "--json").json,

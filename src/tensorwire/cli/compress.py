@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_json: bool, **settings: Any) -> int:
     """Compress a checkpoint.
 
-    SRC is a .safetensors file or a directory; the other files of a directory are copied, except those
-    that --exclude names. Without DST the result
-    stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes A.tensorwire.safetensors. DST of several
-    SRC is a directory. DST appears when it is whole; if a run is interrupted, the same command goes on where it
-    stopped. SRC "-" is standard input, DST "-" is standard output: one .safetensors file.
+    SRC is a .safetensors file or a directory. Other files of a directory are copied, except those that --exclude
+    names. Without DST the result stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes
+    A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST "-" is
+    standard output, for one .safetensors file.
+
+    DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped.
 
     \b
     Example:
       tensorwire compress llama --estimate
-      tensorwire compress llama /mnt/small/llama --profile compact --exclude '*.bin'
+      tensorwire compress llama /mnt/small/llama --profile compact
       tensorwire compress *.safetensors -o small
       curl -s $URL | tensorwire compress - model.safetensors
     """

@@ -22,12 +22,14 @@ from .conversion import convert
 def command(**settings: Any) -> int:
     """Restore a checkpoint, byte for byte.
 
-    Every file is checked against the SHA-256 of its original. Files beside the tensors, such as README.md, may have
-    been edited or lost since: they are restored where tensorwire.json holds the original, else kept as they are, and
-    the exit code is 3. Without DST the result stands next to SRC: MODEL.tensorwire becomes MODEL,
-    A.tensorwire.safetensors becomes A.safetensors; a name without the suffix gains .decompressed. DST of several SRC
-    is a directory. SRC "-" is standard input, DST "-" is standard output: one .safetensors file, which is checked
-    when all of it has been written.
+    Every file is checked against the SHA-256 of its original. Somebody may have edited or lost a file beside the
+    tensors, such as README.md. It is restored if tensorwire.json holds the original; else it is kept as it is, and
+    the exit code is 3.
+
+    Without DST the result stands next to SRC: MODEL.tensorwire becomes MODEL, A.tensorwire.safetensors becomes
+    A.safetensors; a name without the suffix gains .decompressed. If there are several SRC, DST is a directory. SRC
+    "-" is standard input and DST "-" is standard output, for one .safetensors file. What goes to standard output is
+    checked as it goes: wait for exit code 0 before you use it.
 
     \b
     Example:

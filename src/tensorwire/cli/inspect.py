@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"\d+")
 @click.option("--summary", is_flag=True, help="Print one row for all tensors whose names differ in numbers only.")
 @click.option(
     "--sort",
-    type=click.Choice(_SORT_KEYS),
+    type=options.Choice(_SORT_KEYS),
     metavar="KEY",
     help=f"Sort the rows by {', '.join(_SORT_KEYS[:-1])} or {_SORT_KEYS[-1]}; numbers: largest first. "
     "By default rows stand in the order of the files.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -26,7 +27,7 @@ STDIN_NAME = "stdin"
 
 places_argument = click.argument("places", type=NEW_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=NEW_PATH, metavar="DST", help="Write to DST; all arguments are SRC then."
+    "-o", "--output", type=NEW_PATH, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(
@@ -39,13 +40,33 @@ threads_option = click.option(
     metavar="N",
     help="Use N threads to encode and decode; by default one per usable core.",
 )
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print no progress and no result; only errors.")
-force_option = click.option("-f", "--force", is_flag=True, help="Replace DST if it exists, once the new one is whole.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only: neither progress nor result.")
+force_option = click.option(
+    "-f", "--force", is_flag=True, help="Replace DST when the result is whole, as far as docs/cli.md allows it."
+)
 strict_option = click.option(
     "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Write nothing; say what would be written.")
-PROFILE = click.Choice(["fast", "compact", "enec"])
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Encode or decode everything and print the sizes, but write nothing."
+)
+
+
+class Choice(click.Choice[str]):
+    """One of several words; a word that is near to one of them is answered with it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            near = difflib.get_close_matches(str(value), self.choices, n=1)
+            if not near:
+                raise
+            text = f"{error.message.rstrip('.')}; did you mean {near[0]!r}?"
+            raise click.BadParameter(text, ctx=ctx, param=param) from None
+
+
+PROFILE = Choice(["fast", "compact", "enec"])
 PROFILE_HELP = (
     "fast decodes fastest; compact is smaller, for disks and networks; enec is made for NPUs and decodes without "
     "gathers."

@@ -23,8 +23,8 @@ from .conversion import convert
 def command(**settings: Any) -> int:
     """Compress a compressed checkpoint with another profile.
 
-    The result is the one that compressing the original gives. The content is checked on the way. DST must be given,
-    here or with -o; DST of several SRC is a directory. "-" is standard input or output, as for decompress.
+    The result is the one that compressing the original gives. The content is checked on the way. DST must be given.
+    If there are several SRC, it is a directory. "-" is standard input or output, as for decompress.
 
     \b
     Example:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 def command(path: Path, strict: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Decode everything and check it.
 
-    Checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the SHA-256 of each
-    original file. Problems go to standard error, one line each. Exit code 0: all is well; 1: something is damaged;
-    3: only files beside the tensors were edited or are missing. "-" is standard input: one .safetensors file.
+    Checks the checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the
+    SHA-256 of each original file. Prints each problem as a line on standard error. PATH "-" is standard input, for
+    one .safetensors file.
+
+    Exit code 0: nothing is wrong; 1: something is damaged; 3: files beside the tensors were edited or are missing.
 
     \b
     Example:
