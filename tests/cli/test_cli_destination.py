@@ -1,0 +1,129 @@
+"""What the first user's commands destroyed: nothing of it is lost, and the error says what to type."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.diagnosis.page import rank_page
+from tensorwire.diagnosis.service.journal import Journal
+from tests.support.destination_cells import snapshot
+
+if TYPE_CHECKING:
+    from tests.support.command_line import Run
+
+RECORDING = Path(__file__).parent.parent / "diagnosis" / "recordings" / "healthy-1.jsonl.gz"
+
+
+@pytest.fixture
+def shards(model: Path) -> list[Path]:
+    return sorted(model.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_conversions(
+    model: Path,
+    compressed: Path,
+    shards: list[Path],
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    force: tuple[str, ...],
+) -> None:
+    models, thesis = tmp_path / "models", tmp_path / "thesis"
+    models.mkdir()
+    thesis.mkdir()
+    (thesis / "thesis.tex").write_text("mine")
+    monkeypatch.chdir(thesis)
+    shard = shards[0]
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(shard.read_bytes())
+    before = snapshot(tmp_path)
+    for arguments, advice in (
+        (("compress", shard, models), f"name the file: {str(models / shard.name)!r}"),
+        (("compress", shard, "."), "name the file"),
+        (("decompress", compressed, thesis), "holds"),
+        (("decompress", compressed, "."), "working directory"),
+        (("decompress", compressed, ".."), "must not lie in each other"),
+        (("decompress", compressed, model.parent / "thesis" / ".." / "thesis"), "working directory"),
+        (("compress", shard, other), "tensorwire did not write"),
+        (("compress", model, thesis.parent / "models" / ".." / "thesis"), "name another destination"),
+        (("compress", model, model), "are the same"),
+        (("transcode", compressed, thesis, "--profile", "compact"), "name another destination"),
+    ):
+        ran = run(*arguments, *force)
+        assert (ran.code, ran.out) == (2, "")
+        assert advice in ran.err
+    assert snapshot(tmp_path) == before
+
+
+def test_advice_is_for_the_command_line(shards: list[Path], compressed: Path, tmp_path: Path, run: Run) -> None:
+    assert run("compress", shards[0], tmp_path / "x").code == 0
+    ran = run("compress", shards[0], tmp_path / "x")
+    assert (ran.code, ran.out) == (2, "")
+    assert "already exists; pass --force to replace it" in ran.err
+    assert run("compress", shards[0], tmp_path / "x", "--force").code == 0
+
+
+def test_reports(tmp_path: Path, run: Run) -> None:
+    page, link = tmp_path / "x.html", tmp_path / "link.html"
+    page.write_text("mine")
+    link.symlink_to(page)
+    before = snapshot(tmp_path)
+    arguments = ("job", "report", "--recording", RECORDING, "-o")
+    for place, force, advice in (
+        (page, (), "already exists; pass --force to replace it"),
+        (link, (), "name"),
+        (link, ("--force",), "is a link"),
+        (tmp_path, ("--force",), "name the file"),
+    ):
+        ran = run(*arguments, place, *force)
+        assert (ran.code, ran.out) == (2, "")
+        assert advice in ran.err
+    assert snapshot(tmp_path) == before
+    assert run(*arguments, page, "--force").code == 0
+    assert page.read_text().startswith("<!")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.html", "x.html"]
+
+
+def test_plots(model: Path, tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("matplotlib")
+    link = tmp_path / "x.png"
+    link.symlink_to("nowhere")
+    before = snapshot(tmp_path)
+    for force in ((), ("--force",)):
+        ran = run("inspect", model, "--plot", link, *force)
+        assert (ran.code, ran.out) == (2, "")
+        assert "is a link" in ran.err
+    assert snapshot(tmp_path) == before
+
+
+def test_two_analyzers_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    first = Journal(tmp_path)
+    before = snapshot(tmp_path)
+    with pytest.raises(BlockingIOError, match="another analyzer writes here"):
+        Journal(tmp_path)
+    assert snapshot(tmp_path) == before
+    first.close()
+    Journal(tmp_path).close()
+
+
+def test_a_sweep_removes_what_jobs_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_page, "root_directory", lambda: tmp_path)
+    monkeypatch.setattr(rank_page, "MAX_AGE_SECONDS", 60.0)
+    tmp_path.chmod(0o700)
+    for name in ("empty", "notes"):
+        (tmp_path / name).mkdir(0o700)
+        for left in ("control", "rank-0-0.sock", "rank-0-0.stack"):
+            (tmp_path / name / left).touch()
+    (tmp_path / "notes" / "rank-0-0.txt").write_text("mine")
+    (tmp_path / "notes" / "results").mkdir()
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (0, time.time() - 3600))
+    rank_page.sweep(tmp_path / "mine")
+    assert not (tmp_path / "empty").exists()
+    assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == ["rank-0-0.txt", "results"]
