@@ -16,7 +16,7 @@ from . import arguments
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 @click.command()
@@ -46,7 +46,7 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
         if found is None:
             _log(f"no pages of ranks in {root_of(directory)} yet")
         while found is None:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             found = find_directory(directory)
         run_agent(found, address, key, node=node, log=_log)
 

@@ -38,7 +38,7 @@ analyzer_dir_option = click.option(
     "--analyzer-dir",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Read what an analyzer writes to this directory, instead of looking at the ranks on this machine.",
+    help="Read what an analyzer writes to this directory, instead of polling the ranks on this machine.",
 )
 
 _SILENT_SECONDS: Final = 30.0  # an analyzer writes every second
@@ -54,7 +54,7 @@ _HELP = {
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For how long to look."""
+    """For how long to poll."""
     return click.option(
         "seconds",
         "--for",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @arguments.dir_option
 @arguments.analyzer_dir_option
 @arguments.seconds_option(
-    "Look for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
+    "Poll for this many seconds, or until a finding is certain; while ranks time operations, up to 40 s longer.",
     default=ASKED_SECONDS,
 )
 @click.option(
@@ -74,7 +74,7 @@ def command(
 
 
 def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
-    """Two answers of the service, so far apart, show who stands still."""
+    """Two answers of the service, `seconds` apart, show which ranks make no progress."""
     from ...diagnosis.nccl.ras import query_ras
     from ...diagnosis.nccl.ras_findings import findings_of
 

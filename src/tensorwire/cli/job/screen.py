@@ -74,11 +74,11 @@ def draw(history: History, findings: Sequence[Finding], path: Path, *, width: in
 
 def _header(history: History, path: Path) -> Text:
     last = history.last
-    assert last is not None, "nothing was looked at"
+    assert last is not None, "nothing was observed"
     counts = ", ".join(f"{number:,} {life}" for life, number in lives(last).items() if number)
     text = Text.assemble((escape(str(path)), "bold"), f"  {count(last.world_size, 'rank')}: {counts}")
     if last.silent_nodes:
-        text.append(f"  no word from {escape(', '.join(last.silent_nodes))}", style="yellow")
+        text.append(f"  no reports from {escape(', '.join(last.silent_nodes))}", style="yellow")
     return text
 
 

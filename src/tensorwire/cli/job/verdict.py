@@ -30,7 +30,7 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     from ...diagnosis.report import rank_status
 
     last = history.last
-    assert last is not None, "nothing was looked at"
+    assert last is not None, "nothing was observed"
     return {
         "time": last.time,
         "run_id": last.run_id,
@@ -100,15 +100,15 @@ def print_rank_status(history: History) -> None:
 
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
-    """What was looked at; and where there is no finding, how near it came to one."""
+    """Which job was polled; and where there is no finding, how near it came to one."""
     from ...diagnosis.report import rank_status
 
     last = history.last
-    assert last is not None, "nothing was looked at"
+    assert last is not None, "nothing was observed"
     counts = ", ".join(f"{number:,} {life}" for life, number in rank_status.lives(last).items() if number)
     output.print_line(f"{path}: {output.count(last.world_size, 'rank')}, {counts}")
     if last.silent_nodes:
-        output.print_line(f"note: no word from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
+        output.print_line(f"note: no reports from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
     if exit_code(findings):
         return
     longest = max((status.seconds for status in history.statuses if status.state in ("waits", "absent")), default=0.0)
