@@ -283,6 +283,25 @@ def test_usage_errors(run: Run, arguments: list[str], advice: str) -> None:
     assert "--help" in ran.err.splitlines()[1]
 
 
+@pytest.mark.parametrize("command", ["compress", "decompress", "transcode", "verify", "diff", "inspect", "bench"])
+def test_every_error_is_a_document(command: str, tmp_path: Path, run: Run) -> None:
+    """Of usage and of data; on standard error a reader sees the same."""
+    damaged = tmp_path / "x.safetensors"
+    damaged.write_bytes(b"\x08" + bytes(7) + b"[       ")
+    last = {"transcode": [tmp_path / "y", "--profile", "fast"], "diff": [damaged]}.get(command, [])
+    for arguments, code, kind in (
+        (["--no-such-option"], 2, "NoSuchOption"),
+        ([tmp_path / "none", *last], 2, "BadParameter"),
+        ([damaged, *last], 1, "CorruptDataError"),
+    ):
+        ran = run(command, *arguments, "--json")
+        if command == "verify" and code == 1:
+            assert (ran.code, ran.json["problems"][0]["kind"]) == (code, kind)
+            continue
+        assert (ran.code, ran.json["error"]["kind"]) == (code, kind)
+        assert ran.err.startswith(f"tensorwire: {ran.json['error']['message']}")
+
+
 def test_usage_error_as_json(run: Run) -> None:
     ran = run("verify", "no/such/path", "--json")
     assert ran.code == 2
