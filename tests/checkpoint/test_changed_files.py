@@ -104,8 +104,11 @@ def test_strict_refuses(packed: Path, tmp_path: Path, name: str, error: type[Exc
 
 def test_tensors_stay_strict(packed: Path, tmp_path: Path) -> None:
     (packed / SHARD).unlink()
-    with pytest.raises(FileNotFoundError, match=SHARD):
-        decompress_checkpoint(packed, tmp_path / "x")
+    seen: list[str] = []
+    with pytest.raises(FileNotFoundError, match=r"tensorwire\.json lists, is missing; fetch it") as caught:
+        decompress_checkpoint(packed, tmp_path / "x", progress=lambda done, total, path: seen.append(path))
+    assert caught.value.filename == str(packed / SHARD)
+    assert not seen, "it is known before any work is done"
     assert [problem.kind for problem in verify(packed).problems] == ["FileNotFoundError"]
 
 

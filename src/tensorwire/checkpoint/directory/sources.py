@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -137,7 +138,10 @@ def compressed_directory(root: Path) -> Sources:
     """
     manifest = read_manifest(root)
     if manifest is None:
-        raise ValueError(f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}")
+        raise ValueError(
+            f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; fetch that file if the others are "
+            "compressed, or decompress each .safetensors file"
+        )
     files = tuple(
         SourceFile(file.path, root.joinpath(*file.path.split("/")), file.kind, file.nbytes, file)
         for file in manifest.files
@@ -147,6 +151,15 @@ def compressed_directory(root: Path) -> Sources:
     ignored = [file.path for file in found if file.path not in known]
     ignored += [path for path in excluded if not any(file.startswith(path) for file in known)]
     return Sources(files, manifest, tuple(sorted(ignored)), manifest.excluded)
+
+
+def check_complete(sources: Sources) -> None:
+    """Raise FileNotFoundError if a file that holds tensors is missing: before hours of work, not after."""
+    missing = [file.location for file in sources.files if file.kind == SAFETENSORS and not file.location.exists()]
+    if missing:
+        others = f"; so are {len(missing) - 1} others" if len(missing) > 1 else ""
+        text = f"this file of tensors, which {MANIFEST_NAME} lists, is missing{others}; fetch it"
+        raise FileNotFoundError(errno.ENOENT, text, str(missing[0]))
 
 
 def check_original(stored: StoredFile) -> None:

@@ -16,6 +16,7 @@ from ..directory.paths import MANIFEST_NAME, is_index, parent
 from ..directory.replaceable import made_by_us
 from ..directory.sources import (
     absolute,
+    check_complete,
     check_compressed,
     check_original,
     check_size,
@@ -158,6 +159,7 @@ def _convert(
         sources = original_directory(source_path, exclude)
     else:
         sources = compressed_directory(source_path)
+        check_complete(sources)
     purpose = {
         "format": "tensorwire-journal",
         "version": 0,
