@@ -140,5 +140,7 @@ NOT_MEASURED: dict[str, list[str]] = {
         "**Two threads compressing at 1.7 times one.**",
         "0.05 % of a tensor of 147,456 elements",
     ],
-    "src/": ["(2.24 and later)", "CPU times to 10 ms"],
+    "docs/terminology.md": ["every 0.05 s"],
+    "src/": ["(2.24 and later)", "CPU times to 10 ms", "1 GB/s is 10^9 uncompressed bytes per second"],
+    "--help": ["1 GB/s is 10^9 uncompressed bytes per second"],
 }
