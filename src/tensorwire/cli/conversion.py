@@ -51,10 +51,8 @@ def convert(
         raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
     if STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
-    if len(sources) == 1 and dst is not None:
-        results = [dst]  # the operation says more of what is wrong with it
-    else:
-        results = targets(sources, dst, beside or Path)
+    # Of a single DST the operation says more if it is wrong.
+    results = [dst] if len(sources) == 1 and dst is not None else targets(sources, dst, beside or Path)
     if len(sources) > 1 and dst is not None and not settings["dry_run"]:
         dst.mkdir(exist_ok=True)
     reports = []
