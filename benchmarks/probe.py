@@ -101,7 +101,7 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     if mode in GOALS:
         attach()
         if mode == "active":
-            write_control(directory / "pages", {}, 100, forever=True)
+            write_control(directory / "pages", {}, 100)
         time.sleep(1.0)
         page = read_page(page_path(directory / "pages", 0, 0))
         assert page is not None

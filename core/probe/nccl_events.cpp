@@ -95,7 +95,7 @@ uint64_t the_world_size = 0;
 char control_path[4096] = "";
 std::atomic<uint64_t> housekeeping_ns{0};
 std::atomic<uint32_t> control_number{0};
-std::atomic<uint32_t> endless_rounds{0};  // of windows that follow each other in every slot, also in new ones; 0: none
+std::atomic<uint32_t> window_rounds{0};  // of the windows of every slot, also of new ones; 0: none
 std::atomic<bool> is_child{false};
 
 // What a handle names, locked. Null in a forked child, and where the communicator is gone.
@@ -167,19 +167,16 @@ void keep_house() {
   probe::Control control;
   if (tw_probe_read_control(control_path, &control) != 0) return;
   if (control_number.exchange(control.number) == control.number) return;
-  const bool is_endless = (control.flags & probe::kForever) != 0;
-  endless_rounds = is_endless ? control.num_rounds : 0;
+  window_rounds = control.num_rounds;
   for (Communicator& communicator : communicators) {
     const std::lock_guard lock(communicator.mutex);
     if (communicator.id == 0) continue;
     const probe::ControlEntry* end = control.entries + control.num_entries;
     const probe::ControlEntry* entry = control.entries;
     while (entry != end && entry->id != communicator.id) ++entry;
-    const bool is_meant = entry != end || is_endless;
-    tw_probe_window(the_probe, communicator.slot, entry != end ? entry->first_sequence : 1,
-                    is_meant ? control.num_rounds : 0, is_endless);
+    tw_probe_window(the_probe, communicator.slot, entry != end ? entry->first_sequence : 1, window_rounds);
     for (uint64_t pair = 0; pair < communicator.num_pairs; ++pair) {
-      tw_probe_window(the_probe, communicator.pairs[pair].slot, 1, endless_rounds, is_endless);
+      tw_probe_window(the_probe, communicator.pairs[pair].slot, 1, window_rounds);
     }
   }
   tw_probe_enable_timing(the_probe, 1, control.number);
@@ -188,7 +185,7 @@ void keep_house() {
 void name_slot(Communicator& communicator, uint64_t hash, const char* name) {
   communicator.id = std::max<uint64_t>(hash, 1);  // 0 is a free slot's
   communicator.slot = tw_probe_slot(the_probe, communicator.id, name != nullptr ? name : "", communicator.size);
-  tw_probe_window(the_probe, communicator.slot, 1, endless_rounds, 1);
+  tw_probe_window(the_probe, communicator.slot, 1, window_rounds);
 }
 
 // Null where there is no more room for pairs.
@@ -206,7 +203,7 @@ Pair* find_pair(Communicator& communicator, const Launch& launch, bool is_send) 
   const uint64_t agreed[] = {communicator.id, from, to};
   Pair& pair = communicator.pairs[communicator.num_pairs++];
   pair = {tw_probe_pair(the_probe, tw_probe_hash(agreed, sizeof(agreed)), ""), is_send, launch.root, 0};
-  tw_probe_window(the_probe, pair.slot, 1, endless_rounds, 1);
+  tw_probe_window(the_probe, pair.slot, 1, window_rounds);
   return &pair;
 }
 

@@ -102,7 +102,6 @@ probe::Identity identify_process(int rank, int size) {
   identity.run_id = identify_run();
   identity.rank = number_of("RANK", rank);
   identity.world_size = static_cast<uint32_t>(number_of("WORLD_SIZE", size));
-  identity.local_rank = number_of("LOCAL_RANK", -1);
   identity.restart_count = static_cast<uint32_t>(number_of("TORCHELASTIC_RESTART_COUNT", 0));
   return identity;
 }

@@ -21,7 +21,6 @@ constexpr uint16_t kNoRoot = 65535;
 // Page flags.
 constexpr uint32_t kTimingEnabled = 1;  // operations are timed
 constexpr uint32_t kOverflow = 2;       // more process groups than slots
-constexpr uint32_t kExiting = 4;        // the exit reason is written
 constexpr uint32_t kSocket = 8;         // a worker server listens on the page's name with .sock for .page
 
 // Slot flags.
@@ -99,14 +98,13 @@ struct Header {
   uint32_t pid;
   int32_t rank;
   uint32_t world_size;
-  int32_t local_rank;
   uint32_t restart_count;
   uint32_t flags;
+  uint32_t control;       // number of the last request of the control page that was acted on
   uint64_t heartbeat_ns;  // when the probe's thread last ran
   uint64_t heartbeats;
   uint64_t exit_ns;
-  uint32_t control;  // number of the last request of the control page that was acted on
-  uint32_t reserved;
+  uint64_t reserved;
   char exit_reason[64];  // texts are UTF-8, cut to their room, and end with a zero byte
   char phase[24];
   char names[64];  // of groups, one after another
@@ -121,25 +119,23 @@ static_assert(sizeof(Page) == kPageNbytes);
 
 // The control page: the file `control` beside the pages, written by the node's agent, read by every probe. An agent
 // asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
-// process group, a number that no rank has reached yet, so that all ranks time the same rounds. A group without an
-// entry is timed only where windows go on for ever; they begin at 1. So do those of pairs.
+// process group, a number that no rank has reached yet, so that all ranks time the same rounds. Window follows window.
+// Those of a group without an entry, and of pairs, begin at 1.
 struct ControlEntry {
   uint64_t id;
   uint64_t first_sequence;
 };
 
-constexpr uint32_t kForever = 1;  // window follows window; without it one is all
 constexpr size_t kNumControlEntries = 253;
 
 struct Control {
   uint64_t magic;
   uint32_t layout;
   uint32_t lock;
-  uint32_t number;  // of the request, from 1
-  uint32_t flags;
+  uint32_t number;      // of the request, from 1
   uint32_t num_rounds;  // 1 to 65535; 0 disables timing
   uint32_t num_entries;
-  uint8_t reserved[16];
+  uint8_t reserved[20];
   ControlEntry entries[kNumControlEntries];
 };
 static_assert(sizeof(Control) == kPageNbytes);
@@ -148,7 +144,6 @@ struct Identity {
   const char* run_id;
   int32_t rank;
   uint32_t world_size;
-  int32_t local_rank;
   uint32_t restart_count;
 };
 
@@ -200,8 +195,7 @@ TW_PROBE_API void tw_probe_progress(tw::probe::Probe* probe, int slot, uint64_t 
 TW_PROBE_API uint64_t tw_probe_enter(tw::probe::Probe* probe, int slot, const tw::probe::OperationInfo* operation);
 TW_PROBE_API void tw_probe_complete(tw::probe::Probe* probe, int slot, uint64_t token, uint64_t time_ns);
 // Windows for a group from now on; a window that the group is too late for is left out. num_rounds 0 ends them.
-TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds,
-                                  int forever);
+TW_PROBE_API void tw_probe_window(tw::probe::Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds);
 // Back to passive: counts count again, and what is open stays so until they say otherwise; the last whole window stays
 // to be read. `control` is the request that was acted on.
 TW_PROBE_API void tw_probe_enable_timing(tw::probe::Probe* probe, int on, uint32_t control);
@@ -211,7 +205,7 @@ TW_PROBE_API int tw_probe_read_page(const char* path, tw::probe::Page* page);
 TW_PROBE_API int tw_probe_read_control(const char* path, tw::probe::Control* control);
 // Writes a request with the next number, creating the page if need be; returns the number in `number`.
 TW_PROBE_API int tw_probe_write_control(const char* path, const tw::probe::ControlEntry* entries, uint32_t num_entries,
-                                        uint32_t num_rounds, uint32_t flags, uint32_t* number);
+                                        uint32_t num_rounds, uint32_t* number);
 
 // FNV-1a with 64 bits: of run ids, process groups and signatures.
 TW_PROBE_API uint64_t tw_probe_hash(const void* data, size_t nbytes);

@@ -88,7 +88,7 @@ int tw_probe_read_control(const char* path, Control* control) {
 }
 
 int tw_probe_write_control(const char* path, const ControlEntry* entries, uint32_t num_entries, uint32_t num_rounds,
-                           uint32_t flags, uint32_t* number) {
+                           uint32_t* number) {
   if (num_entries > kNumControlEntries || num_rounds > UINT16_MAX) return EINVAL;
   const MappedPage page(path, true);
   if (page.error() != 0) return page.error();
@@ -97,7 +97,6 @@ int tw_probe_write_control(const char* path, const ControlEntry* entries, uint32
   control.magic = kControlMagic;
   control.layout = kLayout;
   control.number = *number = shared->number + 1;
-  control.flags = flags;
   control.num_rounds = num_rounds;
   control.num_entries = num_entries;
   if (num_entries != 0) std::memcpy(control.entries, entries, num_entries * sizeof(ControlEntry));

@@ -74,10 +74,9 @@ void SlotState::complete(uint64_t token, uint64_t time_ns) {
   }
 }
 
-void SlotState::set_window(uint64_t first, uint32_t num_rounds, bool again) {
+void SlotState::set_window(uint64_t first, uint32_t num_rounds) {
   first_sequence = first;
   window_rounds = num_rounds;
-  forever = again;
   windows[0] = windows[1] = Window{};
   slot.flags &= static_cast<uint8_t>(~kTimed);
 }
@@ -93,7 +92,6 @@ void SlotState::end_active() {
 void SlotState::add_round(const OperationInfo& info, uint64_t begin_ns, uint64_t end_ns) {
   if (window_rounds == 0 || info.sequence < first_sequence) return;
   const uint64_t index = (info.sequence - first_sequence) / window_rounds;
-  if (index > 0 && !forever) return;
   Window& window = windows[index % 2];
   if (window.index > index) return;
   if (window.index < index) {

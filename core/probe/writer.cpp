@@ -142,7 +142,6 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
   header.start_time = start_time(header.pid);
   header.rank = identity->rank;
   header.world_size = identity->world_size;
-  header.local_rank = identity->local_rank;
   header.restart_count = identity->restart_count;
   header.heartbeat_ns = tw_probe_now();
   if (header.start_time == 0 || !read_boot_id(header.boot_id)) return ENOSYS;
@@ -201,7 +200,6 @@ void tw_probe_exit_reason(Probe* probe, const char* text) {
     store_shared(&header.exit_ns, tw_probe_now());
     set_text(header.exit_reason, sizeof(header.exit_reason), text);
   }
-  set_flag(&header, kExiting, true);
 }
 
 int tw_probe_slot(Probe* probe, uint64_t id, const char* name, uint64_t size) {
@@ -259,9 +257,9 @@ void tw_probe_complete(Probe* probe, int slot, uint64_t token, uint64_t time_ns)
   });
 }
 
-void tw_probe_window(Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds, int forever) {
+void tw_probe_window(Probe* probe, int slot, uint64_t first_sequence, uint32_t num_rounds) {
   update(probe, slot, [&](SlotState& state) {
-    state.set_window(first_sequence, std::min<uint32_t>(num_rounds, UINT16_MAX), forever != 0);
+    state.set_window(first_sequence, std::min<uint32_t>(num_rounds, UINT16_MAX));
     return true;
   });
 }

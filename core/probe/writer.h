@@ -49,15 +49,14 @@ struct SlotState {
   uint64_t last_token = 0;
   uint64_t first_sequence = 0;  // of window 0
   uint32_t window_rounds = 0;   // 0: no windows
-  bool forever = false;
-  Window windows[2];  // operations end out of order, but never by more than a window
+  Window windows[2];            // operations end out of order, but never by more than a window
 
   // None of these locks or publishes.
   void set_operation(const OperationInfo& info, uint64_t enter_ns, bool is_open);
   void set_counts(uint64_t enqueued, uint64_t completed, uint64_t now_ns);
   void enter(const OpenOperation& operation);
   void complete(uint64_t token, uint64_t time_ns);
-  void set_window(uint64_t first, uint32_t num_rounds, bool again);
+  void set_window(uint64_t first, uint32_t num_rounds);
   void end_active();
 
  private:

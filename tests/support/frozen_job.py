@@ -21,7 +21,7 @@ def pages(tmp_path: Path) -> Iterator[Path]:
     handles = []
     for rank in range(4):
         path = rank_page.page_path(directory, rank, 0)
-        handles.append(native.create(str(path), "a-run", rank, 4, rank, 0))
+        handles.append(native.create(str(path), "a-run", rank, 4, 0))
         slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
         native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)
         if rank != 1:

@@ -286,7 +286,7 @@ void time_by_the_clock_of_the_gpu() {
   const std::string control = std::string(directory) + "/control";
   const tw::probe::ControlEntry entry = {kHash, 2};
   uint32_t number = 0;
-  CHECK(tw_probe_write_control(control.c_str(), &entry, 1, 2, 0, &number) == 0 && number == 1);
+  CHECK(tw_probe_write_control(control.c_str(), &entry, 1, 2, &number) == 0 && number == 1);
   Nccl6 nccl;
   for (const uint64_t begin : {1'000'000, 2'000'000, 3'000'000, 4'000'000}) {
     void* task = nccl.coll();
@@ -302,10 +302,10 @@ void time_by_the_clock_of_the_gpu() {
   CHECK(read_page().header.control == 1);
 }
 
-void windows_without_end_reach_new_communicators_and_pairs() {
+void windows_reach_new_communicators_and_pairs() {
   const std::string control = std::string(directory) + "/control";
   uint32_t number = 0;
-  CHECK(tw_probe_write_control(control.c_str(), nullptr, 0, 3, tw::probe::kForever, &number) == 0);
+  CHECK(tw_probe_write_control(control.c_str(), nullptr, 0, 3, &number) == 0);
   Nccl6 nccl;
   nccl.run(nccl.coll());  // reads the request
   Nccl6 next(kHash + 1);
@@ -335,7 +335,7 @@ constexpr Case kCases[] = {
     TW_CASE(events_after_finalize),
     TW_CASE(proxy_operations_of_another_process),
     TW_CASE(time_by_the_clock_of_the_gpu),
-    TW_CASE(windows_without_end_reach_new_communicators_and_pairs),
+    TW_CASE(windows_reach_new_communicators_and_pairs),
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ using namespace tw::probe;
 
 namespace {
 
-const Identity kIdentity{"a run", 3, 8, 1, 2};
+const Identity kIdentity{"a run", 3, 8, 2};
 
 struct Folder {
   std::string path = std::filesystem::temp_directory_path() / "tw_probe_XXXXXX";
@@ -60,9 +60,9 @@ void test_identity(const Folder& folder) {
 
   const Page page = read(path);
   CHECK(page.header.pid == static_cast<uint32_t>(getpid()) && page.header.start_time != 0);
-  CHECK(page.header.rank == 3 && page.header.world_size == 8 && page.header.local_rank == 1);
+  CHECK(page.header.rank == 3 && page.header.world_size == 8);
   CHECK(page.header.restart_count == 2 && page.header.run == tw_probe_hash("a run", 5));
-  CHECK(page.header.heartbeats == 1 && page.header.flags == kExiting && page.header.exit_ns != 0);
+  CHECK(page.header.heartbeats == 1 && page.header.flags == 0 && page.header.exit_ns != 0);
   CHECK(std::string(page.header.exit_reason) == "exit 3");
   CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
@@ -156,7 +156,7 @@ void test_windows(const Folder& folder) {
   const std::string path = folder.file("windows");
   Probe* probe = create(path);
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
-  tw_probe_window(probe, slot, 12, 3, 1);
+  tw_probe_window(probe, slot, 12, 3);
   for (uint64_t sequence = 11; sequence < 14; ++sequence) run_round(probe, slot, sequence, 1000);
   CHECK((read(path).slots[slot].flags & kTimed) == 0);
   run_round(probe, slot, 14, 1000);
@@ -173,10 +173,10 @@ void test_windows(const Folder& folder) {
   for (uint64_t sequence = 21; sequence < 24; ++sequence) run_round(probe, slot, sequence, sequence == 22 ? 0 : 1000);
   CHECK(read(path).slots[slot].first_sequence == 18);  // a completion without a time
 
-  tw_probe_window(probe, slot, 30, 2, 0);
+  tw_probe_window(probe, slot, 30, 2);
   CHECK((read(path).slots[slot].flags & kTimed) == 0);
   for (uint64_t sequence = 30; sequence < 36; ++sequence) run_round(probe, slot, sequence, 1000);
-  CHECK(read(path).slots[slot].first_sequence == 30);  // one window and no more
+  CHECK(read(path).slots[slot].first_sequence == 34);
   tw_probe_close(probe);
 }
 
@@ -184,7 +184,7 @@ void test_time_of_a_round(const Folder& folder) {
   const std::string path = folder.file("rounds");
   Probe* probe = create(path);
   const int slot = tw_probe_slot(probe, 1, "default_pg", 2);
-  tw_probe_window(probe, slot, 1, 2, 0);
+  tw_probe_window(probe, slot, 1, 2);
   const OperationInfo first = operation(1), second = operation(2);
   const uint64_t a = tw_probe_enter(probe, slot, &first);
   const uint64_t b = tw_probe_enter(probe, slot, &second);
@@ -307,13 +307,13 @@ void test_control(const Folder& folder) {
   CHECK(tw_probe_read_control(path.c_str(), &control) == ENOENT);
   const ControlEntry entries[] = {{7, 100}, {8, 200}};
   uint32_t number = 0;
-  CHECK(tw_probe_write_control(path.c_str(), entries, 2, 20, kForever, &number) == 0 && number == 1);
+  CHECK(tw_probe_write_control(path.c_str(), entries, 2, 20, &number) == 0 && number == 1);
   CHECK(tw_probe_read_control(path.c_str(), &control) == 0);
-  CHECK(control.number == 1 && control.num_rounds == 20 && control.flags == kForever && control.num_entries == 2);
+  CHECK(control.number == 1 && control.num_rounds == 20 && control.num_entries == 2);
   CHECK(control.entries[1].id == 8 && control.entries[1].first_sequence == 200);
-  CHECK(tw_probe_write_control(path.c_str(), nullptr, 0, 0, 0, &number) == 0 && number == 2);
+  CHECK(tw_probe_write_control(path.c_str(), nullptr, 0, 0, &number) == 0 && number == 2);
   CHECK(tw_probe_read_control(path.c_str(), &control) == 0 && control.num_rounds == 0 && control.entries[0].id == 0);
-  CHECK(tw_probe_write_control(path.c_str(), entries, kNumControlEntries + 1, 1, 0, &number) == EINVAL);
+  CHECK(tw_probe_write_control(path.c_str(), entries, kNumControlEntries + 1, 1, &number) == EINVAL);
 }
 
 }  // namespace

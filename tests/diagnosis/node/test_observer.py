@@ -33,7 +33,7 @@ RANK = """
 import json, socket, sys, threading, time
 from tensorwire.diagnosis.page import native
 given = json.loads(sys.argv[1])
-handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["rank"], given["generation"])
+handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["generation"])
 slot = native.slot(handle, 0xC0FFEE, b"default_pg", given["world"])
 native.counts(handle, slot, 5, 4)
 def heartbeat():
@@ -287,7 +287,7 @@ def test_page_that_lies_about_itself_is_damaged(job: Job, observer: Observer, fi
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
-    handle = native.create(str(job.path(0)), "run", 0, 4, 0, 0)
+    handle = native.create(str(job.path(0)), "run", 0, 4, 0)
     native.counts(handle, native.slot(handle, 1, b"pg", 4), 5, 4)
     native.heartbeat(handle)
     native.close(handle)
@@ -441,7 +441,7 @@ def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
     timing.enable(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
     request = rank_page.read_control(tmp_path)
     assert request is not None
-    assert (request.first, request.num_rounds, request.forever) == ({0xC0: 120, 0xC1: 7}, 16, True)
+    assert (request.first, request.num_rounds) == ({0xC0: 120, 0xC1: 7}, 16)
     timing.disable(tmp_path)
     later = rank_page.read_control(tmp_path)
     assert later is not None

@@ -25,7 +25,7 @@ class FakeRank:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.handle = native.create(str(path), "a-run", 0, 4, 0, 0)
+        self.handle = native.create(str(path), "a-run", 0, 4, 0)
         self.group = Group(7, native.slot(self.handle, 7, b"default_pg", 4), "default_pg", range(4), "0")
         self.recorder = FlightRecorder(self.handle, self, self.dump)  # type: ignore[arg-type]
         self.seconds = 1000

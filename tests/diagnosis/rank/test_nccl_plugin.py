@@ -22,7 +22,7 @@ RANK = """
 import ctypes, os, sys
 if len(sys.argv) > 2:
     from tensorwire.diagnosis.page import native
-    probe = native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 1, 0)
+    probe = native.create(sys.argv[2], os.environ["TORCHELASTIC_RUN_ID"], 1, 4, 0)
     native.slot(probe, 0xC0FFEE, b"default_pg", 4)
 table = (ctypes.c_void_p * 6).in_dll(ctypes.CDLL(sys.argv[1]), "ncclProfiler_v5")
 init = ctypes.CFUNCTYPE(
@@ -66,7 +66,7 @@ def test_the_page_reads_as_any_other(rank, tmp_path):
     directory = tmp_path / "job" / "pages"
     assert directory.stat().st_mode & 0o777 == 0o700
     read = rank_page.read_page(directory / "rank-9-2.nccl.page")
-    assert (read.rank, read.world_size, read.local_rank, read.restart_count) == (9, 16, 1, 2)
+    assert (read.rank, read.world_size, read.restart_count) == (9, 16, 2)
     assert read.pid == process.pid
     assert read.is_alive
     (slot,) = read.slots

@@ -75,7 +75,7 @@ def main() -> None:
                 if rank == LATE:
                     time.sleep(DELAY)
                 exchange(shares, listed)
-            wait_until(lambda first=first: not page().timed and slot().first_sequence == first)
+            wait_until(lambda first=first: slot().first_sequence == first)
             seen: list[Any] = [None] * size
             dist.all_gather_object(seen, (slot().sum_seconds, slot().rooted_or_pairwise))
             if rank == 0:

@@ -116,7 +116,7 @@ def check(name: str, operation: Any, pair: bool = False) -> None:
 def active() -> None:
     dist.barrier()
     if rank == 0:
-        write_control(directory, {}, 1, forever=True)
+        write_control(directory, {}, 1)
     wait_until(lambda: page().timed)
     world = dist.group.WORLD
     check("all_reduce", lambda: dist.all_reduce(tensor.clone()))
@@ -166,7 +166,7 @@ def messages() -> None:
 
 
 def window() -> None:
-    """All ranks time the same rounds, then stop by themselves; the kernels go."""
+    """All ranks time the same rounds until they are asked to stop; the kernels go."""
     dist.barrier()
     first = slot().enqueued + 4
     if rank == 0:
@@ -180,18 +180,22 @@ def window() -> None:
         if rank == 1:
             time.sleep(0.02)
         dist.all_reduce(torch.ones(100 + i))
-    wait_until(lambda: slot().first_sequence is not None and not page().timed)
     mine = slot()
-    assert mine.first_sequence == first
+    assert mine.first_sequence == first + 15, "the last whole window"
     assert mine.num_rounds == 5
     meet()
     other = slot(of=1 - rank)
-    assert other.first_sequence == first
+    assert other.first_sequence == mine.first_sequence
     assert other.num_bytes == mine.num_bytes > 0
     late, waiting = (mine, other) if rank == 1 else (other, mine)
     assert waiting.sum_seconds > 0.08, (mine, other)
     assert late.sum_seconds < waiting.sum_seconds / 2
     assert waiting.min_seconds <= waiting.sum_seconds / 5 <= waiting.max_seconds
+    meet()
+    if rank == 0:
+        write_control(directory, {}, 0)
+    wait_until(lambda: not page().timed)
+    dist.all_reduce(tensor.clone())  # the first operation after the end takes the kernels away
     key = torch._C.DispatchKey.BackendSelect
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", key)
     before = slot().enqueued

@@ -59,7 +59,7 @@ while not (page := read_page(path)) or not page.slots:
 passive = both()
 
 if dist.get_rank() == 0:
-    write_control(directory, {}, 5, forever=True)
+    write_control(directory, {}, 5)
 while not read_page(path).timed:
     time.sleep(0.02)
 timed = both()

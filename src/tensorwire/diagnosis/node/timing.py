@@ -30,7 +30,7 @@ def enable(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
         OSError: the control page cannot be written.
     """
     entries = {int(identity, 16): sequence for identity, sequence in islice(first.items(), NUM_CONTROL_ENTRIES)}
-    write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS), forever=True)
+    write_control(directory, entries, min(max(num_rounds, 1), _MAX_ROUNDS))
 
 
 def disable(directory: Path) -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 TIMING_ENABLED = 1
 OVERFLOW = 2
-EXITING = 4
 SOCKET = 8
 
 OPEN = 1
@@ -26,7 +25,6 @@ TIMED = 4
 ACTIVE = 8
 PAIR = 16
 
-FOREVER = 1
 NUM_SLOTS = 32
 NUM_CONTROL_ENTRIES = 253
 NO_NAME = 255
@@ -78,14 +76,13 @@ class Header(ctypes.Structure):
         ("pid", _u32),
         ("rank", _i32),
         ("world_size", _u32),
-        ("local_rank", _i32),
         ("restart_count", _u32),
         ("flags", _u32),
+        ("control", _u32),
         ("heartbeat_ns", _u64),
         ("heartbeats", _u64),
         ("exit_ns", _u64),
-        ("control", _u32),
-        ("reserved", _u32),
+        ("reserved", _u64),
         ("exit_reason", ctypes.c_char * 64),
         ("phase", ctypes.c_char * 24),
         ("names", ctypes.c_char * 64),
@@ -106,10 +103,9 @@ class Control(ctypes.Structure):
         ("layout", _u32),
         ("lock", _u32),
         ("number", _u32),
-        ("flags", _u32),
         ("num_rounds", _u32),
         ("num_entries", _u32),
-        ("reserved", _u8 * 16),
+        ("reserved", _u8 * 20),
         ("entries", ControlEntry * NUM_CONTROL_ENTRIES),
     ]
 
@@ -119,7 +115,6 @@ class Identity(ctypes.Structure):
         ("run_id", ctypes.c_char_p),
         ("rank", _i32),
         ("world_size", _u32),
-        ("local_rank", _i32),
         ("restart_count", _u32),
     ]
 
@@ -155,7 +150,7 @@ _create = _function("tw_probe_create", _int, _text, ctypes.POINTER(Identity), ct
 _read_page = _function("tw_probe_read_page", _int, _text, ctypes.POINTER(Page), library=_library)
 _read_control = _function("tw_probe_read_control", _int, _text, ctypes.POINTER(Control), library=_library)
 _write_control = _function(
-    "tw_probe_write_control", _int, _text, ctypes.POINTER(ControlEntry), _u32, _u32, _u32, ctypes.POINTER(_u32),
+    "tw_probe_write_control", _int, _text, ctypes.POINTER(ControlEntry), _u32, _u32, ctypes.POINTER(_u32),
     library=_library,
 )  # fmt: skip
 _hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
@@ -173,7 +168,7 @@ describe = _function("tw_probe_describe", None, _handle, _int, _info, _u64)
 baseline = _function("tw_probe_baseline", None, _handle, _int, _float)
 enter = _function("tw_probe_enter", _u64, _handle, _int, ctypes.c_void_p)  # an address: the quickest way
 complete = _function("tw_probe_complete", None, _handle, _int, _u64, _u64)
-window = _function("tw_probe_window", None, _handle, _int, _u64, _u32, _int)
+window = _function("tw_probe_window", None, _handle, _int, _u64, _u32)
 enable_timing = _function("tw_probe_enable_timing", None, _handle, _int, _u32)
 
 
@@ -201,9 +196,9 @@ def _check(status: int, path: str) -> None:
         raise OSError(status, os.strerror(status), path)
 
 
-def create(path: str, run_id: str, rank: int, world_size: int, local_rank: int, restart_count: int) -> int:
+def create(path: str, run_id: str, rank: int, world_size: int, restart_count: int) -> int:
     """A new page; returns the handle that the writing calls take. Raises OSError."""
-    identity = Identity(run_id.encode(), rank, world_size, local_rank, restart_count)
+    identity = Identity(run_id.encode(), rank, world_size, restart_count)
     handle = _handle()
     _check(_create(os.fsencode(path), identity, handle), path)
     return handle.value or 0
@@ -223,12 +218,12 @@ def read_control(path: str) -> Control:
     return control
 
 
-def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int, flags: int) -> int:
+def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int) -> int:
     """A request of (process group, first sequence) entries; returns its number. Raises OSError."""
     array = [ControlEntry(*entry) for entry in entries]
     number = _u32()
     _check(
-        _write_control(os.fsencode(path), (ControlEntry * len(array))(*array), len(array), num_rounds, flags, number),
+        _write_control(os.fsencode(path), (ControlEntry * len(array))(*array), len(array), num_rounds, number),
         path,
     )
     return number.value

@@ -6,7 +6,7 @@ once asked for) and `.nccl.page` (of NCCL's plugin in the same process), and `co
 all its ranks at once to time their operations. Windows of so many rounds begin at a sequence number for each process
 group that no rank has reached yet; every rank then times the same rounds and no clock is compared. Once a window is
 whole the slot shows it: :attr:`Slot.first_sequence` and the sums. A rank that has seen the request says so in
-:attr:`Page.control`; when all windows asked for are over it stops timing by itself.
+:attr:`Page.control`.
 
 Any process may read, from any thread. For `control` there is one writer, the agent (a lock keeps two apart).
 """
@@ -79,11 +79,9 @@ class Page:
     start_time: int  # of the process, clock ticks since boot
     rank: int
     world_size: int
-    local_rank: int
     restart_count: int
     timed: bool
     overflow: bool  # more process groups than slots
-    exiting: bool
     has_socket: bool
     heartbeat_ns: int
     heartbeats: int
@@ -109,7 +107,6 @@ class Control:
     number: int
     first: dict[int, int]  # sequence by process group
     num_rounds: int
-    forever: bool
 
 
 def read_page(path: Path) -> Page | None:
@@ -130,11 +127,9 @@ def read_page(path: Path) -> Page | None:
         start_time=header.start_time,
         rank=header.rank,
         world_size=header.world_size,
-        local_rank=header.local_rank,
         restart_count=header.restart_count,
         timed=bool(flags & native.TIMING_ENABLED),
         overflow=bool(flags & native.OVERFLOW),
-        exiting=bool(flags & native.EXITING),
         has_socket=bool(flags & native.SOCKET),
         heartbeat_ns=header.heartbeat_ns,
         heartbeats=header.heartbeats,
@@ -198,18 +193,17 @@ def read_control(directory: Path) -> Control | None:
     except OSError:
         return None
     first = {entry.id: entry.first_sequence for entry in control.entries[: control.num_entries]}
-    return Control(control.number, first, control.num_rounds, bool(control.flags & native.FOREVER))
+    return Control(control.number, first, control.num_rounds)
 
 
-def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *, forever: bool = False) -> int:
+def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) -> int:
     """Ask all ranks of this node to time their operations, or (`num_rounds` 0) to stop.
 
     Args:
         directory: of the pages.
-        first: where windows begin, by process group: at most 253. A group without an entry is timed only where windows
-            go on for ever, from 1 on.
+        first: where windows begin, by process group: at most 253. Those of a group without an entry
+            begin at 1.
         num_rounds: of a window, at most 65535.
-        forever: let window follow window; otherwise each group has one.
 
     Returns:
         The request's number, which the pages show as `control` once their ranks have acted on it.
@@ -217,9 +211,7 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int, *,
     Raises:
         OSError: the page cannot be written.
     """
-    return native.write_control(
-        str(directory / _CONTROL_NAME), first.items(), num_rounds, native.FOREVER if forever else 0
-    )
+    return native.write_control(str(directory / _CONTROL_NAME), first.items(), num_rounds)
 
 
 def job_directory(run_id: str) -> Path:

@@ -80,8 +80,6 @@ class _Timed:
     pair: Pair | None = None
     offset: int = 0  # what torch's numbers count besides collectives
     counter: int | None = None  # where torch does not number the operations, and for pairs
-    window: range = range(0)  # sequences that are asked for
-    left: int = 0  # of them, still to complete
 
     def next_sequence(self, before: int | None) -> int:
         """Of an operation, from torch's number of the one before."""
@@ -96,7 +94,6 @@ class _State:
     control: Control
     groups: dict[Any, _Timed] = field(default_factory=dict)  # by process group
     pairs: dict[Any, _Timed] = field(default_factory=dict)  # by process group, source, destination
-    awaited: set[int] = field(default_factory=set)  # groups whose window is not over
 
 
 class Dispatcher:
@@ -123,7 +120,7 @@ class Dispatcher:
             self.disable()
             return
         native.enable_timing(self._handle, True, control.number)
-        self._state = _State(control, awaited=set() if control.forever else set(control.first))
+        self._state = _State(control)
         self._register()
 
     def disable(self) -> None:
@@ -224,11 +221,7 @@ class Dispatcher:
             if collectives is not None:
                 timed.offset = before - collectives
         control = state.control
-        first = control.first.get(group.id, 1 if control.forever else None)
-        if first is not None:
-            timed.window = range(first, first + control.num_rounds)
-            timed.left = control.num_rounds
-            native.window(self._handle, timed.slot, first, control.num_rounds, control.forever)
+        native.window(self._handle, timed.slot, control.first.get(group.id, 1), control.num_rounds)
         return timed
 
     def _pair(self, state: _State, process_group: Any, timed: _Timed, operation: str, peer: int) -> _Timed:
@@ -239,7 +232,7 @@ class Dispatcher:
         if found is None:
             pair = self._groups.pair(timed.group, source, target)
             found = state.pairs[process_group, source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
-            native.window(self._handle, pair.slot, 1, state.control.num_rounds, True)
+            native.window(self._handle, pair.slot, 1, state.control.num_rounds)
         return found
 
     def _await(self, result: Any, end: Callable[..., None]) -> Any:
@@ -281,16 +274,6 @@ class Dispatcher:
                 native.counts(self._handle, timed.slot, sequence, sequence)
             return
         native.complete(self._handle, timed.slot, token, now)
-        if timed.left == 0:
-            return
-        if sequence in timed.window:
-            timed.left -= 1
-        elif sequence > timed.window.stop + 64:  # some were never seen
-            timed.left = 0
-        if timed.left == 0 and timed.group.id in state.awaited:
-            state.awaited.remove(timed.group.id)
-            if not state.awaited:
-                self.disable()
 
 
 class _Describer:

@@ -136,8 +136,7 @@ class _Probe:
         known = rank_page.read_page(path)
         if known is None or not known.is_alive:  # what cannot be read is damaged
             rank_page.remove_page(path)
-        local_rank = int(os.environ.get("LOCAL_RANK", "-1"))
-        handle = _native().create(str(path), run_id, rank, world_size, local_rank, restart_count)
+        handle = _native().create(str(path), run_id, rank, world_size, restart_count)
         self._handle, self._path = handle, path
         with suppress(Exception):
             stack_file.listen(path)
