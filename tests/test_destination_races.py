@@ -278,9 +278,10 @@ def test_no_result_replaces_a_source_or_lies_in_one(sources: list[Path], model: 
     with pytest.raises(ValueError, match="would lie in"):
         targets([model, sources[0]], model / "out", beside)
     # As on a file system where case does not count: a fake, since here another name needs another link.
-    os.link(sources[0], tmp_path / "X.safetensors")
+    (tmp_path / "A").mkdir()
+    os.link(sources[0], tmp_path / "A" / "x.safetensors")
     with pytest.raises(ValueError, match="would replace"):
-        targets([sources[0]], tmp_path / "X.safetensors", beside)
+        targets(sources[:2], tmp_path / "A", beside)
 
 
 def test_a_slash_says_directory(sources: list[Path], model: Path, tmp_path: Path) -> None:

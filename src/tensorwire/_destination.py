@@ -361,7 +361,7 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
             place = Path(dst) / sources[0].name
             text = f"is the name of a directory, and the result is a file; name the file: {str(place)!r}"
             raise FileExistsError(errno.EEXIST, text, os.fspath(dst))
-        places = [Path(dst)]
+        return [Path(dst)]  # the operation itself says more if it is wrong
     else:
         directory = Path(dst)
         if not directory.is_dir() and (lstat(directory) is not None or not directory.parent.is_dir()):

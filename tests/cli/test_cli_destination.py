@@ -69,6 +69,14 @@ def test_advice_is_for_the_command_line(shards: list[Path], compressed: Path, tm
     assert run("compress", shards[0], tmp_path / "x", "--force").code == 0
 
 
+def test_a_slash_says_directory(shards: list[Path], tmp_path: Path, run: Run) -> None:
+    for arguments in ((f"{tmp_path}/new/",), ("-o", f"{tmp_path}/new/")):
+        ran = run("compress", shards[0], *arguments)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"name the file: {str(tmp_path / 'new' / shards[0].name)!r}" in ran.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_reports(tmp_path: Path, run: Run) -> None:
     page, link = tmp_path / "x.html", tmp_path / "link.html"
     page.write_text("mine")

@@ -12,7 +12,7 @@ from .._destination import targets
 from .._text import escape
 from . import output as printing
 from .failures import FINDING
-from .options import STANDARD_STREAM, standard_input, standard_output
+from .options import STANDARD_STREAM, as_written, standard_input, standard_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +51,7 @@ def convert(
         raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
     if STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
-    # Of a single DST the operation says more if it is wrong.
-    results = [dst] if len(sources) == 1 and dst is not None else targets(sources, dst, beside or Path)
+    results = targets(sources, None if dst is None else as_written(dst), beside or Path)
     if len(sources) > 1 and dst is not None and not settings["dry_run"]:
         dst.mkdir(exist_ok=True)
     reports = []

@@ -22,12 +22,33 @@ _SAFETENSORS = ".safetensors"
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
 EXISTING_PATH_OR_STREAM = click.Path(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
+
+
+class _Place(click.Path):
+    """A path. The context remembers which were written with a slash at the end, which a Path forgets."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if ctx is not None and str(value).endswith("/"):
+            ctx.find_root().meta.setdefault(__name__, set()).add(path)
+        return path
+
+
+def as_written(path: Path) -> str:
+    """A place with the slash at its end, if it was written so: it says that a directory is meant."""
+    slashed = click.get_current_context().meta.get(__name__, ())
+    return f"{path}/" if path in slashed else str(path)
+
+
 STANDARD_STREAM = Path("-")
 STDIN_NAME = "stdin"
 
-places_argument = click.argument("places", type=NEW_PATH, nargs=-1, required=True, metavar="SRC... [DST]")
+places_argument = click.argument("places", type=_Place(), nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=NEW_PATH, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=_Place(), metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(

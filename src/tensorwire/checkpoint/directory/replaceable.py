@@ -19,7 +19,7 @@ _ADVICE = "move it, or name another destination"
 
 
 def made_by_us(path: Path) -> frozenset[str]:
-    """The files that may go with the directory `path`: all that its manifest lists. None for a file that may go.
+    """The files that may go with the directory `path`: all that its manifest lists; none of a file.
 
     Raises:
         FileExistsError: it is not a compressed checkpoint, or not only one, or a file that may be an original.
@@ -49,7 +49,7 @@ def _check_file(path: Path) -> None:
             if not stored.compressed:
                 raise _refusal(path, "is a safetensors file that tensorwire did not write, so it is never replaced")
     except FormatError:
-        if path.name.endswith(_MODEL_SUFFIXES):
+        if path.name.lower().endswith(_MODEL_SUFFIXES):
             raise _refusal(path, "looks like a model that tensorwire did not write, so it is never replaced") from None
 
 
