@@ -109,13 +109,14 @@ FOLDERS = {
     },
     "diagnosis": {
         "model": set(),
+        "words": {"model"},
         "page": set(),
         "rank": {"page", "model"},
         "protocol": {"model"},
         "node": {"page", "protocol", "model"},
-        "analyzer": {"model"},
-        "report": {"model"},
-        "nccl": {"analyzer", "model"},
+        "analyzer": {"model", "words"},
+        "report": {"model", "words"},
+        "nccl": {"analyzer", "model", "words"},
         "service": {"page", "node", "protocol", "analyzer", "report", "model"},
     },
 }

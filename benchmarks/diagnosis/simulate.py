@@ -21,7 +21,7 @@ from benchmarks import environment
 from benchmarks.diagnosis import scenarios
 from benchmarks.diagnosis.layout import RANKS_PER_NODE, Layout
 from benchmarks.diagnosis.simulated_job import SimulatedJob
-from tensorwire.diagnosis.analyzer import words
+from tensorwire.diagnosis import words
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.protocol.connection import Connection
 from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json

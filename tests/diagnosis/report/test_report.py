@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis import model, report
+from tensorwire.diagnosis import model, report, words
 from tensorwire.diagnosis.report import rank_status
 from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
 from tensorwire.diagnosis.report.rank_status import STATES
@@ -288,12 +288,19 @@ def test_the_thread_of_the_script_comes_first() -> None:
     ("ranks", "text"), [([], ""), ([3], "3"), ([2, 0, 1], "0-2"), ([0, 1, 2, 4, 6, 7], "0-2, 4, 6-7")]
 )
 def test_ranges_of_ranks(ranks: list[int], text: str) -> None:
-    assert rank_status.rank_ranges(ranks) == text
+    assert words.ranges(ranks) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.44, "0.4 s"), (9.96, "10.0 s"), (59.6, "1 min 0 s"), (303, "5 min 3 s"), (7500, "2 h 5 min")],
+    [
+        (0.44, "440 ms"),
+        (0.9996, "1.0 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 0 s"),
+        (303, "5 min 3 s"),
+        (7500, "2 h 5 min"),
+    ],
 )
 def test_times_for_a_reader(seconds: float, text: str) -> None:
-    assert rank_status.seconds_text(seconds) == text
+    assert words.seconds(seconds) == text

@@ -111,7 +111,7 @@ def open_job(
         FileNotFoundError: there is no page of a rank, or nothing of an analyzer.
         click.UsageError: both directories are given.
     """
-    from ...diagnosis.report.rank_status import seconds_text
+    from ...diagnosis import words
     from ...diagnosis.service.job_directory import job_directory
     from ...diagnosis.service.journal import AnalyzerState
     from ...diagnosis.service.service import LocalJob
@@ -125,7 +125,7 @@ def open_job(
         raise click.UsageError("expected --dir or --analyzer-dir, got both")
     state = AnalyzerState(analyzer_directory)
     if state.silent_seconds > _SILENT_SECONDS:
-        silence = seconds_text(state.silent_seconds)
+        silence = words.seconds(state.silent_seconds)
         print(f"tensorwire: the analyzer wrote this {silence} ago and nothing since", file=sys.stderr)
     yield state, analyzer_directory
 

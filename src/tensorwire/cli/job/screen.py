@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..._text import escape
+from ...diagnosis import words
 from ...diagnosis.report.codes import MEANINGS
-from ...diagnosis.report.rank_status import lives, seconds_text, slowest, status_groups, status_text
+from ...diagnosis.report.rank_status import lives, slowest, status_groups, status_text
 from ...diagnosis.report.stack import for_reader
 from ..output import count
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from ...diagnosis.model import Finding
     from ...diagnosis.report import History
-    from ...diagnosis.report.rank_status import RankStatus
+from ...diagnosis.report.rank_status import RankStatus
 
 _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
            "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
@@ -111,7 +112,7 @@ def _rank_status(history: History, narrow: bool) -> Table:
         cells: list[str | Text] = [
             f"{group.num_ranks:,}",
             Text(escape(group.text), style=_STYLES[group.state]),
-            seconds_text(group.seconds) if group.seconds else "",
+            words.seconds(group.seconds) if group.seconds else "",
         ]
         table.add_row(*cells, *(() if narrow else (group.ranks,)))
     if len(groups) > _MAX_STATUS_GROUPS:

@@ -60,8 +60,8 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its evidence, its stacks and what to do."""
+    from ...diagnosis import words
     from ...diagnosis.report.codes import MEANINGS
-    from ...diagnosis.report.rank_status import rank_ranges
     from ...diagnosis.report.stack import for_reader
 
     for finding in findings:
@@ -69,7 +69,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
         output.print_line(f"{finding.code} {meaning.title}: {finding.summary}")
         output.print_line(f"  {finding.level}, {finding.confidence} confidence")
         for side in finding.sides:
-            output.print_line(f"  one side: {'rank' if len(side) == 1 else 'ranks'} {rank_ranges(side)}")
+            output.print_line(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:
             output.print_line(f"  evidence: {fact}")
         for rank, stack in finding.stacks.items():
@@ -82,6 +82,7 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 def print_rank_status(history: History) -> None:
     """Where the ranks stand, the most serious status first."""
+    from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
     groups = rank_status.status_groups(history.statuses)
@@ -89,7 +90,7 @@ def print_rank_status(history: History) -> None:
         (
             group.text,
             f"{group.num_ranks:,}",
-            rank_status.seconds_text(group.seconds) if group.seconds else "",
+            words.seconds(group.seconds) if group.seconds else "",
             group.ranks,
         )
         for group in groups[:_MAX_STATUS_GROUPS]
@@ -101,6 +102,7 @@ def print_rank_status(history: History) -> None:
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
     """Which job was polled; and where there is no finding, how near it came to one."""
+    from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
     last = history.last
@@ -114,7 +116,7 @@ def print_summary(history: History, findings: Sequence[Finding], thresholds: Thr
     longest = max((status.seconds for status in history.statuses if status.state in ("waits", "absent")), default=0.0)
     if longest:
         output.print_line(
-            f"no finding: the longest wait is {rank_status.seconds_text(longest)}, a hang is one of more than "
+            f"no finding: the longest wait is {words.seconds(longest)}, a hang is one of more than "
             f"{thresholds.hang_seconds:g} s (--hang-seconds)"
         )
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import words
+from .. import words
 from .confidence import Basis
 from .hang_inside import stopped_inside
 from .job import is_stopped

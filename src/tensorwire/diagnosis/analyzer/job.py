@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from .. import words
 from ..model import ProcessGroup
-from . import words
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 
 if TYPE_CHECKING:

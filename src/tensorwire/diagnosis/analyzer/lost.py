@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from . import words
+from .. import words
 from .confidence import Basis
 from .exit_reasons import CLEAN, gone, is_secondary, ran_out_of_time
 from .post_mortem import post_mortem

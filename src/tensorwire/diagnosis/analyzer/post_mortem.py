@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import words
+from .. import words
 from .confidence import Basis
 from .exit_reasons import gone, has_own_words, ran_out_of_time
 from .job import is_stopped

@@ -6,7 +6,7 @@ from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING
 
-from . import words
+from .. import words
 from .confidence import Basis
 from .rounds import ENOUGH, Timer
 from .slow_verdicts import Slow, judge

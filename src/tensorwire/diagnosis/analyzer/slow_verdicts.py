@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import words
+from .. import words
 from .confidence import Basis
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import words
+from .. import words
 from .confidence import Basis
 from .job import is_stopped
 from .verdict import MAX_SUSPECTS

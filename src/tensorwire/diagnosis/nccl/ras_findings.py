@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..analyzer import words
+from .. import words
 from ..analyzer.confidence import Basis
 from ..analyzer.verdict import MAX_SUSPECTS, make_finding
 

@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 from ..._version import __version__
+from .. import words
 from . import charts
 from .codes import MEANINGS
 from .history import History
-from .rank_status import lives, rank_ranges, seconds_text, status_groups
+from .rank_status import lives, status_groups
 from .stack import for_reader
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         rows=charts.rank_rows(history, suspects),
         thresholds=dataclasses.asdict(thresholds),
         width=charts.WIDTH,
-        seconds=seconds_text,
-        ranges=rank_ranges,
+        seconds=words.seconds,
+        ranks=words.ranks,
         for_reader=for_reader,
     )

@@ -7,8 +7,9 @@ from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
+from .. import words
 from .history import UNSEEN
-from .rank_status import STATES, seconds_text, status_text, statuses
+from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,7 +143,7 @@ def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
     waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
     behind = {status.rank: float(status.behind) for status in history.statuses}
     maps = [
-        ("Waiting", "time in the same operation", waiting, seconds_text),
+        ("Waiting", "time in the same operation", waiting, words.seconds),
         ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count),
     ]
     if history.timed is not None:
@@ -169,12 +170,12 @@ def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]
     for status in found:
         rank = last.ranks[status.rank]
         done = sum(group.completed for group in rank.process_groups)
-        words = status_text(status)
+        text = status_text(status)
         if rank.process.exit_reason:
-            words += f": {rank.process.exit_reason}"
-        seconds = seconds_text(status.seconds) if status.seconds else ""
+            text += f": {rank.process.exit_reason}"
+        seconds = words.seconds(status.seconds) if status.seconds else ""
         cpu = f"{rank.process.cpu_seconds:.1f}"
-        rows.append((str(status.rank), rank.node, str(rank.pid), words, seconds, f"{done:,}", str(status.behind), cpu))
+        rows.append((str(status.rank), rank.node, str(rank.pid), text, seconds, f"{done:,}", str(status.behind), cpu))
     return rows
 
 

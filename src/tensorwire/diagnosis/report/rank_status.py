@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from .. import words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -90,7 +92,7 @@ def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
         together.setdefault(key, []).append(status)
     found = [
         StatusGroup(
-            *key, len(group), rank_ranges(status.rank for status in group), max(status.seconds for status in group)
+            *key, len(group), words.ranges(status.rank for status in group), max(status.seconds for status in group)
         )
         for key, group in together.items()
     ]
@@ -134,28 +136,6 @@ def lives(observation: Observation) -> dict[str, int]:
     counts = Counter(str(rank.process.life) for rank in observation.ranks.values())
     counts["unseen"] = max(0, observation.world_size - len(observation.ranks))
     return {life: counts[life] for life in ("running", "stopped", "exited", "lost", "unseen")}
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """Ranks in short: [0, 1, 2, 4] is "0-2, 4"."""
-    ends: list[list[int]] = []
-    for rank in sorted(ranks):
-        if ends and rank == ends[-1][1] + 1:
-            ends[-1][1] = rank
-        else:
-            ends.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
-
-
-def seconds_text(seconds: float) -> str:
-    """0.4 s, 12 s, 5 min 3 s, 2 h 5 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _waits(rank: Rank, group: ProcessGroup) -> bool:

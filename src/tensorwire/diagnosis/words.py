@@ -1,28 +1,36 @@
-"""How findings speak of ranks, times and operations."""
+"""How everything that a person reads speaks of ranks, times and operations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
-    from ..model import Operation
+    from .model import Operation
 
-_NAMED = 6
+_MAX_RANGES = 6
 _MESSAGES = {"send": "to", "recv": "from"}
 
 
+def ranges(numbers: Iterable[int], limit: int | None = None) -> str:
+    """Numbers in short: [0, 1, 2, 4] is "0-2, 4". Ranges beyond `limit` are counted: "0, 2, 4 and 58 more"."""
+    ends: list[list[int]] = []
+    for number in sorted(numbers):
+        if ends and number == ends[-1][1] + 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ends[:limit])
+    more = sum(last - first + 1 for first, last in ends[limit:]) if limit else 0
+    return f"{text} and {more} more" if more else text
+
+
 def ranks(numbers: Collection[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 3", "ranks 0, 1, 2, 3, 4, 5 and 58 more"."""
-    ordered = sorted(numbers)
-    if not ordered:
+    """ "no rank", "rank 3", "ranks 0-2, 4"."""
+    if not numbers:
         return "no rank"
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    if len(ordered) > _NAMED:
-        return f"ranks {', '.join(map(str, ordered[:_NAMED]))} and {len(ordered) - _NAMED} more"
-    return f"ranks {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
+    return f"{verb(numbers, 'rank', 'ranks')} {ranges(numbers, _MAX_RANGES)}"
 
 
 def verb(numbers: Collection[int], one: str, more: str) -> str:
@@ -34,11 +42,16 @@ def count(number: int, noun: str) -> str:
 
 
 def seconds(value: float) -> str:
-    if value < 1:
+    """ "120 ms", "6.1 s", "12 s", "5 min 3 s", "2 h 5 min"."""
+    if value < 0.9995:
         return f"{value * 1000:.3g} ms"
-    if value < 600:
+    if value < 9.95:
         return f"{value:.1f} s"
-    return f"{value / 60:.0f} min"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def nbytes(value: float) -> str:
