@@ -123,3 +123,17 @@ def test_the_errors_are_those_of_the_code() -> None:
     assert sorted(rows) == sorted(expected)
     for name, base in rows.items():
         assert base in {parent.__name__ for parent in getattr(tensorwire, name).__mro__[1:]}, name
+
+
+def wide_lines(page: Path) -> list[str]:
+    """Lines of more than 120 columns that are neither in a table nor on a shown screen."""
+    text = re.sub(r"^ *```.*?^ *```$", lambda match: "\n" * match[0].count("\n"), page.read_text(), flags=re.M | re.S)
+    return [
+        f"{page.relative_to(ROOT)}:{number}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > 120 and not line.startswith("|")
+    ]
+
+
+def test_lines_are_not_wide() -> None:
+    assert not wide_lines(ROOT / "README.md")

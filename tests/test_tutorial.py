@@ -1,9 +1,10 @@
-"""The tutorial is true: its commands run one after the other and print what it shows, its programs run."""
+"""Tutorial and README are true: their commands run in order and print what is shown, the tutorial's programs run."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -30,7 +31,8 @@ def masked(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
-def test_the_tutorial(repository: Path, tmp_path: Path) -> None:
+def follow(page: str, folder: Path, languages: set[str]) -> int:
+    """Run the blocks of `page` in these languages one after the other; how many commands printed what is shown."""
     environment = {
         **os.environ,
         "COLUMNS": "100",
@@ -38,16 +40,18 @@ def test_the_tutorial(repository: Path, tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
     ran = 0
-    for language, block in _BLOCK.findall((repository / "docs" / "tutorial.md").read_text()):
+    for language, block in _BLOCK.findall(page):
+        if language not in languages:
+            continue
         if language == "python":
-            subprocess.run([sys.executable, "-W", "error", "-c", block], cwd=tmp_path, env=environment, check=True)
+            subprocess.run([sys.executable, "-W", "error", "-c", block], cwd=folder, env=environment, check=True)
             continue
         for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = step.partition("\n")
             if command.startswith("pip install"):
                 continue
             done = subprocess.run(
-                ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+                ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
             )
             printed = masked(done.stdout + done.stderr)
             expected = ".*".join(
@@ -55,4 +59,14 @@ def test_the_tutorial(repository: Path, tmp_path: Path) -> None:
             )
             assert re.fullmatch(expected, printed, re.DOTALL), f"$ {command}\n{printed}\nis not\n{masked(shown)}"
             ran += 1
-    assert ran > 8
+    return ran
+
+
+def test_the_tutorial(repository: Path, tmp_path: Path) -> None:
+    assert follow((repository / "docs" / "tutorial.md").read_text(), tmp_path, {"console", "python"}) > 8
+
+
+def test_the_readme(repository: Path, tmp_path: Path) -> None:
+    demo = runpy.run_path(str(repository / "examples" / "demo.py"))
+    demo["cast_to_bf16"](demo["packaged_model"](), tmp_path / "MiniLM")
+    assert follow((repository / "README.md").read_text(), tmp_path, {"console"}) == 4
