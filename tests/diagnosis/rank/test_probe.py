@@ -379,3 +379,23 @@ def test_control(directory: Path) -> None:
         write_control(directory, dict.fromkeys(range(254), 1), 20)
     with pytest.raises(OSError, match="No such"):
         write_control(directory / "none", {}, 1)
+
+
+def test_a_training_process_loads_page_and_model_only(directory: Path, script: Path) -> None:
+    """Nothing of nodes, of the protocol or of the analyzer runs inside of a rank."""
+    text = """
+import sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()
+deadline = time.monotonic() + 20
+while "tensorwire.diagnosis.page.worker_server" not in sys.modules and time.monotonic() < deadline:
+    time.sleep(0.02)
+print(*(name for name in sys.modules if name.startswith("tensorwire.")))
+"""
+    script.write_text(text)
+    ran = run([*PROBE, str(script)], environment(directory, RANK="0", WORLD_SIZE="1"))
+    loaded = {name.split(".")[2] for name in ran.stdout.split() if name.count(".") >= 2}
+    assert {"rank", "page"} <= loaded <= {"rank", "page", "model"}, ran.stderr
+    others = {name.split(".")[1] for name in ran.stdout.split()}
+    assert others <= {"diagnosis", "probe", "errors", "_library", "_version"}
