@@ -1,10 +1,11 @@
 """What reports of agents cost in our encoding, and in msgspec's MessagePack of whole observations.
 
-`python -m benchmarks.diagnosis.encoding > benchmarks/results/diagnosis-encoding.md` writes a table. It needs msgspec, which tensorwire does not.
-A simulated job of 1,024 healthy ranks runs for some seconds; every node reports once a second. Whole: msgspec encodes
-what an agent sees and decodes it into the same data classes, checking types. Arrays: the same without the names of
-fields, in structures of msgspec that have the fields of the data classes. The first two reports are left out: those
-of ours that come first are whole too. CPU time is that of one core for 1,000 ranks and one second of the job.
+`python -m benchmarks.diagnosis.encoding > benchmarks/results/diagnosis-encoding.md` writes a table. It needs msgspec,
+which tensorwire does not. A simulated job of 1,024 healthy ranks runs for some seconds; every node reports once a
+second. Whole: msgspec encodes what an agent sees and decodes it into the same data classes, checking types. Arrays: the
+same without the names of fields, in structures of msgspec that have the fields of the data classes. The first two
+reports are left out: those of ours that come first are whole too. CPU time is that of one core for 1,000 ranks and one
+second of the job.
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ def main() -> None:
     print("# What a report of an agent costs\n")
     print(f"A simulated job of {layout.world_size} healthy ranks for {_SECONDS} s. Every node reports once a second.")
     print("CPU time is that of one core for 1,000 ranks and one second, without connections.\n")
-    print(
-        f"- Machine: {environment.describe('')['cpu']}; Python {platform.python_version()}, msgspec {msgspec.__version__}"
-    )
+    versions = f"Python {platform.python_version()}, msgspec {msgspec.__version__}"
+    print(f"- Machine: {environment.describe('')['cpu']}; {versions}")
     print("- `python -m benchmarks.diagnosis.encoding`\n")
-    print("| encoding | bytes a rank and second | agents' CPU, ms | analyzer's CPU, ms |\n|---|---|---|---|")
+    print("| encoding | bytes a rank and second | agents' CPU, ms | analyzer's CPU, ms |")
+    print("|---|---|---|---|")
     for name, (encode, decode) in ways.items():
         job = SimulatedJob(layout, 0)
         nbytes, encoding, decoding = 0, 0.0, 0.0
@@ -121,7 +122,7 @@ def main() -> None:
                 stop = time.thread_time()
                 if now >= _FIRST:
                     nbytes, encoding, decoding = nbytes + len(data), encoding + middle - start, decoding + stop - middle
-        print(f"| {name} | {nbytes * scale / 1000:.0f} | {encoding * scale * 1e3:.1f} | {decoding * scale * 1e3:.1f} |")
+        print(f"| {name} | {nbytes * scale / 1000:.1f} | {encoding * scale * 1e3:.1f} | {decoding * scale * 1e3:.1f} |")
 
 
 if __name__ == "__main__":
