@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.diagnosis import model, report, words
+from tensorwire.diagnosis.model import Confidence
 from tensorwire.diagnosis.report import rank_status
+from tensorwire.diagnosis.report.codes import RECORDED, confidence_text
 from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
 from tensorwire.diagnosis.report.rank_status import STATES
 from tensorwire.diagnosis.report.stack import for_reader
@@ -304,3 +307,9 @@ def test_ranges_of_ranks(ranks: list[int], text: str) -> None:
 )
 def test_times_for_a_reader(seconds: float, text: str) -> None:
     assert words.seconds(seconds) == text
+
+
+def test_the_share_of_right_verdicts_is_the_one_that_was_measured(repository: Path) -> None:
+    results = json.loads((repository / "benchmarks/results/diagnosis-faults.json").read_text())
+    assert {level.value: list(share) for level, share in RECORDED.items()} == results["recorded"]
+    assert "not measured" in confidence_text(Confidence.LOW)

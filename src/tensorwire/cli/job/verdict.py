@@ -61,13 +61,13 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 def print_findings(findings: Sequence[Finding]) -> None:
     """Each with its evidence, its stacks and what to do."""
     from ...diagnosis import words
-    from ...diagnosis.report.codes import MEANINGS
+    from ...diagnosis.report.codes import MEANINGS, confidence_text
     from ...diagnosis.report.stack import for_reader
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
         output.print_line(f"{finding.code} {meaning.title}: {finding.summary}")
-        output.print_line(f"  {finding.level}, {finding.confidence} confidence")
+        output.print_line(f"  {finding.level}, {confidence_text(finding.confidence)}")
         for side in finding.sides:
             output.print_line(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..._version import __version__
 from .. import words
 from . import charts
-from .codes import MEANINGS
+from .codes import MEANINGS, confidence_text
 from .history import History
 from .rank_status import lives, status_groups
 from .stack import for_reader
@@ -76,6 +76,7 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         thresholds=dataclasses.asdict(thresholds),
         width=charts.WIDTH,
         seconds=words.seconds,
+        confidence=confidence_text,
         ranks=words.ranks,
         for_reader=for_reader,
     )
