@@ -20,7 +20,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 API = ROOT / "docs" / "api.md"
 
 NOT_RUN = {
-    "docs/job.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
+    "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }
 """Pages whose examples need what is not there, and what that is."""

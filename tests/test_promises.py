@@ -37,7 +37,7 @@ def test_the_citation_names_the_version(repository: Path) -> None:
 
 
 def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Path) -> None:
-    page = (repository / "docs/job.md").read_text()
+    page = (repository / "docs/job/index.md").read_text()
     assert re.match(r"# .+\n\n```console\n\$ torchrun ", page), "the transcript is what the page begins with"
     places = re.findall(r'File "examples/hang\.py", line (\d+) in (\w+)', page)
     assert [function for _, function in places] == ["load_batch", "train"]

@@ -261,7 +261,7 @@ def report(results: dict[str, Any]) -> str:
         "Simulated jobs, the real protocol and the real analyzer: no training, no GPU and no network took part.",
         f"Layouts are TP x PP x DP, {RANKS_PER_NODE} ranks a node, rings and trees; thresholds are the defaults.",
         "Stages of pipelines are seen to wait for what they receive at all times: a real job takes `recv` itself or",
-        "the NCCL plugin for that, see 'What cannot be seen' in docs/diagnosis.md.",
+        "the NCCL plugin for that, see docs/job/limits.md.",
         "",
         f"- Machine: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; load average at the start "
         f"{results['load']:.2f}",

@@ -287,10 +287,11 @@ def test_no_state_of_an_analyzer(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_the_manual_explains_every_code_threshold_and_metric(repository: Path) -> None:
-    manual = (repository / "docs/diagnosis.md").read_text()
+    findings = (repository / "docs/job/findings.md").read_text()
+    manual = (repository / "docs/job/setup.md").read_text()
     assert set(MEANINGS) == set(get_args(model.Code))
     for code, meaning in MEANINGS.items():
-        section = manual.partition(f"\n### {code}: {meaning.title}\n")[2].partition("\n### ")[0]
+        section = findings.partition(f"\n## {code}: {meaning.title}\n")[2].partition("\n## ")[0]
         parts = [part for part in ("What", "Why", "Evidence", "What to do") if f"**{part}.** " in section]
         assert parts == ["What", "Why", "Evidence", "What to do"], code
         assert meaning.what in section.replace("\n", " "), code

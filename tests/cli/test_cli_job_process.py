@@ -105,7 +105,9 @@ def test_the_example_prints_what_the_manual_shows(repository: Path) -> None:
         return re.sub(r" +|\u2500+", " ", text).strip()
 
     printed = iter([normal(line) for line in ran.stdout.splitlines()])
-    (shown,) = re.findall(r"^```console\n(.*?)^```", (repository / "docs/job.md").read_text(), re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(
+        r"^```console\n(.*?)^```", (repository / "docs/job/index.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     for line in shown.splitlines():
         beginning = normal(line).removesuffix("...").strip()
         assert any(each.startswith(beginning) for each in printed), line

@@ -1,4 +1,4 @@
-"""docs/threat-model.md against the code: its limits are the code's, and the tests that it names are there."""
+"""docs/job/threat-model.md against the code: its limits are the code's, and the tests that it names are there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:
-    return (repository / "docs/threat-model.md").read_text()
+    return (repository / "docs/job/threat-model.md").read_text()
 
 
 def test_limits_are_those_of_the_code(page: str) -> None:

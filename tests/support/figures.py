@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks import targets
 from tests.system.faults.cases import BY_NAME
-from tests.system.faults.results import wilson
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
@@ -104,11 +103,10 @@ class Faults:
         right, told = _load("diagnosis-faults.json")["recorded"][confidence]
         return f"{right} of {told}"
 
-    def row(self, *kinds: str) -> str:
-        """The count, and the 95 % interval of its share."""
-        right, runs = self.count(*kinds)
-        low, high = (f"{100 * share:.1f}".replace("100.0", "100") for share in wilson(right, runs))
-        return f"{right} of {runs} | {low}-{high} %"
+    def share(self, kind: str) -> str:
+        """The count of one kind, as `319 of 320`."""
+        right, runs = self.count(kind)
+        return f"{right} of {runs}"
 
 
 epyc = Run("codecs.json")

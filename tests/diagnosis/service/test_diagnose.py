@@ -41,7 +41,7 @@ def test_the_example_of_the_manual_runs(
 ) -> None:
     monkeypatch.setenv("TENSORWIRE_PROBE_DIR", str(pages))
     (example,) = re.findall(
-        r"^```python\n(.*?)^```", (repository / "docs/job.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```python\n(.*?)^```", (repository / "docs/job/index.md").read_text(), re.MULTILINE | re.DOTALL
     )
     exec(example, {})
     assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")

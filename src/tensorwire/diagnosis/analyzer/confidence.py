@@ -24,7 +24,7 @@ class Basis(IntEnum):
 
 
 def confidence_of(code: Code, basis: Basis, *, names_ranks: bool, is_incomplete: bool) -> Confidence:
-    """The rules; docs/diagnosis.md has them too.
+    """The rules; docs/job/findings.md has them too.
 
     A finding that names no rank, or no cause, is of low confidence. Of the others, one that rests on states is of high
     confidence, on a comparison of medium, on a remainder of low; and it is one level lower if anything that it depends

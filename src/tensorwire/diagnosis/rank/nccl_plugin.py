@@ -1,4 +1,4 @@
-"""Where the profiler plugin for NCCL is installed; docs/nccl.md says what it does."""
+"""Where the profiler plugin for NCCL is installed; docs/job/nccl.md says what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What codes and confidences of findings mean, and what to do, in short; docs/diagnosis.md has the long form."""
+"""What codes and confidences of findings mean, and what to do, in short; docs/job/findings.md has the long form."""
 
 from __future__ import annotations
 
