@@ -112,8 +112,8 @@ CLAIMS: dict[str, list[str]] = {
         f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium"
     ],
     "docs/job/limits.md": [
-        f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with a "
-        f"hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
+        f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
+        f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
     ],
 }
 
