@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
-from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint
+from tensorwire._filesystem import mark_of
+from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
+from tensorwire.checkpoint.storage.staging import _LOCK_TEXT
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:
@@ -131,3 +135,66 @@ def test_a_shard_compressed_in_its_directory_is_named_before_the_work(model: Pat
         compress_checkpoint(model, tmp_path / "x", progress=work)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     compress_checkpoint(model, tmp_path / "x", exclude=["model-00002-of-00002.tensorwire.safetensors"])
+
+
+def plant(partial: Path, journal: object) -> None:
+    """A staging directory that somebody else has made, to be unpacked beside a model."""
+    partial.mkdir()
+    (partial / "lock").write_bytes(_LOCK_TEXT)
+    (partial / "journal.jsonl").write_text(json.dumps(journal) + "\n")
+
+
+def refused(dst: Path, match: str = "tensorwire did not make all of it; move it") -> None:
+    before = snapshot(dst.parent)
+    with pytest.raises(FileExistsError, match=match) as caught:
+        save_file({"a": np.zeros(4, np.float32)}, dst)
+    assert caught.value.filename == f"{dst}.partial"
+    assert snapshot(dst.parent) == before
+
+
+@pytest.mark.parametrize("way", ["../../victim.txt", "{}/victim.txt", "sub/../../../victim.txt", "./x", ""])
+def test_a_journal_that_names_files_outside(tmp_path: Path, way: str) -> None:
+    (tmp_path / "victim.txt").write_text("mine")
+    (tmp_path / "x").write_text("replaced")
+    old = tmp_path / "x.partial" / "old"
+    plant(tmp_path / "x.partial", None)
+    old.mkdir()
+    inside = {way.format(tmp_path): mark_of(tmp_path / "victim.txt")}
+    replacing = {"new": mark_of(tmp_path / "x"), "old": {"mark": mark_of(old), "mode": 0o755, "inside": inside}}
+    (tmp_path / "x.partial" / "journal.jsonl").write_text(json.dumps({"replacing": replacing}) + "\n")
+    refused(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "journal", [5, None, [], {"replacing": 5}, {"replacing": {"new": "1"}}, {"replacing": {"old": {}}}]
+)
+def test_a_journal_that_we_do_not_write(tmp_path: Path, journal: object) -> None:
+    plant(tmp_path / "x.partial", journal)
+    refused(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["result", "old", "journal.jsonl", "result/sub"])
+def test_a_link_in_a_staging_directory(tmp_path: Path, name: str) -> None:
+    """Permissions were changed behind it, and files there removed."""
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (tmp_path / "mine" / "letters.txt").write_text("mine")
+    plant(tmp_path / "x.partial", {"action": "save"})
+    place = tmp_path / "x.partial" / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(tmp_path / "mine", target_is_directory=True)
+    refused(tmp_path / "x")
+
+
+def test_a_pipe_for_a_journal_is_not_waited_for(tmp_path: Path) -> None:
+    plant(tmp_path / "x.partial", {"action": "save"})
+    (tmp_path / "x.partial" / "journal.jsonl").unlink()
+    os.mkfifo(tmp_path / "x.partial" / "journal.jsonl")
+    refused(tmp_path / "x")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_staging_directory_of_another_user(tmp_path: Path) -> None:
+    plant(tmp_path / "x.partial", {"action": "save"})
+    os.chown(tmp_path / "x.partial", 65534, 65534)
+    refused(tmp_path / "x", "belongs to another user")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import FormatError
 from ..file.reader import StoredFile
-from .manifest import SAFETENSORS, read_manifest
-from .paths import MANIFEST_NAME
+from .manifest import COPIED, SAFETENSORS, read_manifest
+from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +35,12 @@ def made_by_us(path: Path) -> frozenset[str]:
         raise _refusal(path, f"has no {MANIFEST_NAME}: tensorwire did not write it, so it is never replaced")
     for file in manifest.files:
         place = path.joinpath(*file.path.split("/"))
-        if file.kind == SAFETENSORS and place.is_file() and not place.is_symlink():
+        if not place.is_file() or place.is_symlink():
+            continue
+        if file.kind == SAFETENSORS or is_safetensors(file.path):  # whatever a manifest claims
             _check_file(place)
+        elif file.kind == COPIED and _is_model(place) and place.stat().st_size not in (0, file.nbytes):
+            raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
     return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files)})
 
 
@@ -49,8 +53,12 @@ def _check_file(path: Path) -> None:
             if not stored.compressed:
                 raise _refusal(path, "is a safetensors file that tensorwire did not write, so it is never replaced")
     except FormatError:
-        if path.name.lower().endswith(_MODEL_SUFFIXES):
+        if _is_model(path):
             raise _refusal(path, "looks like a model that tensorwire did not write, so it is never replaced") from None
+
+
+def _is_model(path: Path) -> bool:
+    return path.name.lower().endswith(_MODEL_SUFFIXES)
 
 
 def _refusal(path: Path, text: str) -> FileExistsError:

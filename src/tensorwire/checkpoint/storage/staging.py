@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Standing
-from ..._filesystem import lies_in, mark_of, rename_new
+from ..._filesystem import lies_in, mark_of, rename_new, walk
 from .access import access_of, give_access
 from .files import OutputFile, sync_directory
 
@@ -116,7 +116,14 @@ class Staging:
         """Lock the partial directory that is there. None if it is gone by now."""
         path = self._partial / _LOCK
         try:
-            if not (stat.S_ISDIR(self._partial.lstat().st_mode) and stat.S_ISREG(path.lstat().st_mode)):
+            status = self._partial.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                raise self._foreign()
+            if status.st_uid != os.geteuid() and status.st_uid != self._owner_of_new():
+                # What its journal says would be done with our rights.
+                text = "is in the way, and belongs to another user; move it if no process works in it"
+                raise FileExistsError(errno.EEXIST, text, str(self._partial))
+            if not stat.S_ISREG(path.lstat().st_mode):
                 raise self._foreign()
             lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -144,8 +151,27 @@ class Staging:
             raise
         return lock
 
+    def _owner_of_new(self) -> int:
+        """Who owns what we make here: some file systems give all they hold to one user."""
+        new = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
+        new.mkdir(0o700)
+        try:
+            return new.lstat().st_uid
+        finally:
+            new.rmdir()
+
     def _is_all_ours(self) -> bool:
-        return _NAMES.issuperset(entry.name for entry in self._partial.iterdir())
+        """Names and kinds alone; a link in the result would lead us out of it."""
+        for path, status in walk(self._partial):
+            directory = stat.S_ISDIR(status.st_mode)
+            first, _, inside = path.partition("/")
+            if first == _OLD and inside:  # whatever came into what stood at the destination
+                continue
+            if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
+                return False
+            if directory and first in (_LOCK, _JOURNAL):
+                return False
+        return True
 
     def _foreign(self) -> FileExistsError:
         text = "is in the way, and tensorwire did not make all of it; move it"
@@ -158,8 +184,17 @@ class Staging:
         records: list[dict[str, Any]] = []
         with suppress(ValueError):  # what a crash has cut off counts for nothing
             records.extend(json.loads(line) for line in lines[:-1])
+        if not all(isinstance(record, dict) for record in records):
+            raise self._foreign()
         if records and "replacing" in records[0]:
             self._replacing = records[0]["replacing"]
+            try:
+                old = Standing(**self._replacing["old"])
+                outside = any(part in ("", ".", "..") for path in old.inside or () for part in path.split("/"))
+            except (KeyError, TypeError, AttributeError):
+                outside = True
+            if outside:  # what it lists would be removed
+                raise self._foreign()
             self._settle()
             return []
         return records
