@@ -91,6 +91,21 @@ def test_hostile_paths_in_a_manifest(packed: Path, tmp_path: Path, path: Any) ->
     assert not verify(packed).ok
 
 
+@pytest.mark.parametrize("kind", ["copied", "replaced"])
+def test_a_manifest_that_claims_the_files_of_a_user(model: Path, tmp_path: Path, kind: str) -> None:
+    """It came from somewhere; the models in the same directory are his."""
+    known = {"content": _pack(b""), "stored_sha256": "0" * 64} if kind == "replaced" else {}
+    for name, data in (("model.safetensors", container([("a", "U8", (4,), b"mine")])), ("model.pt", b"mine")):
+        claimed = tmp_path / f"{kind}-{name}"
+        claimed.mkdir()
+        (claimed / name).write_bytes(data)
+        entry = ManifestFile(name, kind, 1, "0" * 64, **known)
+        (claimed / MANIFEST_NAME).write_bytes(Manifest("fast", (entry,)).dump())
+        with pytest.raises(FileExistsError, match="never replaced"):
+            compress_checkpoint(model, claimed, force=True)
+        assert (claimed / name).read_bytes() == data
+
+
 def _swap(body: dict[str, Any]) -> None:
     """Give two shards each other's records."""
     a, b = (file for file in body["files"] if file["path"].startswith("model-"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -177,6 +178,56 @@ def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
     assert ran.returncode == 2
     assert "standard output" in json.loads(ran.stdout)["error"]["message"]
     assert original.read_bytes()[8:9] == b"{"
+
+
+@pytest.mark.parametrize("command", [["decompress"], ["transcode", "--profile", "compact"]])
+def test_one_file_on_both_sides_stays(small: Path, command: list[str]) -> None:
+    before = small.read_bytes()
+    for arguments, stdin, mode in (
+        (["-", small, "--force"], True, "rb"),
+        ([small, "-"], False, "ab"),
+        ([small, "-"], False, "r+b"),
+        (["-", "-"], True, "ab"),
+        (["-", "-"], True, "r+b"),
+    ):
+        with small.open("rb") as source, small.open(mode) as target:
+            streams = {"stdin": source if stdin else None, "stdout": target if mode != "rb" else subprocess.PIPE}
+            done = run(*command, *arguments, capture_output=False, stderr=subprocess.PIPE, **streams)
+        assert done.returncode == 2, (arguments, mode)
+        assert b"are the same file; name another destination" in done.stderr
+        assert small.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_stream_that_never_ends(small: Path, temporary: Path, command: str) -> None:
+    """Refused for what is wrong with it: the disk for temporary files is not filled."""
+    for begin, reason in ((b"", b"begins with"), (b"<html>", b"HTML"), (small.read_bytes(), b"bytes of data")):
+        process = subprocess.Popen(
+            [*COMMAND, command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        written = 0
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(begin)
+            while written < 200:
+                written += process.stdin.write(bytes(1 << 20)) >> 20
+        assert written < 200
+        process.stdin = None
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert reason in out + err
+
+
+def test_a_pipe_that_does_not_wait(original: Path, small: Path) -> None:
+    """As a terminal or a program that shares the pipe may leave it."""
+    end, begin = os.pipe()
+    os.set_blocking(begin, False)
+    with subprocess.Popen([*COMMAND, "decompress", str(small), "-"], stdout=begin, stderr=subprocess.PIPE) as process:
+        os.close(begin)
+        time.sleep(0.5)
+        with os.fdopen(end, "rb") as file:
+            assert file.read() == original.read_bytes()
+    assert process.returncode == 0
 
 
 def test_a_terminal_is_refused(original: Path) -> None:

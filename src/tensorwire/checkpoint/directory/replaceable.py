@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import FormatError
 from ..file.reader import StoredFile
-from .manifest import COPIED, SAFETENSORS, read_manifest
+from .manifest import SAFETENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def made_by_us(path: Path) -> frozenset[str]:
             continue
         if file.kind == SAFETENSORS or is_safetensors(file.path):  # whatever a manifest claims
             _check_file(place)
-        elif file.kind == COPIED and _is_model(place) and place.stat().st_size not in (0, file.nbytes):
+        elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
     return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files)})
 

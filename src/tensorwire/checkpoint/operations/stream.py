@@ -8,15 +8,18 @@ names.
 from __future__ import annotations
 
 import os
+import stat
+import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
 from ..._destination import Destination
-from ...errors import TensorwireError
+from ...errors import FormatError, TensorwireError
 from ..directory.replaceable import made_by_us
 from ..directory.sources import absolute, check_compressed, check_original, single_file
-from ..file.header import parse_header
+from ..file.foreign import PREFIX_NBYTES
+from ..file.header import checked_length, parse_header
 from ..file.reader import StoredFile
 from ..file.stream import KeptTensors, StoredStream
 from ..file.transfer import compress_file, restore_file
@@ -62,6 +65,7 @@ def convert_stream(
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
     """
     started = time.monotonic()
+    _check_apart(src, dst)
     with ExitStack() as stack:
         stored = stack.enter_context(_open(src))
         (check_original if action == "compress" else check_compressed)(stored)
@@ -103,8 +107,17 @@ def convert_stream(
 
 @contextmanager
 def spooled(stream: IO[bytes]) -> Iterator[Path]:
-    """The path of a temporary file with all of a stream, for what reads a file more than once."""
-    with closing(InputStream(stream)) as source, closing(source.spool()) as file:
+    """The path of a temporary file with all of a stream, for what reads a file more than once.
+
+    Of a stream that is longer than its header says, or has none that is valid, it holds as much as shows that.
+    """
+    with closing(InputStream(stream)) as source, closing(SpoolFile()) as file:
+        source.spool(file, PREFIX_NBYTES)
+        with suppress(FormatError):  # which the reader of the file will raise too
+            length = checked_length(file.read(0, 8), sys.maxsize)
+            source.spool(file, 8 + length)
+            header = parse_header(file.read(8, length))
+            source.spool(file, header.data_start + header.data_nbytes + 1)
         try:
             yield file.location
         except TensorwireError as error:
@@ -121,6 +134,18 @@ def _open(src: Place) -> StoredFile:
         raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
     single_file(path)
     return StoredFile(path)
+
+
+def _check_apart(src: Place, dst: Place) -> None:
+    """Raise ValueError for one file that is both: `< FILE` and `>> FILE` name one too."""
+    with suppress(FileNotFoundError):
+        a, b = _status(src), _status(dst)
+        if stat.S_ISREG(a.st_mode) and os.path.samestat(a, b):
+            raise ValueError("source and destination are the same file; name another destination")
+
+
+def _status(place: Place) -> os.stat_result:
+    return absolute(place).stat() if isinstance(place, (str, os.PathLike)) else os.fstat(place.fileno())
 
 
 @contextmanager

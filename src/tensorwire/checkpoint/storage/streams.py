@@ -44,6 +44,12 @@ class SpoolFile(OutputFile):
                 assert count, "the end of a temporary file"
                 done += count
 
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """At most `nbytes` bytes from `offset` on; fewer at the end of what was written."""
+        data = bytearray(max(0, min(nbytes, self.nbytes - offset)))
+        self.read_into(offset, memoryview(data))
+        return bytes(data)
+
     def copy_to(self, target: OutputFile, nbytes: int) -> None:
         """Write the first `nbytes` bytes to `target`."""
         buffer = memoryview(bytearray(_CHUNK_NBYTES))
@@ -128,13 +134,11 @@ class InputStream(InputFile):
             self._first = bytes(data)
         return bytes(data)
 
-    def spool(self) -> SpoolFile:
-        """All of it in a temporary file."""
-        file = SpoolFile()
-        buffer = memoryview(bytearray(_CHUNK_NBYTES))
-        while count := self._receive(buffer):
+    def spool(self, file: SpoolFile, nbytes: int) -> None:
+        """Append to `file`, which holds all that has been read, until it has `nbytes` bytes or the stream ends."""
+        buffer = memoryview(bytearray(max(0, min(_CHUNK_NBYTES, nbytes - file.nbytes))))
+        while file.nbytes < nbytes and (count := self._receive(buffer[: nbytes - file.nbytes])):
             file.write(file.nbytes, buffer[:count])
-        return file
 
     def _skip(self, nbytes: int) -> None:
         """Put the next bytes into the temporary file, at their own offset."""
@@ -189,12 +193,15 @@ class OutputStream(OutputFile):
         """`stream` has a file descriptor, and nothing waits in its buffer."""
         super().__init__(None)
         self._fd = os.dup(stream.fileno())
+        self._writable = select.poll()
+        self._writable.register(self._fd, select.POLLOUT)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
         assert offset == self.nbytes
         view = memoryview(data)
         done = 0
         while done < len(view):
+            self._writable.poll()  # somebody who shares it may have made it one that does not wait
             done += os.write(self._fd, view[done:])
         self.nbytes += len(view)
 
