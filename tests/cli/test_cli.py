@@ -376,7 +376,7 @@ def keys(value: object) -> set[str]:
 
 
 def test_the_manual_names_every_field(model: Path, compressed: Path, repository: Path, run: Run) -> None:
-    manual = (repository / "docs" / "cli.md").read_text()
+    manual = (repository / "docs" / "json.md").read_text()
     file = compressed / "model.safetensors"
     documents = [
         run("compress", model, model.with_name("x"), "--json").json,
