@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One module per command, imported when it is called; docs/cli.md describes them."""
+"""The command line: parse, call, print. One module per command, imported when called; docs/cli.md is its manual."""
 
 from __future__ import annotations
 
