@@ -5,6 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.model import (
     Edge,
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 SECONDS = Thresholds(hang_seconds=5.0, slow_seconds=6.0, lost_seconds=2.0)
 WORLD = 4
+
+every_rank = pytest.mark.parametrize("culprit", range(WORLD))
+"""For what has to be found wherever the culprit is."""
 
 
 def member(
@@ -59,7 +64,8 @@ def member(
 
 def rank(number: int, *groups: ProcessGroup, generation: int = 0, world: int = WORLD, **more: Any) -> Rank:
     of_process = {key: more.pop(key) for key in list(more) if key in Process.__dataclass_fields__}
-    process = Process(**{"life": "running", "state": "S", **of_process})
+    life = "stopped" if of_process.get("state") == "T" else "running"
+    process = Process(**{"life": life, "state": "S", **of_process})
     return Rank(number, world, f"node{number // 4}", 100 + number, generation, process, list(groups), **more)
 
 
@@ -181,3 +187,8 @@ def last(at: Callable[[float], Observation], until: float = 12.0, **more: Any) -
 def everything(at: Callable[[float], Observation], until: float, **more: Any) -> list[Finding]:
     """All findings of all times."""
     return [finding for _, analysis in watch(at, until, **more) for finding in analysis.findings]
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, [finding.summary for finding in findings]
+    return findings[0]

@@ -57,7 +57,7 @@ class ProcessGroup:
     id: str  # the same on all its ranks, and on no other process group of the job
     name: str  # torch's description of the group, "default_pg"
     size: int  # ranks in the group
-    enqueued: int  # operations so far
+    enqueued: int  # operations that the rank has called so far
     completed: int
     open_seconds: float | None  # age of the oldest operation that is not complete
     idle_seconds: float | None  # since the last completion
@@ -72,6 +72,20 @@ class ProcessGroup:
         """Its operation is a message between two ranks."""
         return self.operation is not None and self.operation.is_pairwise
 
+    @property
+    def open_sequence(self) -> int:
+        """Sequence number of the oldest open operation, where one is open."""
+        operation = self.operation
+        return operation.sequence if operation is not None and operation.sequence > 0 else self.completed + 1
+
+    def is_open_for(self, seconds: float) -> bool:
+        """Whether an operation has been open for so long."""
+        return self.open_seconds is not None and self.open_seconds >= seconds
+
+    def has_entered(self, sequence: int) -> bool:
+        """Whether the rank has called the operation of this number. Messages are counted apart at their two ends."""
+        return self.enqueued >= sequence
+
 
 @dataclass(slots=True)
 class Process:
@@ -85,6 +99,14 @@ class Process:
     throttled_seconds: float = 0.0
     exit_reason: str = ""  # "exit 1", "ValueError: ...", where the process could still say so
     gone_seconds: float | None = None  # since its last sign of life, once it has exited or is lost
+
+    @property
+    def is_alive(self) -> bool:
+        return self.life in ("running", "stopped")
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.life == "stopped"
 
 
 @dataclass(slots=True)

@@ -8,29 +8,25 @@ import pytest
 
 from tensorwire.diagnosis.analyzer.job import Group
 from tensorwire.diagnosis.analyzer.rounds import Timer
-from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Timing
+from tensorwire.diagnosis.model import Observation, ProcessGroup, Timing
 from tests.support.observed_jobs import (
     SECONDS,
     WORLD,
     edge,
+    every_rank,
     everything,
     healthy,
     job_at_rate,
     last,
     member,
     observed,
+    only,
     rank,
     ring,
     watch,
 )
 
-every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 always = pytest.mark.parametrize("timed_after", [0.0, 35.0], ids=["always-timed", "timed-late"])
-
-
-def only(findings: list[Finding]) -> Finding:
-    assert len(findings) == 1, [finding.summary for finding in findings]
-    return findings[0]
 
 
 def busy(culprit: int, after: float = 20.0) -> Any:

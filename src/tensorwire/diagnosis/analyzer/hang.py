@@ -1,4 +1,4 @@
-"""The hang gate, and what hangs: roots and cycles of the wait-for graph."""
+"""The hang gate, and what hangs: roots and circles of the wait-for graph."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
         for wait in blocked
         if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
-    cycle = graph.cycle(blocked)
-    if cycle:
-        verdicts.append(hang_not_entered.opposite_order(job, graph, cycle))
+    verdicts += [hang_not_entered.opposite_order(job, graph, circle) for circle in graph.circles(blocked)]
     verdicts.sort(
         key=lambda verdict: (-verdict.finding.victims, verdict.finding.confidence.order, verdict.finding.summary)
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from .. import words
 from .confidence import Basis
 from .hang_inside import stopped_inside
-from .job import is_stopped
 
 if TYPE_CHECKING:
     from ..model import Level
@@ -22,7 +21,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
 
     A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3.
     """
-    wait = max(component, key=lambda wait: (len(wait.blocked), wait.seconds, wait.group.title, wait.group.id))
+    wait = max(component, key=_prominence)
     members = wait.group.members
     unblocked = {number for other in component for number in other.unblocked}
     behind = {number: members[number].enqueued for number in wait.unblocked if number in members}
@@ -60,47 +59,54 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     return job.verdict("hang", "TW-H1", wait.group, order, summary, evidence, basis, victims=len(victims), level=level)
 
 
-def opposite_order(job: Job, graph: WaitGraph, cycle: list[Wait]) -> Verdict:
-    """H2 across process groups: each waits for ranks that are blocked in the next one.
+def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
+    """H2 across process groups: each waits for ranks that are blocked in another one.
 
-    Ranks that entered the two in another order than most are to blame.
+    Ranks that entered them in another order than most are to blame.
     """
-    sides = []
-    for before, wait in zip([cycle[-1], *cycle[:-1]], cycle, strict=True):
-        lacking = set(before.missing)
-        sides.append(sorted(number for number in wait.blocked if number in lacking))
+    lacked = {number for wait in circle for number in wait.missing}
+    sides = [sorted(lacked.intersection(wait.blocked)) for wait in circle]
     places = [
-        f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in cycle
+        f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in circle
     ]
-    order = sorted(range(len(cycle)), key=lambda index: (-len(sides[index]), cycle[index].group.id, sides[index]))
-    majority = 2 * len(sides[order[0]]) > len({number for side in sides for number in side})
-    suspects = sorted({number for index in order[1:] for number in sides[index]}) if majority else []
+    order = sorted(range(len(circle)), key=lambda index: (-len(sides[index]), circle[index].group.id, sides[index]))
+    first, second = sides[order[0]], sides[order[1]]
+    others = sorted({number for side in sides for number in side} - set(first))
+    majority = len(first) > max(len(second), len(others))
+    suspects = others if majority else []
     evidence = [
         f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
-        f"for {words.seconds(cycle[index].seconds)}, which lacks {words.ranks(cycle[index].missing)}"
+        f"for {words.seconds(circle[index].seconds)}, which lacks {words.ranks(circle[index].missing)}"
         for index in order[:4]
     ]
     what = " and ".join(places[index] for index in order[:4])
     if suspects:
-        summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(sides[order[0]])}"
+        summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(first)}"
     else:
         summary = f"ranks entered {what} in different orders, and which are wrong is unknown"
     return job.verdict(
         "hang",
         "TW-H2",
-        cycle[order[0]].group,
+        circle[order[0]].group,
         suspects,
         summary,
         evidence,
         Basis.STATE,
-        victims=len(graph.victims(cycle) - set(suspects)),
+        victims=len(graph.victims(circle) - set(suspects)),
         sides=[] if majority else [sides[index] for index in order],
     )
 
 
+def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:
+    """Never by the numbers of ranks, nor by their order: what is found must not depend on how ranks are numbered."""
+    group = wait.group
+    count = len(wait.blocked)
+    return count, wait.seconds, group.title, group.id, not wait.is_pairwise, -wait.sequence, len(wait.unblocked)
+
+
 def _account(job: Job, number: int, entered: int | None) -> str:
     rank = job.ranks[number]
-    state = "is stopped" if is_stopped(rank) else f"is in state {rank.process.state}"
+    state = "is stopped" if rank.process.is_stopped else f"is in state {rank.process.state}"
     last = "is in no operation that is seen" if entered is None else f"has entered #{entered} and nothing since"
     text = f"rank {number} {last}; its process {state}"
     if number in job.phases:
@@ -113,7 +119,7 @@ def _was_inside(job: Job, transport: Transport, wait: Wait, number: int) -> bool
     member = wait.group.members.get(number)
     return (
         member is not None
-        and is_stopped(job.ranks[number])
+        and job.ranks[number].process.is_stopped
         and member.enqueued == wait.sequence - 1
         and transport.has_sent(job, number, wait.seconds)
     )

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .confidence import Basis
 
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
-_ALIVE = ("running", "stopped")
 
 
 @dataclass(slots=True)
@@ -132,13 +131,9 @@ class Job:
         is_incomplete = bool(reasons)
         for number in ranks:
             rank = self.ranks.get(number)
-            if rank is not None and rank.process.life in _ALIVE and rank.heartbeat_seconds > _STALE_SECONDS:
+            if rank is not None and rank.process.is_alive and rank.heartbeat_seconds > _STALE_SECONDS:
                 reasons.append(
                     f"rank {number} has sent no heartbeat for {words.seconds(rank.heartbeat_seconds)}: its process is "
-                    f"in state {rank.process.state}" + ("" if is_stopped(rank) else " and may hold the GIL")
+                    f"in state {rank.process.state}" + ("" if rank.process.is_stopped else " and may hold the GIL")
                 )
         return is_incomplete, reasons
-
-
-def is_stopped(rank: Rank) -> bool:
-    return rank.process.life == "stopped" or rank.process.state in ("T", "t")

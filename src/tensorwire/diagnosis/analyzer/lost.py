@@ -100,13 +100,13 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
 
 
 def _waits(rank: Rank, job: Job) -> bool:
-    return any((group.open_seconds or 0.0) >= job.thresholds.lost_seconds for group in rank.process_groups)
+    return any(group.is_open_for(job.thresholds.lost_seconds) for group in rank.process_groups)
 
 
 def _is_done(job: Job, rank: Rank) -> bool:
     """Whether the rank had entered all that the others have."""
     return all(
-        group.enqueued >= max(member.enqueued for member in job.groups[group.id].members.values())
+        group.has_entered(max(member.enqueued for member in job.groups[group.id].members.values()))
         for group in rank.process_groups
     )
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from .. import words
 from .confidence import Basis
 from .exit_reasons import gone, has_own_words, ran_out_of_time
-from .job import is_stopped
 from .transport import Blame, least_moved
 from .verdict import MAX_SUSPECTS
 
@@ -31,6 +30,7 @@ class _LastWait:
     """What a rank had long waited in when it ended."""
 
     witness: int
+    end: float  # seconds since the witness gave up
     seconds: float | None  # that it had waited, as far as that is known
     group: Group
     sequence: int  # of the operation
@@ -59,7 +59,9 @@ def post_mortem(job: Job, witnesses: Iterable[int], moment: float, hangs: list[V
         hangs: verdicts on hangs that stood when the first of them gave up.
     """
     waits = [wait for number in witnesses for wait in _last_waits(job, number, moment)]
-    waits.sort(key=lambda wait: (wait.seconds is not None, -(wait.seconds or 0.0)))
+    waits.sort(
+        key=lambda wait: (wait.seconds is not None, -(wait.seconds or 0.0), wait.sequence, wait.group.id, -wait.end)
+    )
     kept = next((old for old in hangs if any(_concerns(old, wait) for wait in waits)), None)
     if kept is not None and (kept.finding.suspects or kept.finding.sides):
         return kept
@@ -86,7 +88,7 @@ def _last_waits(job: Job, number: int, moment: float) -> Iterator[_LastWait]:
         absent = [other for other in needed if not _has_entered(job, group, sequence, other, number)]
         missing = [other for other in absent if other not in died]
         unblocked = [other for other in missing if not _waited(job.ranks[other])]
-        yield _LastWait(number, seconds, group, sequence, needed, absent, missing, unblocked)
+        yield _LastWait(number, end, seconds, group, sequence, needed, absent, missing, unblocked)
 
 
 def _waited(rank: Rank) -> list[tuple[ProcessGroup, int, float | None]]:
@@ -98,8 +100,9 @@ def _waited(rank: Rank) -> list[tuple[ProcessGroup, int, float | None]]:
     found: list[tuple[ProcessGroup, int, float | None]] = []
     for own in rank.process_groups:
         if own.open_seconds is not None:
-            if own.open_seconds - end >= _PATIENCE:
-                found.append((own, _at(own), own.open_seconds - end))
+            waited = own.open_seconds - end
+            if waited >= _PATIENCE:
+                found.append((own, own.open_sequence, waited))
         elif timed_out and own.idle_seconds is not None and abs(own.idle_seconds - end) <= _AT_ONCE:
             found.append((own, own.completed, None))
     return found
@@ -116,15 +119,9 @@ def _needed(group: Group, number: int) -> list[int]:
 def _has_entered(job: Job, group: Group, sequence: int, other: int, number: int) -> bool:
     member = group.members[other]
     if not group.members[number].is_pairwise:
-        return member.enqueued >= sequence
+        return member.has_entered(sequence)
     is_in_one = member.open_seconds is not None or _has_spoken(job, other)
     return other == number or (is_in_one and group.peers.get(other) == number)
-
-
-def _at(process_group: ProcessGroup) -> int:
-    """The sequence number of the oldest open operation."""
-    operation = process_group.operation
-    return operation.sequence if operation is not None and operation.sequence > 0 else process_group.completed + 1
 
 
 def _concerns(old: Verdict, wait: _LastWait) -> bool:
@@ -169,7 +166,7 @@ def _unknown(job: Job, wait: _LastWait) -> Verdict | None:
 
 def _different(job: Job, wait: _LastWait) -> Blame | None:
     """Who did not give up as the witness did: is stopped, was silent from earlier on, or stayed until it was killed."""
-    stopped = [number for number in wait.needed if is_stopped(job.ranks[number])]
+    stopped = [number for number in wait.needed if job.ranks[number].process.is_stopped]
     if stopped:
         return Blame(
             stopped,

@@ -21,7 +21,8 @@ _UNEVEN = frozenset({"all_to_all", "all_to_all_single", "all_gather", "gather", 
 def sides(operations: dict[int, Operation]) -> list[list[int]]:
     """The ranks by what they called, the largest side first; one side where all agree.
 
-    Roots are compared where they are known; a rank whose root is not known is taken to agree with most.
+    Roots are compared where they are known; a rank whose root is not known is taken to agree with most, or left out
+    where no root has most.
     """
     known = {number: operation for number, operation in operations.items() if operation.signature or operation.name}
     hashed = all(operation.signature for operation in known.values())
@@ -32,8 +33,10 @@ def sides(operations: dict[int, Operation]) -> list[list[int]]:
     found = []
     for by_root in by_call.values():
         unknown = by_root.pop(-1, [])
-        parts = sorted(by_root.values(), key=lambda part: (-len(part), part)) or [[]]
-        found += [parts[0] + unknown, *parts[1:]]
+        of_root = sorted(by_root.values(), key=len, reverse=True) or [[]]
+        if len(of_root) == 1 or len(of_root[0]) > len(of_root[1]):
+            of_root[0] += unknown
+        found += of_root
     return sorted((sorted(side) for side in found), key=lambda side: (-len(side), side))
 
 

@@ -209,7 +209,7 @@ def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
 def _stopped(one: Slow, history: Sequence[Poll]) -> dict[int, str]:
     """Members that were found stopped again and again, with the fact: of their operations these take long too."""
     polls = {
-        number: sum(processes[number].life == "stopped" for _, processes in history if number in processes)
+        number: sum(processes[number].is_stopped for _, processes in history if number in processes)
         for number in one.rounds.mean
     }
     return {

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .slow import SlowWatch
     from .verdict import Verdict
 
-_GONE = ("exited", "lost")
 _NO_FAILURE = ("", CLEAN)  # exit reasons
 _SUSPECTS_WITH_STACKS = 3
 _MOMENT_SECONDS = 2.5  # agents poll once a second
@@ -69,12 +68,11 @@ class State:
                 self.phases[number] = rank.phase, self.time
             if rank.process.exit_reason not in _NO_FAILURE:
                 self.leaving.setdefault(number, self.time)
-            if rank.process.life in _GONE:
+            if not rank.process.is_alive:
                 self.dead.add(number)
                 continue
             for process_group in rank.process_groups:
-                age = process_group.open_seconds
-                if age is not None and age >= gate:
+                if process_group.is_open_for(gate):
                     self.blocked.add(number)
                     break
 

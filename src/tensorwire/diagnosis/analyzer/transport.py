@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import words
 from .confidence import Basis
-from .job import is_stopped
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Transport:
 
     def stopped(self, job: Job, ranks: Iterable[int]) -> Blame | None:
         """Processes in state T, with what lies unread there."""
-        found = [number for number in ranks if is_stopped(job.ranks[number])]
+        found = [number for number in ranks if job.ranks[number].process.is_stopped]
         if not found:
             return None
         evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]

@@ -61,41 +61,37 @@ class WaitGraph:
         """Ranks that wait, directly or through others, for these."""
         return {number for wait in self._leading_to(roots) for number in wait.blocked}
 
-    def cycle(self, waits: list[Wait]) -> list[Wait]:
-        """Of these, some that block each other in a circle.
+    def circles(self, waits: list[Wait]) -> list[list[Wait]]:
+        """Of these, the sets in which each wait leads to every other and to nothing else.
 
-        None where every wait leads to a root: one where nobody is missing, or a missing rank is unblocked.
+        None where every wait leads to a root: one where nobody is missing, or a missing rank is unblocked. Whole sets,
+        not one way round in each, since which way that is would depend on how the ranks are numbered.
         """
         roots = [wait for wait in self.waits if wait.unblocked or not wait.missing]
         explained = {id(wait) for wait in self._leading_to(roots)}
-        unexplained = [wait for wait in waits if id(wait) not in explained]
-        if not unexplained:
-            return []
-        path: list[Wait] = []
-        place: dict[int, int] = {}
-        wait = max(unexplained, key=_prominence)
-        while id(wait) not in place:
-            place[id(wait)] = len(path)
-            path.append(wait)
-            wait = max(wait.next, key=_prominence)
-        return path[place[id(wait)] :]
+        # Backwards from one wait after another: each of a set is behind all that lead to it, so a start that no later
+        # start leads back to is in such a set.
+        seen = set(explained)
+        starts = [wait for wait in waits if _closure([wait], self._preceding, seen)]
+        seen = set(explained)
+        ends = [wait for wait in reversed(starts) if _closure([wait], self._preceding, seen)]
+        return [self.reached_from([wait]) for wait in ends]
 
     def reached_from(self, starts: list[Wait]) -> list[Wait]:
         """These, and all that they wait for through others."""
-        return _closure(starts, lambda wait: wait.next)
+        return _closure(starts, lambda wait: wait.next, set())
 
     def _leading_to(self, roots: list[Wait]) -> list[Wait]:
         """These, and all that waits for them through others."""
-        return _closure(roots, lambda wait: self._before.get(id(wait), []))
+        return _closure(roots, self._preceding, set())
+
+    def _preceding(self, wait: Wait) -> list[Wait]:
+        return self._before.get(id(wait), [])
 
     def _add(self, job: Job, group: Group) -> None:
         # Of the largest jobs this sees tens of thousands of members: it makes numbers, not objects to collect.
         least, members, ranks = self._blocked_seconds, group.members, job.ranks
-        older = [
-            number
-            for number, process_group in members.items()
-            if process_group.open_seconds is not None and process_group.open_seconds >= least
-        ]
+        older = [number for number, process_group in members.items() if process_group.is_open_for(least)]
         if not older:
             return
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
@@ -106,14 +102,14 @@ class WaitGraph:
         paired = {number for number in older if members[number].is_pairwise}
         for number in paired:
             self._add_pair(job, group, number, members[number])
-        at = {number: _at(members[number]) for number in older if number not in paired}
+        at = {number: members[number].open_sequence for number in older if number not in paired}
         if not at:
             return
         sequence = min(at.values())
         missing = [
             number
             for number, process_group in members.items()
-            if number in paired or (number not in at and not _has_entered(process_group, sequence))
+            if number in paired or (number not in at and not process_group.has_entered(sequence))
         ]
         age = max(members[number].open_seconds or 0.0 for number in at)
         inside = [number for number, position in at.items() if position == sequence]
@@ -126,12 +122,14 @@ class WaitGraph:
         age = process_group.open_seconds or 0.0
         if other is None or not _matches(process_group, other, number):
             missing = [peer] if peer in job.ranks else []  # it may never have had to do with these messages
-            self.waits.append(Wait(group, _at(process_group), [number], missing, age, [number], is_pairwise=True))
+            self.waits.append(
+                Wait(group, process_group.open_sequence, [number], missing, age, [number], is_pairwise=True)
+            )
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end
         if known is None:
             known = self._pairs[group.id, number, peer] = Wait(
-                group, _at(process_group), sorted((number, peer)), [], age, [], is_pairwise=True
+                group, process_group.open_sequence, sorted((number, peer)), [], age, [], is_pairwise=True
             )
             self.waits.append(known)
         known.blocked.append(number)
@@ -150,33 +148,23 @@ class WaitGraph:
             self._before.setdefault(id(other), []).append(wait)
 
 
-def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]]) -> list[Wait]:
-    found = {id(wait): wait for wait in starts}
+def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]], seen: set[int]) -> list[Wait]:
+    """The starts and all that the step leads to, without those whose id was seen before; `seen` grows by them."""
+    found = []
     queue = list(starts)
     while queue:
-        for wait in step(queue.pop()):
-            if id(wait) not in found:
-                found[id(wait)] = wait
-                queue.append(wait)
-    return list(found.values())
+        wait = queue.pop()
+        if id(wait) not in seen:
+            seen.add(id(wait))
+            found.append(wait)
+            queue += step(wait)
+    return found
 
 
 def _is_known(rank: Rank, process_group: ProcessGroup, seconds: float) -> bool:
     """Whether the operation was open for so long when the rank was last heard of."""
     age = rank.heartbeat_seconds
-    return age < _FRESH_SECONDS or (process_group.open_seconds or 0.0) - age >= seconds
-
-
-def _at(process_group: ProcessGroup) -> int:
-    """The sequence number of the oldest open operation."""
-    operation = process_group.operation
-    return operation.sequence if operation is not None and operation.sequence > 0 else process_group.completed + 1
-
-
-def _has_entered(process_group: ProcessGroup, sequence: int) -> bool:
-    if process_group.open_seconds is not None:
-        return max(_at(process_group), process_group.enqueued) >= sequence
-    return process_group.enqueued >= sequence
+    return age < _FRESH_SECONDS or process_group.is_open_for(seconds + age)
 
 
 def _matches(process_group: ProcessGroup, other: ProcessGroup, number: int) -> bool:
@@ -190,7 +178,3 @@ def _matches(process_group: ProcessGroup, other: ProcessGroup, number: int) -> b
         and theirs.root in (number, -1)
         and ("send" in mine.name) != ("send" in theirs.name)
     )
-
-
-def _prominence(wait: Wait) -> tuple[int, float, str, str]:
-    return len(wait.blocked), wait.seconds, wait.group.name, wait.group.id

@@ -125,7 +125,7 @@ class Observer:
         return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at))
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
-        alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.life in ("running", "stopped")}
+        alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.is_alive}
         edges = self._tcp.read(alive)
         ends = {edge.local for edge in edges} | {edge.remote for edge in edges}
         # The owner of an end is remembered as long as the other end is there: of a rank that died, nothing else tells.

@@ -139,7 +139,7 @@ def lives(observation: Observation) -> dict[str, int]:
 
 
 def _waits(rank: Rank, group: ProcessGroup) -> bool:
-    return rank.process.life in ("running", "stopped") and (group.open_seconds or 0.0) >= WAIT_SECONDS
+    return rank.process.is_alive and group.is_open_for(WAIT_SECONDS)
 
 
 def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> RankStatus:
@@ -153,20 +153,16 @@ def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[
     ) -> RankStatus:
         return RankStatus(rank.rank, state, name, sequence, process_group, rank.phase, seconds, behind, mean)
 
-    life = rank.process.life
-    if life in ("exited", "lost"):
-        return status("lost" if life == "lost" else "ended", rank.process.gone_seconds or 0.0)
+    if not rank.process.is_alive:
+        return status("lost" if rank.process.life == "lost" else "ended", rank.process.gone_seconds or 0.0)
     open_groups = [group for group in rank.process_groups if _waits(rank, group)]
-    if life == "stopped":
+    if rank.process.is_stopped:
         return status("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
     if open_groups:
         group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
-        operation = group.operation
-        sequence = operation.sequence if operation else group.completed + 1
-        return status(
-            "waits", group.open_seconds or 0.0, operation.name if operation else "", sequence, group.name or group.id
-        )
-    missing = [group for group in rank.process_groups if group.id in waits and group.enqueued < front[group.id]]
+        name = group.operation.name if group.operation else ""
+        return status("waits", group.open_seconds or 0.0, name, group.open_sequence, group.name or group.id)
+    missing = [group for group in rank.process_groups if group.id in waits and not group.has_entered(front[group.id])]
     if missing:
         group = max(missing, key=lambda group: waits[group.id][0])
         seconds, name = waits[group.id]

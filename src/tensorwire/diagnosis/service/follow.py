@@ -98,6 +98,6 @@ def _is_answer_due(source: Source, history: History, findings: list[Finding]) ->
 def _has_ended(observation: Observation, thresholds: Thresholds) -> bool:
     """Whether no process lives any more, and none has for as long as it takes to count as lost."""
     return bool(observation.ranks) and all(
-        rank.process.life in ("exited", "lost") and (rank.process.gone_seconds or 0.0) > thresholds.lost_seconds
+        not rank.process.is_alive and (rank.process.gone_seconds or 0.0) > thresholds.lost_seconds
         for rank in observation.ranks.values()
     )

@@ -1,0 +1,134 @@
+"""The analyzer on hangs in sends and receives: whom a message waits for, and who waits for whom in a circle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.observed_jobs import WORLD, edge, every_rank, everything, hung, last, member, observed, only, rank
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import ProcessGroup
+
+
+class TestSendAndReceive:
+    """Counts of sends differ between ranks by right: waits are pairwise."""
+
+    def chain(self, culprit: int) -> Any:
+        """A pipeline: each stage receives from the one before it; the culprit is in no operation."""
+
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            entered = 10 * (number + 1)
+            if number == culprit:
+                return [member(entered, name="send", root=number + 1)]
+            source = (number - 1) % WORLD
+            return [member(entered, waits=age, name="recv", root=source)]
+
+        return groups
+
+    @every_rank
+    def test_a_chain_of_receives_leads_to_who_does_not_send(self, culprit: int) -> None:
+        finding = only(last(hung(self.chain(culprit))))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+    def test_all_receive_in_a_circle(self) -> None:
+        finding = only(last(hung(self.chain(culprit=-1))))
+        assert finding.code == "TW-H2"
+
+    def test_two_circles_are_two_findings(self) -> None:
+        peers = [1, 0, 3, 2]
+        found = last(hung(lambda number, age: [member(31, waits=age, name="recv", root=peers[number])]))
+        assert [(finding.code, finding.suspects, finding.victims) for finding in found] == [("TW-H2", [], 2)] * 2
+        assert sorted(sorted(finding.sides) for finding in found) == [[[0], [1]], [[2], [3]]]
+
+    def test_a_circle_has_all_that_are_in_it_and_none_that_wait_for_it(self) -> None:
+        """0 and 1 lack each other, and so do 0 and 2; 3 waits for 0."""
+
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            if number == 0:
+                return [member(31, waits=age, group="pair", size=3)]
+            return [
+                member(31, waits=age, name="recv", root=0),
+                *([member(30, group="pair", size=3)] if number < 3 else []),
+            ]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H2", [], 4)
+        assert sorted(finding.sides) == [[0], [1], [2]]
+
+    def test_both_ends_are_there(self) -> None:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            if number > 1:
+                return [member(5)]
+            return [member(5, waits=age, name="send" if number == 0 else "recv", root=1 - number)]
+
+        def edges(time: float) -> list[Any]:
+            return [edge(0, 1, backoff=3, send_queue=100), edge(1, 0)]
+
+        finding = only(last(hung(groups, edges=edges)))
+        assert (finding.code, finding.suspects) == ("TW-H3", [0])
+
+    def beside_a_collective(self, culprit: int, *, waits: bool = True) -> Any:
+        """As a passive probe has it: the culprit has not sent, its peer waits in the slot of the pair, and the others
+        wait for the two in the world's next all-reduce."""
+
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            if number == culprit:
+                return [member(30)]
+            if number == (culprit + 1) % WORLD:
+                pair = {"group": "pair", "size": 2, "name": "recv", "root": culprit}
+                return [member(30), member(1, waits=age - 1 if waits and age > 1 else None, **pair)]
+            return [member(31, waits=age)]
+
+        return groups
+
+    @every_rank
+    def test_who_does_not_send_is_to_blame_and_its_receiver_a_victim(self, culprit: int) -> None:
+        findings = everything(hung(self.beside_a_collective(culprit)), 30)
+        assert {(finding.code, *finding.suspects) for finding in findings} == {("TW-H1", culprit)}
+        assert findings[-1].summary == f"rank {culprit} has not entered all_reduce #31 of world; 3 ranks wait for it"
+        receiver = (culprit + 1) % WORLD
+        assert any(f"rank {receiver} has not entered it either" in fact for fact in findings[-1].evidence)
+
+    def test_whose_waits_for_messages_are_not_seen_is_suspected_too(self) -> None:
+        assert only(last(hung(self.beside_a_collective(2, waits=False)))).suspects == [2, 3]
+
+    @every_rank
+    @pytest.mark.parametrize("call", ["send", "recv"])
+    def test_only_one_end_of_a_message_is_anywhere(self, culprit: int, call: str) -> None:
+        """No collective is open, and the culprit has no slot of the pair."""
+        waiting = (culprit + 2) % WORLD
+
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            pair = [member(1, waits=age, group="pair", size=2, name=call, root=culprit)] if number == waiting else []
+            return [member(30), *pair]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 1)
+        assert not any("not in view" in fact for fact in finding.evidence)
+        assert finding.confidence == "medium", "it may wait for a message that it asked for with irecv"
+        way = "to" if call == "send" else "from"
+        assert finding.summary == (
+            f"rank {culprit} has not entered its end of {call} {way} rank {culprit} of pair; 1 rank waits for it"
+        )
+
+    def test_who_went_on_without_sending_is_in_a_circle_with_its_receiver(self) -> None:
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            if number == 1:
+                return [member(30), member(1, waits=age, group="pair", size=2, name="recv", root=0)]
+            return [member(31, waits=age)]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects) == ("TW-H2", [])
+        assert "recv from rank 0 of pair" in finding.summary
+        assert [0] in finding.sides
+        assert [1] in finding.sides
+
+    def test_a_peer_out_of_view_is_not_accused(self) -> None:
+        def at(time: float) -> Any:
+            waiting = member(1, waits=time, group="pair", size=2, name="recv", root=3)
+            return observed(time, [rank(n, member(30), *([waiting] if n == 0 else [])) for n in range(3)])
+
+        finding = only(last(at))
+        assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [3])
