@@ -45,12 +45,16 @@ def write_plot(results: dict[str, Any], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
+    # Text stays text, and is legible on a light page and on a dark one.
+    colored = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    style = {"svg.hashsalt": "tensorwire", "svg.fonttype": "none", "font.size": 9, **dict.fromkeys(colored, INK)}
+    with mpl.rc_context(style):
+        _draw(results, path)
+
+
+def _draw(results: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    # Text stays text, and is legible on a light page and on a dark one.
-    mpl.rcParams.update({"svg.hashsalt": "tensorwire", "svg.fonttype": "none", "font.size": 9})
-    mpl.rcParams.update(dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK))
-    mpl.rcParams.update(dict.fromkeys(("xtick.color", "ytick.color"), INK))
     dataset = results["datasets"][0]
     shown = _shown(dataset["name"], results["rows"])
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
