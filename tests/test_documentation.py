@@ -17,11 +17,12 @@ from tensorwire import _dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 API = ROOT / "docs" / "api.md"
 
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
-    "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_ras.py asks a server instead",
+    "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_nccl_ras.py asks a server instead",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }
 """Pages whose examples need what is not there, and what that is."""
@@ -136,5 +137,6 @@ def wide_lines(page: Path) -> list[str]:
     ]
 
 
-def test_lines_are_not_wide() -> None:
-    assert not wide_lines(ROOT / "README.md")
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_lines_are_not_wide(page: Path) -> None:
+    assert not wide_lines(page)
