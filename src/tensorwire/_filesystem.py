@@ -48,14 +48,17 @@ def lstat(path: Path) -> os.stat_result | None:
         return None
 
 
-def walk(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
+def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     """Everything in a directory, at any depth, by relative path; links are not followed."""
-    with os.scandir(root / prefix) as entries:
-        for entry in entries:
-            status = entry.stat(follow_symlinks=False)
-            yield prefix + entry.name, status
-            if stat.S_ISDIR(status.st_mode):
-                yield from walk(root, f"{prefix}{entry.name}/")
+    prefixes = [""]
+    while prefixes:
+        prefix = prefixes.pop()
+        with os.scandir(root / prefix) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                yield prefix + entry.name, status
+                if stat.S_ISDIR(status.st_mode):
+                    prefixes.append(f"{prefix}{entry.name}/")
 
 
 def holds(directory: os.stat_result, path: Path) -> bool:

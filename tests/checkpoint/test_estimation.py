@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -77,3 +78,16 @@ def test_bad_sources(packed: Path, tmp_path: Path) -> None:
     path = tmp_path / "empty.safetensors"
     path.write_bytes(container([("e", "F32", (0,), np.zeros(0, np.float32).tobytes())]))
     assert estimate_ratio(path).ratio == 1
+
+
+def test_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for index in range(100):
+        entry = (f"t{index}", "BF16", (1000,), weights(1000, index))
+        (tmp_path / "model" / f"{index}.safetensors").write_bytes(container([entry]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 90), hard))
+    try:
+        assert estimate_ratio(tmp_path / "model").num_samples == 100
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,7 @@ from tensorwire.errors import CorruptDataError
 from tests.support.checkpoint_models import SHARD, edit_manifest, tree_hashes, write_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 def add_git(root: Path) -> None:
@@ -126,3 +129,53 @@ def test_totals_are_of_the_whole_directories(model: Path, tmp_path: Path) -> Non
     ):
         assert (report.nbytes_in, report.nbytes_out) == (size(source), size(target))
     assert compress_checkpoint(model, tmp_path / "x", dry_run=True).nbytes_out == size(packed)
+
+
+@pytest.mark.parametrize("name", [b"a\\b.txt", b"\xff\xfe.bin", b"C:x"])
+def test_names_that_a_manifest_cannot_hold(model: Path, tmp_path: Path, name: bytes) -> None:
+    """To leave such a file out is the way to compress the others, and what comes of it can be read."""
+    before = tree_hashes(model)
+    for place in (os.fsencode(model), os.fsencode(model / "assets")):
+        Path(os.fsdecode(place + b"/" + name)).write_bytes(b"x")
+    with pytest.raises(ValueError, match="rename it"):
+        compress_checkpoint(model, tmp_path / "packed")
+    report = compress_checkpoint(model, tmp_path / "packed", exclude=["a?b.txt", "*.bin", "C:x"])
+    assert os.fsdecode(name) in report.excluded
+    assert verify(tmp_path / "packed").ok
+    decompress_checkpoint(tmp_path / "packed", tmp_path / "back")
+    kept = {path: digest for path, digest in before.items() if not path.endswith(".bin")}
+    assert tree_hashes(tmp_path / "back") == kept
+
+
+@pytest.fixture
+def deep(model: Path) -> Iterator[Path]:
+    """A checkpoint with directories one in another, more than Python calls itself."""
+    descriptor = os.open(model, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+    yield model
+    subprocess.run(["rm", "-r", model / "d"], check=True)  # too deep for shutil
+
+
+def test_directories_one_in_another(packed: Path, deep: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lies in 100 directories; move it up, or exclude it"):
+        compress_checkpoint(deep, tmp_path / "x")
+    with pytest.raises(FileExistsError, match="does not replace"):
+        decompress_checkpoint(packed, deep, force=True)
+    compress_checkpoint(deep, tmp_path / "x", exclude=["d/"])
+    compress_checkpoint(deep, tmp_path / "y", exclude=["d/" * 101], dry_run=True)
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "!", "a\\"])
+def test_a_pattern_that_is_none(model: Path, tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"expected patterns as in a \.gitignore in exclude"):
+        compress_checkpoint(model, tmp_path / "x", exclude=[pattern])
+
+
+def test_one_pattern_is_put_into_a_list(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="put it into brackets"):
+        compress_checkpoint(model, tmp_path / "x", exclude="*.bin")

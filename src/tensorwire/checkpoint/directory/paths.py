@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +21,8 @@ CONFIG_NAME = "config.json"
 GIT_DIRECTORY = ".git"
 
 _MAX_PATH_LENGTH = 4096
+_MAX_DEPTH = 100
+"""The most directories, one in another: whoever copies or removes a tree calls himself for each."""
 
 
 class FoundFile(NamedTuple):
@@ -55,11 +58,21 @@ def is_plain_relative(path: str) -> bool:
     """Whether a path names something inside the directory that it is relative to, whatever the platform."""
     return (
         0 < len(path) <= _MAX_PATH_LENGTH
+        and path.count("/") <= _MAX_DEPTH
         and "\0" not in path
         and "\\" not in path
         and ":" not in path.split("/", 1)[0]
         and all(part not in ("", ".", "..") for part in path.split("/"))
     )
+
+
+def is_listable(path: str) -> bool:
+    """Whether a manifest can hold a relative path."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return is_plain_relative(path)
 
 
 def check_paths(paths: Iterable[str]) -> None:
@@ -71,7 +84,7 @@ def check_paths(paths: Iterable[str]) -> None:
     seen: set[str] = set()
     directories: set[str] = set()
     for path in paths:
-        if not is_plain_relative(path) or not _is_unicode(path):
+        if not is_listable(path):
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
         if path in seen:
             raise CorruptDataError(f"expected unique paths, got {shown(path)} twice")
@@ -104,12 +117,18 @@ def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
 
     Raises:
         ValueError: a link to a directory, something that is neither file nor directory, a name that a manifest cannot
-            hold, or a pattern that is none.
+            hold, more than 100 directories one in another, or a pattern that is none.
+        TypeError: `exclude` is one pattern, not a list of them.
         OSError: reading fails, a link leads nowhere.
     """
     from pathspec import GitIgnoreSpec
 
-    spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, *exclude])
+    if isinstance(exclude, (str, bytes)):
+        raise TypeError(f"expected a list of patterns as exclude, got {exclude!r}; put it into brackets")
+    try:
+        spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, *exclude])
+    except (re.error, ValueError) as error:
+        raise ValueError(f"expected patterns as in a .gitignore in exclude, got one that is none: {error}") from None
     excluded: list[str] = []
     files = sorted(_walk(root, "", spec, excluded))
     return Listing(files, sorted(excluded))
@@ -128,7 +147,7 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, excluded: list[str]
             if spec.match_file(directory_path):
                 excluded.append(directory_path)
                 continue
-            if not is_plain_relative(path) or not _is_unicode(path):
+            if not is_listable(path):
                 raise ValueError(f"file {shown(path)}: expected a name of valid Unicode without backslash; rename it")
             location = directory / entry.name
             if entry.is_dir():
@@ -137,17 +156,11 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, excluded: list[str]
                         f"{shown(path)} is a link to a directory, which may lead anywhere; "
                         "replace it by a copy, or exclude it"
                     )
+                if path.count("/") == _MAX_DEPTH:
+                    raise ValueError(f"{shown(path)} lies in {_MAX_DEPTH} directories; move it up, or exclude it")
                 yield from _walk(location, directory_path, spec, excluded)
                 continue
             status = location.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{shown(path)} is neither a file nor a directory")
             yield FoundFile(path, location, status.st_size)
-
-
-def _is_unicode(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from ..._version import __version__
 from ...errors import ErrorContext
 from ..directory.config_and_index import Shard, new_config, new_index
 from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, Manifest, ManifestFile, check_new_size, dump_object
-from ..directory.paths import MANIFEST_NAME, is_index, parent
+from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
 from ..directory.replaceable import made_by_us
 from ..directory.sources import (
     absolute,
@@ -272,9 +272,10 @@ class _Conversion:
             self._meter.end()
 
     def write_manifest(self, excluded: tuple[str, ...]) -> int:
-        """Write the manifest of a compressed directory; return its size."""
+        """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
         assert self._profile is not None
-        data = Manifest(self._profile, tuple(sorted(self.entries)), excluded).dump()
+        listed = tuple(path for path in excluded if is_listable(path.removesuffix("/")))
+        data = Manifest(self._profile, tuple(sorted(self.entries)), listed).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()

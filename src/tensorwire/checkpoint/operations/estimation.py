@@ -6,7 +6,6 @@ import random
 import time
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import accumulate
 from math import sqrt
 from statistics import fmean, stdev
@@ -19,10 +18,12 @@ from ..directory.sources import absolute, check_original, original_directory, si
 from ..file.reader import StoredFile
 from ..file.writer import MIN_GAIN_NBYTES
 from ..results import Estimate
+from ..storage.files import InputFile
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ...codec import Profile
     from ..file.header import TensorEntry
@@ -33,7 +34,8 @@ _SAMPLE_NBYTES = 1 << 19
 
 
 class _Tensor(NamedTuple):
-    stored: StoredFile
+    path: Path
+    start: int  # in the file
     entry: TensorEntry
 
 
@@ -55,16 +57,16 @@ def estimate_ratio(
     started = time.monotonic()
     root = absolute(src)
     sources = original_directory(root, exclude) if root.is_dir() else single_file(root)
-    with ExitStack() as stack:
-        tensors = []
-        for source in sources.files:
-            if source.kind == SAFETENSORS:
-                stored = stack.enter_context(StoredFile(source.location))
+    tensors: list[_Tensor] = []
+    for source in sources.files:
+        if source.kind == SAFETENSORS:
+            with StoredFile(source.location) as stored:
                 check_original(stored)
-                tensors += [_Tensor(stored, entry) for entry in stored.header.entries if entry.nbytes]
-        places = _places([tensor.entry.nbytes for tensor in tensors])
-        with ThreadPoolExecutor(num_threads(threads)) as pool:
-            sizes = list(pool.map(lambda place: _encode(tensors[place[0]], place[1], profile), places))
+                start = stored.header.data_start
+                tensors += [_Tensor(stored.path, start + e.start, e) for e in stored.header.entries if e.nbytes]
+    places = _places([tensor.entry.nbytes for tensor in tensors])
+    with ThreadPoolExecutor(num_threads(threads)) as pool:
+        sizes = list(pool.map(lambda place: _encode(tensors[place[0]], place[1], profile), places))
     data_nbytes = sum(tensor.entry.nbytes for tensor in tensors)
     whole = sum(nbytes for nbytes, _ in sizes) == data_nbytes
     shares = [small / nbytes for nbytes, small in sizes]
@@ -110,8 +112,8 @@ def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
     element_nbytes = max(1, dtype_bits(entry.dtype) // 8)
     start -= start % element_nbytes
     data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
-    with ErrorContext(file=tensor.stored.path, tensor=entry.name):
-        tensor.stored.file.read_into(tensor.stored.header.data_start + entry.start + start, data)
+    with ErrorContext(file=tensor.path, tensor=entry.name), InputFile(tensor.path) as file:
+        file.read_into(tensor.start + start, data)
         bits = dtype_bits(entry.dtype)
         if not bits or entry.nbytes <= MIN_GAIN_NBYTES:
             return len(data), len(data)
