@@ -343,6 +343,16 @@ def test_disk_full(tmp_path: Path, small_disk: Path) -> None:
     assert [entry.name for entry in small_disk.iterdir()] == ["x"]
 
 
+def test_a_disk_without_any_room_is_named(tmp_path: Path, small_disk: Path) -> None:
+    with (small_disk / "other").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_file({"w": np.ones(1000, np.float32)}, small_disk / "y")
+    assert caught.value.filename == str(small_disk / "y.partial")
+    assert [entry.name for entry in small_disk.iterdir()] == ["other"]
+
+
 @pytest.mark.parametrize("nbytes", [0, 1000, 40_000, 150_000])
 def test_no_space_left(model: Path, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """As on a full disk: so many bytes are written, the last of them by a short write, then none."""

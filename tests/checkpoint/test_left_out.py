@@ -111,6 +111,17 @@ def test_the_root_of_a_hub_cache_is_refused_with_the_snapshot_to_name(tmp_path: 
     assert verify(tmp_path / "packed").exact
 
 
+def test_a_directory_of_hub_caches_is_refused(tmp_path: Path) -> None:
+    """What HF_HOME leads to: it holds each file of each model twice."""
+    first = hub_cache(tmp_path / "huggingface" / "hub" / "models--org--a", "aa11")
+    hub_cache(tmp_path / "huggingface" / "hub" / "models--org--b", "bb22")
+    for root in (tmp_path / "huggingface", tmp_path / "huggingface" / "hub"):
+        with pytest.raises(ValueError, match="hub cache") as caught:
+            compress_checkpoint(root, tmp_path / "packed")
+        assert str(first / "snapshots" / "aa11") in str(caught.value)
+    assert not (tmp_path / "packed").exists()
+
+
 def test_the_snapshot_of_main_is_named_first(tmp_path: Path) -> None:
     root = hub_cache(tmp_path / "models--org--name", "aa11", "bb22")
     with pytest.raises(ValueError, match="hub cache") as caught:

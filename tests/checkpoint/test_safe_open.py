@@ -182,6 +182,14 @@ def test_a_file_is_a_collection_of_names(path: Path) -> None:
         assert 3 not in file
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, "no such device"])
+def test_a_device_that_is_not_there_is_refused_before_the_work(path: Path, device: Any) -> None:
+    for open_it in (tensorwire.open_file, lambda *a, **k: tensorwire.load_file(*a, **k)):
+        with pytest.raises(ValueError, match="expected a device of torch, got"):
+            open_it(path, framework="pt", device=device)
+
+
 def test_tensors_go_to_the_device(path: Path) -> None:
     """The device that every build of torch has and whose tensors tell where they are."""
     for name, tensor in tensorwire.load_file(path, framework="pt", device="meta").items():

@@ -60,3 +60,15 @@ def test_strict_makes_errors_of_them(changed: Path, tmp_path: Path, run: Run) ->
 def test_the_error_of_strict_names_the_way_out(compressed: Path, tmp_path: Path, run: Run) -> None:
     (compressed / "notes.txt").write_text("edited")
     assert "--strict" in run("decompress", compressed, tmp_path / "x", "--strict").err
+
+
+@pytest.mark.parametrize(("name", "kept"), [("notes.txt", "it is left out"), ("config.json", "it is restored")])
+def test_strict_says_what_is_missing_and_what_happens_without_it(
+    compressed: Path, tmp_path: Path, run: Run, name: str, kept: str
+) -> None:
+    (compressed / name).unlink()
+    for ran in (run("verify", compressed, "--strict"), run("decompress", compressed, tmp_path / "x", "--strict")):
+        assert ran.code == 1
+        assert f"'{compressed / name}': this file, which tensorwire.json lists, is missing" in ran.err
+        assert f"without strict (--strict) {kept}" in ran.err
+        assert "Errno" not in ran.err

@@ -210,5 +210,23 @@ def test_plot_tells_what_it_shows(tmp_path: Path, run: Run) -> None:
     assert len(colors(right)) == 1
     of_f32 = image.partition("<!-- F32, all elements -->")[0].rpartition("stroke: #")[2][:6]
     assert colors(right) == {f"#{of_f32}"}
-    marks = image.partition('id="matplotlib.axis_3"')[2].partition('id="matplotlib.axis_4"')[0]
-    assert "." not in "".join(re.findall(r"<!-- ([\d.]+) -->", marks)), "whole tensors"
+    for axis, following in ((1, 2), (3, 4)):
+        marks = image.partition(f'id="matplotlib.axis_{axis}"')[2].partition(f'id="matplotlib.axis_{following}"')[0]
+        numbers = re.findall(r"<!-- [\N{MINUS SIGN}]?([\d.]+) -->", marks)
+        assert numbers
+        assert "." not in "".join(numbers), "whole exponents, whole tensors"
+
+
+@pytest.mark.parametrize("width", [36, 40, 60])
+def test_two_names_are_never_abbreviated_to_the_same(tmp_path: Path, width: int) -> None:
+    """Shards, whose numbers stand at the end of a long part; the columns that say less make room for them."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for number in (1, 2):
+        name = f"model-0000{number}-of-00002.safetensors"
+        save_file({f"layers.{number}.weight": np.ones((64, 64), np.float32)}, model / name)
+    screen = on_terminal(width, "compress", model, "--dry-run")
+    rows = [line.split() for line in screen if line.startswith("model-")]
+    assert len(rows) == 2
+    assert rows[0][0] != rows[1][0]
+    assert all(len(line) <= width for line in screen[: screen.index(next(x for x in screen if x.startswith("total")))])

@@ -52,6 +52,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def test_a_file_may_be_called_dash(original: Path) -> None:
+    """As for other tools, ./- is a file."""
+    place = original.with_name("-")
+    ran = run("compress", original, "./-", cwd=original.parent)
+    assert (ran.returncode, place.is_file()) == (0, True)
+    for command in ("verify", "inspect"):
+        assert run(command, "./-", cwd=original.parent, stdin=subprocess.DEVNULL).returncode == 0
+    ran = run("decompress", "./-", "-", cwd=original.parent, stdin=subprocess.DEVNULL)
+    assert ran.stdout == original.read_bytes()
+
+
 @pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
 def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
     target = original.with_name("target.safetensors")

@@ -58,7 +58,7 @@ def damage(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-def on_terminal(width: int, *arguments: object) -> list[str]:
+def on_terminal(width: int, *arguments: object, code: int = 0) -> list[str]:
     """The lines that a command shows on a terminal so many columns wide, its styles taken away."""
     primary, secondary = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
@@ -68,7 +68,7 @@ def on_terminal(width: int, *arguments: object) -> list[str]:
         while data := _read(primary):
             shown += data
         os.close(primary)
-    assert process.returncode == 0
+    assert process.returncode == code
     return re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -48,16 +49,21 @@ def _print(report: DiffReport) -> None:
     if report.tensors:
         columns = ("tensor", *(("file",) if report.by_file else ()), "change", "dtype", ">shape", ">differ", ">share")
         rows = [_row(tensor, report.by_file) for tensor in report.tensors]
-        output.print_table(columns, rows, less_important=("shape", "dtype", "share"))
+        output.print_table(columns, rows, less_important=("shape", "dtype", "share", "file"))
         print()
     for name in report.files:
-        output.print_line(f"file differs: {name}")
+        output.print_line(f"file differs, or one side lacks it: {name}")
     if report.equal:
         output.print_line(f"equal: {output.count(report.num_equal, 'tensor')}, {report.seconds:.2f} s")
         return
+    counts = Counter(tensor.status for tensor in report.tensors)
+    kinds = [f"{counts[status]:,} {status}" for status in ("changed", "retyped", "removed", "added") if counts[status]]
+    if counts["changed"]:
+        kinds[0] += f" in {output.count(report.num_different_elements, 'element')}"
+    details = f" ({', '.join(kinds)})" if kinds else ""
     output.print_line(
-        f"{output.count(len(report.tensors), 'tensor')} differ, {report.num_equal:,} equal; "
-        f"{output.count(report.num_different_elements, 'element')} differ; {report.seconds:.2f} s"
+        f"{output.count(len(report.tensors), 'tensor')} differ{details}, {report.num_equal:,} equal; "
+        f"{report.seconds:.2f} s"
     )
 
 

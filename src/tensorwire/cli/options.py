@@ -19,13 +19,25 @@ COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"
 SUFFIX = ".tensorwire"
 _SAFETENSORS = ".safetensors"
 
+STANDARD_STREAM = Path("-")
+STDIN_NAME = "stdin"
+
+
+class _PathOrStream(click.Path):
+    """A path, or "-" for a standard stream; "./-" is a file of that name, as everywhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        return path.absolute() if path == STANDARD_STREAM and str(value) != "-" else path
+
+
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
-EXISTING_PATH_OR_STREAM = click.Path(exists=True, path_type=Path, allow_dash=True)
+EXISTING_PATH_OR_STREAM = _PathOrStream(exists=True, path_type=Path, allow_dash=True)
 NEW_PATH = click.Path(path_type=Path)
 
 
-class _Place(click.Path):
-    """A path. The context remembers which were written with a slash at the end, which a Path forgets."""
+class _Place(_PathOrStream):
+    """SRC or DST. The context remembers which were written with a slash at the end, which a Path forgets."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -42,9 +54,6 @@ def as_written(path: Path) -> str:
     slashed = click.get_current_context().meta.get(__name__, ())
     return f"{path}/" if path in slashed else str(path)
 
-
-STANDARD_STREAM = Path("-")
-STDIN_NAME = "stdin"
 
 places_argument = click.argument("places", type=_Place(), nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(

@@ -53,8 +53,9 @@ def table(
 ) -> str:
     """The lines of a table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
 
-    On a terminal that is too narrow the names of the first column are abbreviated; if that is not enough, the
-    `less_important` columns are left out one after the other. In a pipe a table keeps its full width.
+    On a terminal that is too narrow the names of the first column are abbreviated. If that is not enough, or makes two
+    names the same, the `less_important` columns are left out one after the other; at last names that would be the same
+    take several lines. In a pipe a table keeps its full width.
     """
     from rich.console import Console
 
@@ -67,20 +68,24 @@ def table(
         kept = [index for index, title in enumerate(rest) if title not in left_out]
         chosen = [[row[index] for index in kept] for row in (columns, *rows, *([total] if total else []))]
         excess = _width(chosen) - console.width
-        room = max((len(escape(row[0])) for row in chosen), default=0) - excess
-        if room >= _MIN_NAME_WIDTH or len(left_out) == len(less_important):
+        whole = [escape(row[0]) for row in chosen]
+        room = max(map(len, whole)) - excess
+        names = [_abbreviate(name, max(room, _MIN_NAME_WIDTH)) for name in whole] if excess > 0 else whole
+        distinct = len(set(names)) == len(set(whole))
+        if (room >= _MIN_NAME_WIDTH and distinct) or len(left_out) == len(less_important):
             break
         left_out.append(less_important[len(left_out)])
+    abbreviated = excess > 0 and distinct
+    if abbreviated:
+        chosen = [[name, *row[1:]] for name, row in zip(names, chosen, strict=True)]
     titles, *lines = chosen
-    if excess > 0:
-        lines = [[_abbreviate(escape(line[0]), max(room, _MIN_NAME_WIDTH)), *line[1:]] for line in lines]
     footer = lines.pop() if total else None
     with console.capture() as capture:
         console.print(_table(titles, lines, footer))
     text = "".join(f"{line.rstrip()}\n" for line in capture.get().rstrip().split("\n"))
     if left_out:
         text += f"no room for {', '.join(left_out)}: use a wider terminal, or a pipe\n"
-    if excess > 0:
+    if abbreviated:
         text += "names are abbreviated to fit this terminal; a pipe gets them whole\n"
     return text
 
@@ -165,8 +170,8 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
 def _abbreviate(name: str, width: int) -> str:
     """The beginnings of all parts of a long name: "enc.lay.11.att.sel.que.wei"; no number of a layer is lost."""
     parts = name.split(".")
-    for limit in range(max(map(len, parts)), 2, -1):
-        short = ".".join(part[:limit] for part in parts)
+    for limit in range(max(map(len, parts)), 0, -1):
+        short = ".".join(part if part.isdigit() else part[:limit] for part in parts)
         if len(short) <= width:
             return short
     return _shorten(name, width)

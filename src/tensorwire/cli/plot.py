@@ -73,6 +73,7 @@ def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
             label=f"{dtype}, all elements",
         )
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylim(_RARE, 1)
     axes.set_xlabel("exponent, bias removed")
     axes.set_ylabel("share of elements")

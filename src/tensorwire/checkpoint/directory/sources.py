@@ -99,11 +99,13 @@ def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:
-        ValueError: it is compressed, has no safetensors file, is the root of a hub cache, or holds something that
-            cannot be carried along.
+        ValueError: it is compressed, has no safetensors file, is or holds a model's directory in a hub cache, or holds
+            something that cannot be carried along.
     """
     _refuse_hub_cache(root)
     found, excluded = scan(root, exclude)
+    for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
+        _refuse_hub_cache(directory)
     if any(file.path == MANIFEST_NAME for file in found):
         raise ValueError(f"{root} {_USE_TRANSCODE}")
     for file in found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from typing import TYPE_CHECKING
 
 from ...errors import CorruptDataError
@@ -46,7 +45,9 @@ def find_change(source: SourceFile, current: str | None, *, strict: bool) -> Cha
         return None
     if current is None:
         if strict:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source.location))
+            kept = "it is restored from tensorwire.json" if is_kept else "it is left out"
+            text = f"this file, which tensorwire.json lists, is missing; without strict (--strict) {kept}"
+            raise FileNotFoundError(errno.ENOENT, text, str(source.location))
         return ChangedFile(source.path, "missing", "restored" if is_kept else "left out")
     change = ChangedFile(source.path, "edited", "restored" if is_kept else "kept")
     if strict:

@@ -39,7 +39,9 @@ class Target(NamedTuple):
 
         try:
             found = torch.device(device)
-        except (RuntimeError, TypeError) as error:
+            if found.type != "cpu":
+                torch.empty(0, device=found)
+        except (AssertionError, RuntimeError, TypeError) as error:  # AssertionError: torch was built without it
             raise ValueError(f"expected a device of torch, got {device!r}: {error}") from None
         return cls(framework, None if found.type == "cpu" else found)
 

@@ -166,6 +166,8 @@ class _Verifier:
 
 def _problem(error: Exception, path: str) -> Problem:
     kind, message = type(error).__name__, escape(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        message = escape(f"{str(error.filename)!r}: {error.strerror}")
     if isinstance(error, TensorwireError):
         return Problem(kind, message, path, error.tensor, error.block, error.byte)
     return Problem(kind, message, path)

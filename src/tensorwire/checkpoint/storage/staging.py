@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ..._destination import Standing
 from ..._filesystem import lies_in, mark_of, rename_new, walk
 from .access import access_of, give_access
-from .files import OutputFile, sync_directory
+from .files import OutputFile, naming, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -101,8 +101,9 @@ class Staging:
         lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(lock, _LOCK_TEXT)
-            rename_new(new, self._partial)
+            with naming(self._partial):
+                os.write(lock, _LOCK_TEXT)
+                rename_new(new, self._partial)
         except BaseException as error:
             os.close(lock)
             (new / _LOCK).unlink()
