@@ -41,7 +41,7 @@ test: ctest $(VENV)/.test ## The quick test suite
 	$(VENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow"
 	@$(MAKE) --no-print-directory test-neon
 
-test-slow: $(VENV)/.package $(VENV)/.test ## Large tensors and long mutations
+test-slow: $(VENV)/.package $(VENV)/.test $(VENV)/.model ## Large tensors and long mutations
 	$(VENV)/bin/python -m pytest -q -m slow --timeout 3600
 
 ctest: $(VENV)/.package
