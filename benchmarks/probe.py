@@ -90,7 +90,9 @@ def _work(mode: str, directory: Path, connection: Connection) -> None:
     import torch.distributed as dist
 
     from tensorwire.diagnosis import attach
-    from tensorwire.diagnosis.page.rank_page import page_path, read_page, write_control
+    from tensorwire.diagnosis.page.control import write_control
+    from tensorwire.diagnosis.page.directory import page_path
+    from tensorwire.diagnosis.page.rank_page import read_page
 
     os.environ.update(TENSORWIRE_PROBE_DIR=str(directory / "pages"), RANK="0", WORLD_SIZE="1")
     directory.mkdir()

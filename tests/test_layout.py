@@ -110,7 +110,7 @@ FOLDERS = {
     "diagnosis": {
         "model": set(),
         "words": {"model"},
-        "page": set(),
+        "page": {"model"},
         "rank": {"page", "model"},
         "protocol": {"model"},
         "node": {"page", "protocol", "model"},

@@ -41,7 +41,7 @@ int make_directory(char* path) {
   return is_ours ? 0 : EPERM;
 }
 
-// The name of a run's directory: as diagnosis/page/rank_page.py has it, up to 100 characters of its id, odd ones
+// The name of a run's directory: as diagnosis/page/directory.py has it, up to 100 characters of its id, odd ones
 // replaced.
 void append_name(char* directory, size_t room, const char* run) {
   size_t length = std::strlen(directory);

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.page import rank_page
+from tensorwire.diagnosis.page import directory
 from tensorwire.diagnosis.service.journal import Journal
 from tests.support.destination_cells import snapshot
 
@@ -121,8 +121,8 @@ def test_two_analyzers_do_not_write_to_one_directory(tmp_path: Path) -> None:
 
 
 def test_a_sweep_removes_what_jobs_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_page, "root_directory", lambda: tmp_path)
-    monkeypatch.setattr(rank_page, "MAX_AGE_SECONDS", 60.0)
+    monkeypatch.setattr(directory, "root_directory", lambda: tmp_path)
+    monkeypatch.setattr(directory, "MAX_AGE_SECONDS", 60.0)
     tmp_path.chmod(0o700)
     for name in ("empty", "notes"):
         (tmp_path / name).mkdir(0o700)
@@ -132,6 +132,6 @@ def test_a_sweep_removes_what_jobs_left_and_nothing_else(tmp_path: Path, monkeyp
     (tmp_path / "notes" / "results").mkdir()
     for path in tmp_path.rglob("*"):
         os.utime(path, (0, time.time() - 3600))
-    rank_page.sweep(tmp_path / "mine")
+    directory.sweep(tmp_path / "mine")
     assert not (tmp_path / "empty").exists()
     assert sorted(path.name for path in (tmp_path / "notes").iterdir()) == ["rank-0-0.txt", "results"]

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("torch")
 
 from tensorwire.diagnosis.model import ASKED
-from tensorwire.diagnosis.page.rank_page import page_path, read_page
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import read_page
 from tests.system.faults.fork_server import ForkServer
 from tests.system.faults.training_job import WORLD_SIZE, TrainingJob
 
@@ -56,4 +57,4 @@ def await_baselines(pages: Path) -> None:
 
 def knows_baseline(path: Path) -> bool:
     page = read_page(path) if path.exists() else None
-    return page is not None and any(slot.baseline_rate for slot in page.slots)
+    return page is not None and any(group.baseline_rate for group in page.process_groups(time.monotonic()))

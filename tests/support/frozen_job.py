@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.page import native, rank_page
+from tensorwire.diagnosis.page import native
+from tensorwire.diagnosis.page.directory import page_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ def pages(tmp_path: Path) -> Iterator[Path]:
     directory.mkdir(mode=0o700)
     handles = []
     for rank in range(4):
-        path = rank_page.page_path(directory, rank, 0)
+        path = page_path(directory, rank, 0)
         handles.append(native.create(str(path), "a-run", rank, 4, 0))
         slot = native.slot(handles[-1], 0xC0FFEE, b"default_pg", 4)
         native.counts(handles[-1], slot, 7 if rank == 1 else 8, 7)

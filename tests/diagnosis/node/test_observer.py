@@ -19,7 +19,9 @@ from tensorwire.diagnosis.model import Operation
 from tensorwire.diagnosis.node import frozen_rank, timing
 from tensorwire.diagnosis.node.local_node import LocalNode
 from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import native, rank_page
+from tensorwire.diagnosis.page import native
+from tensorwire.diagnosis.page.control import read_control
+from tensorwire.diagnosis.page.directory import page_path
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tests.support.processes import bare_python
 
@@ -85,7 +87,7 @@ class Job:
         return process.stdout.readline().strip()
 
     def path(self, rank: int, generation: int = 0) -> Path:
-        return rank_page.page_path(self.directory, rank, generation)
+        return page_path(self.directory, rank, generation)
 
     def close(self) -> None:
         for process in self.processes:
@@ -439,18 +441,18 @@ def test_still_rank_of_whom_nothing_newer_is_known(
 
 def test_request_is_what_the_ranks_read(tmp_path: Path) -> None:
     timing.enable(tmp_path, {"00000000000000c0": 120, "c1": 7}, 16)
-    request = rank_page.read_control(tmp_path)
+    request = read_control(tmp_path)
     assert request is not None
     assert (request.first, request.num_rounds) == ({0xC0: 120, 0xC1: 7}, 16)
     timing.disable(tmp_path)
-    later = rank_page.read_control(tmp_path)
+    later = read_control(tmp_path)
     assert later is not None
     assert (later.num_rounds, later.number) == (0, request.number + 1)
 
 
 def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None:
     timing.enable(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
-    request = rank_page.read_control(tmp_path)
+    request = read_control(tmp_path)
     assert request is not None
     assert (len(request.first), request.num_rounds) == (253, 65535)
 
@@ -463,7 +465,7 @@ def test_process_groups_of_the_node_come_first(job: Job) -> None:
         node.enable_timing({f"{number:016x}": number for number in range(1, 1000)} | {f"{0xC0FFEE:016x}": 42}, 16)
     finally:
         node.close()
-    request = rank_page.read_control(job.directory)
+    request = read_control(job.directory)
     assert request is not None
     assert request.first[0xC0FFEE] == 42
 
@@ -472,4 +474,4 @@ def test_process_groups_of_the_node_come_first(job: Job) -> None:
 def test_request_for_what_is_no_process_group(tmp_path: Path, identity: str) -> None:
     with pytest.raises(ValueError, match="base 16"):
         timing.enable(tmp_path, {identity: 1}, 16)
-    assert rank_page.read_control(tmp_path) is None
+    assert read_control(tmp_path) is None

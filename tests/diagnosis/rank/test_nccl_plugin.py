@@ -13,8 +13,10 @@ import pytest
 import tensorwire
 from tensorwire.diagnosis import nccl_plugin_path
 from tensorwire.diagnosis.node.observer import Observer
-from tensorwire.diagnosis.page import native, rank_page
+from tensorwire.diagnosis.page import directory as pages
+from tensorwire.diagnosis.page import native
 from tensorwire.diagnosis.page.process import read_stat
+from tensorwire.diagnosis.page.rank_page import read_page
 from tensorwire.diagnosis.rank import probe
 
 # A process that does what NCCL 2.28 does with the first communicator: it calls init, the second member of the table.
@@ -65,14 +67,15 @@ def test_the_page_reads_as_any_other(rank, tmp_path):
     process = rank(RANK="9", WORLD_SIZE="16", LOCAL_RANK="1", TORCHELASTIC_RESTART_COUNT="2", TORCHELASTIC_RUN_ID="abc")
     directory = tmp_path / "job" / "pages"
     assert directory.stat().st_mode & 0o777 == 0o700
-    read = rank_page.read_page(directory / "rank-9-2.nccl.page")
-    assert (read.rank, read.world_size, read.restart_count) == (9, 16, 2)
-    assert read.pid == process.pid
+    read = read_page(directory / "rank-9-2.nccl.page")
+    header = read.header
+    assert (header.rank, header.world_size, header.restart_count) == (9, 16, 2)
+    assert header.pid == process.pid
     assert read.is_alive
-    (slot,) = read.slots
-    assert (slot.id, slot.name, slot.size) == (0x0B5A64A1F36C1FD2, "data_parallel", 4)
-    assert (slot.enqueued, slot.completed, slot.is_open) == (0, 0, False)
-    assert (slot.sent_nbytes, slot.baseline_rate, slot.first_sequence) == (-1, None, None)
+    (group,) = read.process_groups(time.monotonic())
+    assert (group.id, group.name, group.size) == ("0b5a64a1f36c1fd2", "data_parallel", 4)
+    assert (group.enqueued, group.completed, group.open_seconds) == (0, 0, None)
+    assert (group.sent_bytes, group.baseline_rate, group.timing) == (-1, None, None)
 
 
 def test_an_observer_joins_the_pages_of_one_process(rank, tmp_path):
@@ -102,10 +105,10 @@ def test_an_observer_joins_the_pages_of_one_process(rank, tmp_path):
 def test_a_page_left_behind_is_swept(rank, tmp_path):
     path = tmp_path / "job" / "pages" / "rank-1-0.nccl.page"
     process = rank(RANK="1")
-    rank_page.sweep(path.parent, before_ns=time.monotonic_ns())
+    pages.sweep(path.parent, before_ns=time.monotonic_ns())
     assert path.exists()
     process.communicate("\n", timeout=30)
-    rank_page.sweep(path.parent, before_ns=time.monotonic_ns())
+    pages.sweep(path.parent, before_ns=time.monotonic_ns())
     assert not path.exists()
 
 
@@ -116,13 +119,13 @@ def test_a_page_left_behind_is_swept(rank, tmp_path):
 )
 def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
-    directory = rank_page.job_directory(run_id)
+    directory = pages.job_directory(run_id)
     assert str(os.getpid()) in directory.name
     path = directory / "rank-1-0.nccl.page"
     try:
         rank(TENSORWIRE_PROBE_DIR="", TORCHELASTIC_RUN_ID=run_id)
-        assert rank_page.read_page(path).rank == 1
-        rank_page.make_directory(directory)
+        assert read_page(path).header.rank == 1
+        pages.make_directory(directory)
     finally:
         path.unlink(missing_ok=True)
         if directory.exists():
@@ -131,10 +134,10 @@ def test_both_find_the_directory_of_a_run(rank, run_id, monkeypatch):
 
 def test_both_name_a_run_without_an_id(rank, tmp_path):
     process = rank(RANK="1", TORCHELASTIC_RUN_ID="none")
-    read = rank_page.read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
+    read = read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
     start_ticks = read_stat(os.getpid()).start_ticks
-    assert process.pid == read.pid
-    assert read.run == native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
+    assert process.pid == read.header.pid
+    assert read.header.run == native.hash64(f"run-{os.getpid()}-{start_ticks}".encode())
 
 
 @pytest.mark.parametrize("local", [{"LOCAL_WORLD_SIZE": "2"}, {}], ids=["torchrun", "another launcher"])
@@ -145,8 +148,8 @@ def test_both_name_a_run_of_several_nodes_alike(rank, tmp_path, local, monkeypat
     for name, value in launcher.items():
         monkeypatch.setenv(name, value)
     rank(RANK="1", TORCHELASTIC_RUN_ID="none")
-    read = rank_page.read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
-    assert read.run == native.hash64(probe._run_id().encode()) == native.hash64(b"node0:29500")
+    read = read_page(tmp_path / "job" / "pages" / "rank-1-0.nccl.page")
+    assert read.header.run == native.hash64(probe._run_id().encode()) == native.hash64(b"node0:29500")
 
 
 def test_an_installation_without_the_library_says_so(monkeypatch):

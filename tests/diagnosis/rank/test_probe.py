@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tensorwire.diagnosis.page import native, rank_page
+from tensorwire.diagnosis.page import directory as pages
+from tensorwire.diagnosis.page import native
+from tensorwire.diagnosis.page.control import Control, read_control, write_control
+from tensorwire.diagnosis.page.directory import page_path
 from tensorwire.diagnosis.page.process import read_stat
-from tensorwire.diagnosis.page.rank_page import Page, page_path, read_control, read_page, write_control
+from tensorwire.diagnosis.page.rank_page import Page, read_page
 from tests.support.probe_jobs import PROBE, environment, run
 
 SHOW = "import sys; print(__name__, __file__, sys.argv, sys.path[0], __spec__ and __spec__.name, __package__)"
@@ -71,9 +74,9 @@ def test_scripts_run_as_without_the_launcher(text: str, exit_reason: str, direct
     assert (done.stdout, done.stderr, done.returncode) == (alone.stdout, alone.stderr, alone.returncode)
     found = left(directory)
     assert found.exit_reason == exit_reason
-    assert (found.exit_ns is not None) == bool(exit_reason)
+    assert (found.header.exit_ns != 0) == bool(exit_reason)
     assert not found.is_alive
-    assert (found.rank, found.world_size, found.restart_count) == (3, 8, 0)
+    assert (found.header.rank, found.header.world_size, found.header.restart_count) == (3, 8, 0)
 
 
 @pytest.mark.parametrize("name", ["train", "package", "package.inner", "nothing", "package.nothing"])
@@ -217,7 +220,7 @@ def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) 
         assert re.fullmatch(r"tensorwire: the probe is off \(\w+: .+\)", line), done.stderr
     assert done.stderr
     if trouble == "page of a living process":
-        assert left(directory).pid == other.pid
+        assert left(directory).header.pid == other.pid
         other.kill()
         other.wait()
         other.stdout.close()
@@ -228,16 +231,16 @@ def test_jobs_go_on_without_a_page(trouble: str, directory: Path, script: Path) 
 def test_generations_do_not_mix(directory: Path, script: Path) -> None:
     """A page of a process that died is not written again but replaced; another generation has its own."""
     run_rank(script, "import sys; sys.exit(1)", directory)
-    first = left(directory)
+    first, written = left(directory), page_path(directory, 3, 0).read_bytes()
     script.write_text("")
     run([*PROBE, str(script)], environment(directory, RANK="3", TORCHELASTIC_RESTART_COUNT="1"))
-    assert left(directory) == first
+    assert page_path(directory, 3, 0).read_bytes() == written
     second = read_page(page_path(directory, 3, 1))
     assert second is not None
-    assert second.restart_count == 1
+    assert second.header.restart_count == 1
     run_rank(script, "", directory)
     assert left(directory).exit_reason == "exit 0"
-    assert left(directory).pid != first.pid
+    assert left(directory).header.pid != first.header.pid
 
 
 def test_a_page_that_was_damaged_makes_room(directory: Path, script: Path) -> None:
@@ -259,8 +262,8 @@ def test_pages_of_an_earlier_job_are_swept(directory: Path, script: Path) -> Non
 
 
 def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_page, "root_directory", lambda: tmp_path)
-    monkeypatch.setattr(rank_page, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
+    monkeypatch.setattr(pages, "root_directory", lambda: tmp_path)
+    monkeypatch.setattr(pages, "MAX_AGE_SECONDS", 60.0)  # a machine need not be up for a day
     for name in ("old", "young", "lives", "ended"):
         (tmp_path / name).mkdir(0o700)
     for name in ("old", "ended"):  # the latter now, after a day and more
@@ -278,10 +281,10 @@ def test_old_directories_are_swept(tmp_path: Path, script: Path, monkeypatch: py
         for path in (*(tmp_path / name).iterdir(), tmp_path / name):
             os.utime(path, (0, time.time() - 25 * 3600))
     tmp_path.chmod(0o755)
-    rank_page.sweep(tmp_path / "mine")
+    pages.sweep(tmp_path / "mine")
     assert (tmp_path / "old").exists(), "who knows whose it is"
     tmp_path.chmod(0o700)
-    rank_page.sweep(tmp_path / "mine")
+    pages.sweep(tmp_path / "mine")
     alive.kill()
     alive.wait()
     alive.stdout.close()
@@ -314,14 +317,14 @@ def test_ranks_of_one_job_name_the_same_run(
     script.touch()
     done = run([*PROBE, str(script)], environment(directory, RANK="3", WORLD_SIZE="8", **launcher))
     assert (done.stderr, done.returncode) == ("", 0)
-    assert left(directory).run == native.hash64(run_id.encode())
+    assert left(directory).header.run == native.hash64(run_id.encode())
 
 
 def test_run_directories_are_named_safely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENSORWIRE_PROBE_DIR", raising=False)
     for run_id in ("../../etc", "a/b", "..", "x" * 300):
-        path = rank_page.job_directory(run_id)
-        assert path.parent == rank_page.root_directory()
+        path = pages.job_directory(run_id)
+        assert path.parent == pages.root_directory()
         assert path.name not in ("", ".", "..")
         assert len(path.name) <= 100
 
@@ -336,7 +339,7 @@ def test_a_stopped_process_keeps_its_page(directory: Path, script: Path) -> None
         before = left(directory)
         assert before.is_alive
         deadline = time.monotonic() + 20
-        while left(directory).heartbeats == before.heartbeats:
+        while left(directory).header.heartbeats == before.header.heartbeats:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         rank.send_signal(signal.SIGSTOP)
@@ -372,9 +375,9 @@ def test_control(directory: Path) -> None:
     directory.mkdir()
     assert read_control(directory) is None
     assert write_control(directory, {5: 100, 2**64 - 1: 2**63}, 20) == 1
-    assert read_control(directory) == rank_page.Control(1, {5: 100, 2**64 - 1: 2**63}, 20)
+    assert read_control(directory) == Control(1, {5: 100, 2**64 - 1: 2**63}, 20)
     assert write_control(directory, {}, 7) == 2
-    assert read_control(directory) == rank_page.Control(2, {}, 7)
+    assert read_control(directory) == Control(2, {}, 7)
     with pytest.raises(OSError, match="Invalid"):
         write_control(directory, dict.fromkeys(range(254), 1), 20)
     with pytest.raises(OSError, match="No such"):

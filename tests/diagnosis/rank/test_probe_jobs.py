@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.page.rank_page import page_path, read_page
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import read_page
 from tests.support.probe_jobs import PROBE, SCRIPTS, run_job
 
 if TYPE_CHECKING:

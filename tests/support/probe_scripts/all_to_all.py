@@ -9,12 +9,17 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from tensorwire.diagnosis.page.rank_page import Page, Slot, page_path, read_page, write_control
+from tensorwire.diagnosis.page.control import write_control
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import Page, read_page
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import ProcessGroup
 
 LATE, DELAY, ROUNDS = 2, 0.1, 6
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
@@ -33,8 +38,8 @@ def page() -> Page:
     return found
 
 
-def slot() -> Slot:
-    (found,) = page().slots
+def group() -> ProcessGroup:
+    (found,) = page().process_groups(time.monotonic())
     return found
 
 
@@ -59,8 +64,8 @@ def enable_timing(number: int) -> int:
     first = dist.group.WORLD._get_sequence_number_for_group() + 2  # there is one more barrier
     wait_until(lambda: page().slots)
     if rank == 0:
-        write_control(directory, {slot().id: first}, ROUNDS)
-    wait_until(lambda: page().control == number)
+        write_control(directory, {int(group().id, 16): first}, ROUNDS)
+    wait_until(lambda: page().header.control == number)
     dist.barrier()
     return first
 
@@ -75,9 +80,10 @@ def main() -> None:
                 if rank == LATE:
                     time.sleep(DELAY)
                 exchange(shares, listed)
-            wait_until(lambda first=first: slot().first_sequence == first)
+            wait_until(lambda first=first: (timing := group().timing) and timing.first_sequence == first)
+            timing = group().timing
             seen: list[Any] = [None] * size
-            dist.all_gather_object(seen, (slot().sum_seconds, slot().rooted_or_pairwise))
+            dist.all_gather_object(seen, (timing.sum_seconds, timing.rooted_or_pairwise))
             if rank == 0:
                 seconds, pairwise = zip(*seen, strict=True)
                 print(json.dumps({"name": name, "listed": listed, "seconds": seconds, "pairwise": pairwise}))

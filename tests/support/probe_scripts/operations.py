@@ -6,15 +6,20 @@ import ctypes
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 from tensorwire.diagnosis import phase
-from tensorwire.diagnosis.page import worker_server
-from tensorwire.diagnosis.page.rank_page import Page, Slot, page_path, read_page, write_control
+from tensorwire.diagnosis.page import native, worker_server
+from tensorwire.diagnosis.page.control import write_control
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import Page, read_page
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Operation, ProcessGroup
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])
@@ -29,8 +34,36 @@ def page(of: int = rank) -> Page:
     return found
 
 
-def slot(name: str = "default_pg", of: int = rank, pair: bool = False) -> Slot:
-    (found,) = (slot for slot in page(of).slots if slot.name == name and slot.pair == pair)
+def group(name: str = "default_pg", of: int = rank, pair: bool = False) -> ProcessGroup:
+    """What a page says of a process group, or of the messages between the two ranks."""
+    found = page(of)
+    groups = found.process_groups(time.monotonic())
+    (which,) = (
+        number
+        for number, slot in enumerate(found.slots)
+        if groups[number].name == name and bool(slot.flags & native.PAIR) == pair
+    )
+    return groups[which]
+
+
+def operation(of: int = rank, pair: bool = False) -> Operation:
+    found = group(of=of, pair=pair).operation
+    assert found is not None
+    return found
+
+
+def is_open(of: int = rank, pair: bool = False) -> bool:
+    return group(of=of, pair=pair).open_seconds is not None
+
+
+def has_open_message(of: int) -> bool:
+    return any(slot.flags & native.PAIR and slot.flags & native.OPEN for slot in page(of).slots)
+
+
+def slot(pair: bool = False) -> native.Slot:
+    """What only the page itself tells."""
+    identity = int(group(pair=pair).id, 16)
+    (found,) = (slot for slot in page().slots if slot.id == identity)
     return found
 
 
@@ -57,59 +90,58 @@ def passive() -> None:
     for _ in range(3):
         dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
     wait_until(lambda: len(page().slots) == len(page(1 - rank).slots) == 2)
-    wait_until(lambda: slot("other").completed == slot("other").enqueued == 2)
-    assert slot("other").id == slot("other", 1 - rank).id != slot().id
+    wait_until(lambda: group("other").completed == group("other").enqueued == 2)
+    assert group("other").id == group("other", 1 - rank).id != group().id
     assert not page().timed
 
     # Rank 1 comes late: rank 0 shows what it waits in, and for how long.
     if rank == 1:
-        wait_until(lambda: slot(of=0).is_open and slot(of=0).operation != "")
-        waiting = slot(of=0)
-        assert (waiting.operation, waiting.dtype, waiting.numel) == ("all_gather", "float32", 4), waiting
-        assert waiting.sequence == waiting.enqueued == 2
+        wait_until(lambda: is_open(of=0) and operation(of=0).name != "")
+        waiting, call = group(of=0), operation(of=0)
+        assert (call.name, call.dtype, call.numel) == ("all_gather", "float32", 4), waiting
+        assert call.sequence == waiting.enqueued == 2
         assert waiting.completed == 1
-        assert waiting.enter_ns is not None
-        assert 0.9 < (time.monotonic_ns() - waiting.enter_ns) / 1e9 < 30
+        assert waiting.open_seconds is not None
+        assert 0.9 < waiting.open_seconds < 30
         assert "all_gather" in worker_server.flight_recorder(page_path(directory, 0, 0)).decode()
         assert "operations.py" in worker_server.dump_traceback(page_path(directory, 0, 0))
         with phase("evaluation"), phase("checkpoint"):
             assert page().phase == "checkpoint"
         assert page().phase == ""
     dist.all_gather([torch.empty(4), torch.empty(4)], tensor)
-    wait_until(lambda: slot().completed == 2)
+    wait_until(lambda: group().completed == 2)
     late_messages()
 
 
 def late_messages() -> None:
     """No collective is open, and one end of a message waits for the other, which looks on."""
     received = torch.empty(4)
-    for late, call in ((0, "recv"), (1, "send")):
+    for late, name in ((0, "recv"), (1, "send")):
         if rank == late:
-            wait_until(lambda: any(slot.pair and slot.is_open for slot in page(1 - rank).slots))
-            waiting = slot(of=1 - rank, pair=True)
-            assert (waiting.operation, waiting.dtype, waiting.numel, waiting.root) == (call, "float32", 4, late)
-            assert waiting.enter_ns is not None
-            assert 0.9 < (time.monotonic_ns() - waiting.enter_ns) / 1e9 < 30
-            assert waiting.name == "default_pg"
+            wait_until(lambda: has_open_message(1 - rank))
+            waiting, call = group(of=1 - rank, pair=True), operation(of=1 - rank, pair=True)
+            assert (call.name, call.dtype, call.numel, call.root) == (name, "float32", 4, late)
+            assert waiting.open_seconds is not None
+            assert 0.9 < waiting.open_seconds < 30
         dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0)
         if rank != late:
-            wait_until(lambda: not slot(pair=True).is_open)
-            assert slot(pair=True).completed == 0, "messages that nobody waits for are not counted either"
+            wait_until(lambda: not is_open(pair=True))
+            assert group(pair=True).completed == 0, "messages that nobody waits for are not counted either"
         meet()
-    assert slot(pair=True).id == slot(of=1 - rank, pair=True).id
+    assert group(pair=True).id == group(of=1 - rank, pair=True).id
 
 
-def check(name: str, operation: Any, pair: bool = False) -> None:
+def check(name: str, call: Any, pair: bool = False) -> None:
     """Make an operation, and see it entered and completed by that name."""
-    operation()
-    wait_until(lambda: slot(pair=pair).operation == name and not slot(pair=pair).is_open)
+    call()
+    wait_until(lambda: operation(pair=pair).name == name and not is_open(pair=pair))
     seen = slot(pair=pair)
-    assert seen.active
+    assert seen.flags & native.ACTIVE
     assert seen.completed == seen.enqueued
-    assert seen.completed_ns >= seen.enter_ns > 0, seen
+    assert seen.completed_ns >= seen.enter_ns > 0
     if not pair:
         meet()
-        assert slot().sequence == slot(of=1 - rank).sequence, "sends and receives must not count"
+        assert operation().sequence == operation(of=1 - rank).sequence, "sends and receives must not count"
     meet()
 
 
@@ -148,16 +180,16 @@ def messages() -> None:
     received = torch.empty(4)
     check("send" if rank == 0 else "recv", lambda: dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0), True)
     assert rank == 0 or torch.equal(received, tensor)
-    assert slot(pair=True).id == slot(of=1 - rank, pair=True).id
-    assert slot(pair=True).signature == slot(of=1 - rank, pair=True).signature
-    assert slot(pair=True).root == 1 - rank
+    assert group(pair=True).id == group(of=1 - rank, pair=True).id
+    assert operation(pair=True).signature == operation(of=1 - rank, pair=True).signature != 0
+    assert operation(pair=True).root == 1 - rank
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, tensor, 1) if rank == 0 else dist.P2POp(dist.irecv, received, 0)]
     )
-    assert slot(pair=True).is_open
+    assert is_open(pair=True)
     for work in works:
         work.wait()
-    wait_until(lambda: not slot(pair=True).is_open)
+    wait_until(lambda: not is_open(pair=True))
     if rank == 1:  # from any source: not seen, and not disturbed
         assert dist.recv(received) == 0
     else:
@@ -168,11 +200,11 @@ def messages() -> None:
 def window() -> None:
     """All ranks time the same rounds until they are asked to stop; the kernels go."""
     dist.barrier()
-    first = slot().enqueued + 4
+    first = group().enqueued + 4
     if rank == 0:
-        number = write_control(directory, {slot().id: first}, 5)
-        wait_until(lambda: page(1).control == number)
-    wait_until(lambda: page().control == 2)
+        number = write_control(directory, {int(group().id, 16): first}, 5)
+        wait_until(lambda: page(1).header.control == number)
+    wait_until(lambda: page().header.control == 2)
     dist.barrier()
     received = torch.empty(4)
     pending = dist.irecv(received, 0) if rank == 1 else None
@@ -180,11 +212,13 @@ def window() -> None:
         if rank == 1:
             time.sleep(0.02)
         dist.all_reduce(torch.ones(100 + i))
-    mine = slot()
+    mine = group().timing
+    assert mine is not None
     assert mine.first_sequence == first + 15, "the last whole window"
     assert mine.num_rounds == 5
     meet()
-    other = slot(of=1 - rank)
+    other = group(of=1 - rank).timing
+    assert other is not None
     assert other.first_sequence == mine.first_sequence
     assert other.num_bytes == mine.num_bytes > 0
     late, waiting = (mine, other) if rank == 1 else (other, mine)
@@ -198,19 +232,19 @@ def window() -> None:
     dist.all_reduce(tensor.clone())  # the first operation after the end takes the kernels away
     key = torch._C.DispatchKey.BackendSelect
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", key)
-    before = slot().enqueued
+    before = group().enqueued
     dist.all_reduce(tensor.clone())
-    wait_until(lambda: slot().enqueued > before)
-    assert not slot().active
+    wait_until(lambda: group().enqueued > before)
+    assert not slot().flags & native.ACTIVE
     # A message that was on its way when timing ended is over when it is.
     meet()
-    assert slot(of=1, pair=True).is_open
+    assert is_open(of=1, pair=True)
     meet()
     if pending is None:
         dist.send(tensor, 1)
     else:
         pending.wait()
-    wait_until(lambda: not slot(of=1, pair=True).is_open)
+    wait_until(lambda: not is_open(of=1, pair=True))
 
 
 def no_lock() -> None:
@@ -220,9 +254,9 @@ def no_lock() -> None:
         ctypes.PyDLL(None).usleep(2_000_000)
     else:
         time.sleep(0.5)
-        heartbeats = page(0).heartbeats
+        heartbeats = page(0).header.heartbeats
         assert b"entries" in worker_server.flight_recorder(page_path(directory, 0, 0))
-        assert page(0).heartbeats == heartbeats
+        assert page(0).header.heartbeats == heartbeats
     dist.barrier()
 
 

@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorwire.diagnosis import attach
-from tensorwire.diagnosis.page.rank_page import page_path, read_page
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

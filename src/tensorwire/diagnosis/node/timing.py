@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..page.control import write_control
 from ..page.native import NUM_CONTROL_ENTRIES
-from ..page.rank_page import write_control
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

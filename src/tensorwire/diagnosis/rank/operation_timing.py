@@ -30,7 +30,7 @@ from .process_groups import sequence_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..page.rank_page import Control
+    from ..page.control import Control
     from .flight_recorder import FlightRecorder
     from .process_groups import Group, Groups, Pair
 

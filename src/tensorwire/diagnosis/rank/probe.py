@@ -125,17 +125,19 @@ class _Probe:
             self.set_exit_reason("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
 
     def _create(self, rank: int, world_size: int) -> None:
-        from ..page import rank_page, stack_file
+        from ..page import directory as pages
+        from ..page import stack_file
+        from ..page.rank_page import read_page
 
         run_id = _run_id()
-        directory = rank_page.job_directory(run_id)
-        rank_page.make_directory(directory)
-        rank_page.sweep(directory, before_ns=_start_ns(os.getppid()))
+        directory = pages.job_directory(run_id)
+        pages.make_directory(directory)
+        pages.sweep(directory, before_ns=_start_ns(os.getppid()))
         restart_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        path = rank_page.page_path(directory, rank, restart_count)
-        known = rank_page.read_page(path)
+        path = pages.page_path(directory, rank, restart_count)
+        known = read_page(path)
         if known is None or not known.is_alive:  # what cannot be read is damaged
-            rank_page.remove_page(path)
+            pages.remove_page(path)
         handle = _native().create(str(path), run_id, rank, world_size, restart_count)
         self._handle, self._path = handle, path
         with suppress(Exception):
@@ -196,7 +198,7 @@ class _Sampler:
             _native().set_flag(handle, _native().SOCKET, True)
 
     def poll(self) -> None:
-        from ..page.rank_page import read_control
+        from ..page.control import read_control
 
         with self._lock:
             for recorder in self._recorders:

@@ -28,7 +28,7 @@ class Pair:
     """The messages that go the same way between the same two ranks."""
 
     slot: int  # -1: the page has no room for it
-    completed: int = 0  # the highest number of one, see tensorwire.diagnosis.page.rank_page.Slot
+    completed: int = 0  # the highest number of one, see Slot in core/probe/page.h
 
 
 class Groups:

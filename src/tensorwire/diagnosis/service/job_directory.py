@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from ..page.rank_page import is_ours, root_directory
+from ..page.directory import is_ours, root_directory
 
 
 def root_of(directory: Path | None) -> Path:

@@ -1,0 +1,58 @@
+"""The control page, by which the node's agent asks all ranks of its node at once to time their operations.
+
+Windows of so many rounds begin at a sequence number for each process group that no rank has reached yet; every rank
+then times the same rounds and no clock is compared. A rank that has acted on a request shows its number in its page
+(`control` of the header), and once a window is whole its timing.
+
+Any process may read, from any thread. One process writes, the agent (a lock keeps two apart).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from . import native
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+CONTROL_NAME: Final = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A request: `num_rounds` 0 ends timing."""
+
+    number: int
+    first: dict[int, int]  # sequence by process group
+    num_rounds: int
+
+
+def read_control(directory: Path) -> Control | None:
+    """The last request; None before there is one."""
+    try:
+        control = native.read_control(str(directory / CONTROL_NAME))
+    except OSError:
+        return None
+    first = {entry.id: entry.first_sequence for entry in control.entries[: control.num_entries]}
+    return Control(control.number, first, control.num_rounds)
+
+
+def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) -> int:
+    """Ask all ranks of this node to time their operations, or (`num_rounds` 0) to stop.
+
+    Args:
+        directory: of the pages.
+        first: where windows begin, by process group: at most 253. Those of a group without an entry
+            begin at 1.
+        num_rounds: of a window, at most 65535.
+
+    Returns:
+        The request's number, which the pages show as `control` once their ranks have acted on it.
+
+    Raises:
+        OSError: the page cannot be written.
+    """
+    return native.write_control(str(directory / CONTROL_NAME), first.items(), num_rounds)
