@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tensorwire import _destination, _filesystem
-from tensorwire._destination import NewFile, targets
+from tensorwire._new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, load_file, save_file
 from tensorwire.checkpoint.storage import staging
+from tensorwire.cli.targets import targets
 from tests.support.checkpoint_models import tree_hashes, write_model
 from tests.support.destination_cells import snapshot
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "src" / "tensorwire"
 MAX_LINES = 500
 
 # What every part may import.
-GROUND = ("_version", "_text", "errors", "_library", "_filesystem", "_destination")
+GROUND = ("_version", "_text", "errors", "_library", "_filesystem", "_destination", "_new_file")
 # Python, low to high: a part imports parts before it, never those behind it. Diagnosis stands beside them.
 LAYERS = (*GROUND, "_core", "codec", "peers", "checkpoint", "torch", "cli")
 # Modules of a layer that is more than one file.

@@ -45,7 +45,7 @@ def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Pat
     assert [lines[int(line) - 1].strip() for line, _ in places] == ["lock.acquire()", "batch = load_batch(step, rank)"]
 
 
-def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
+def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:
     header = (repository / "core/probe/page.h").read_text()
     declared = {
         re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
@@ -57,7 +57,7 @@ def test_the_binding_has_the_constants_of_the_frame(repository: Path) -> None:
     assert len(bound) > 10
 
 
-def test_the_binding_has_the_fields_of_the_frame(repository: Path) -> None:
+def test_the_binding_has_the_fields_of_the_page(repository: Path) -> None:
     header = (repository / "core/probe/page.h").read_text()
     for name in ("Slot", "Header", "ControlEntry", "Control", "Identity", "OperationInfo"):
         (body,) = re.findall(rf"^struct {name} {{\n(.*?)^}};", header, re.MULTILINE | re.DOTALL)

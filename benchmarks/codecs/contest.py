@@ -48,17 +48,17 @@ class Contest:
     decompresses; its frames are dropped then, unless it has used up its budget and so will not compress again.
     """
 
-    def __init__(self, pieces: Sequence[memoryview], budget: float) -> None:
+    def __init__(self, buffers: Sequence[memoryview], budget: float) -> None:
         starts = [0]
-        for piece in pieces:
-            starts.append(-(-(starts[-1] + len(piece)) // PAGE_NBYTES) * PAGE_NBYTES)
-        self.nbytes = sum(map(len, pieces))
+        for buffer in buffers:
+            starts.append(-(-(starts[-1] + len(buffer)) // PAGE_NBYTES) * PAGE_NBYTES)
+        self.nbytes = sum(map(len, buffers))
         source, target = new_buffer(starts[-1]), new_buffer(starts[-1])
-        bounds = [slice(start, start + len(piece)) for start, piece in zip(starts, pieces, strict=False)]
-        self._pieces = [source[bound] for bound in bounds]
+        bounds = [slice(start, start + len(buffer)) for start, buffer in zip(starts, buffers, strict=False)]
+        self._buffers = [source[bound] for bound in bounds]
         self._outs = [target[bound] for bound in bounds]
-        for mine, piece in zip(self._pieces, pieces, strict=True):
-            mine[:] = piece
+        for mine, buffer in zip(self._buffers, buffers, strict=True):
+            mine[:] = buffer
         self.compressed_nbytes: dict[str, int] = {}
         self._frames: dict[str, list[Any]] = {}
         self._budget = budget
@@ -67,11 +67,11 @@ class Contest:
     def compress(self, entry: Entry) -> float:
         seconds, frames = 0.0, []
         with pinned(entry.threads):
-            for piece in self._pieces:
-                prepared = entry.codec.prepare(piece)
+            for buffer in self._buffers:
+                prepared = entry.codec.prepare(buffer)
                 took, frame = timed(entry.codec.compress, prepared)
                 seconds += took
-                frames.append(frame if len(self._pieces) == 1 else _kept(frame))
+                frames.append(frame if len(self._buffers) == 1 else _kept(frame))
         self._frames[entry.key] = frames
         self.compressed_nbytes[entry.key] = sum(map(len, frames))
         if entry.key in self._spent:
@@ -94,10 +94,10 @@ class Contest:
         for out in self._outs:
             np.frombuffer(out, np.uint8)[:] = 0xA5
         decompress_seconds = 0.0
-        for piece, frame, out in zip(self._pieces, self._frames[entry.key], self._outs, strict=True):
+        for buffer, frame, out in zip(self._buffers, self._frames[entry.key], self._outs, strict=True):
             took, result = timed(entry.codec.decompress, frame, out)
             decompress_seconds += took
-            if not np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(piece, np.uint8)):
+            if not np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(buffer, np.uint8)):
                 raise RuntimeError(f"{entry.key}: the result differs from the input")
         self._release(entry)
         return compress_seconds, decompress_seconds

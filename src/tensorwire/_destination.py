@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
-import unicodedata
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,14 +32,13 @@ from ._filesystem import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from io import FileIO
 
     Owned = Callable[[Path], Collection[str]]
 
-_NAMED_OTHERWISE = "name another destination"
+NAMED_OTHERWISE = "name another destination"
 
 
-class Standing(NamedTuple):
+class Existing(NamedTuple):
     """What stands at a destination.
 
     Attributes:
@@ -91,7 +88,7 @@ class Destination:
         self._owned = owned
         self._example = example
 
-    def check(self) -> Standing | None:
+    def check(self) -> Existing | None:
         """What stands there and may be replaced; None if nothing stands there.
 
         Raises:
@@ -105,17 +102,17 @@ class Destination:
         if status is None:
             return None
         self._check_kind(status)
-        standing = Standing(mark(status), status.st_mode & 0o777)
+        existing = Existing(mark(status), status.st_mode & 0o777)
         if self.is_directory:
             self._check_place(status)
-            standing = standing._replace(inside=self._check_inside(status))
+            existing = existing._replace(inside=self._check_inside(status))
         elif self._owned is not None:
             self._owned(self.path)
         if not self.force:
-            raise self._refusal(f"already exists; pass force=True to replace it, or {_NAMED_OTHERWISE}")
-        return standing
+            raise self._refusal(f"already exists; pass force=True to replace it, or {NAMED_OTHERWISE}")
+        return existing
 
-    def confirm(self, checked: Standing | None) -> Standing | None:
+    def confirm(self, checked: Existing | None) -> Existing | None:
         """`check` again, now that the result is whole.
 
         Raises:
@@ -126,7 +123,7 @@ class Destination:
             raise self._intrusion(came)
         return now
 
-    def replace(self, new: Path, checked: Standing | None, spare: Path) -> Path | None:
+    def replace(self, new: Path, checked: Existing | None, spare: Path) -> Path | None:
         """Rename `new` to the destination and remove what stood there, if that is what `confirm` has returned.
 
         At every moment either the old or the new one has the name. On a file system that cannot exchange two paths
@@ -152,9 +149,9 @@ class Destination:
         rename_new(new, self.path)
         return self.discard(spare, checked)
 
-    def _confirm_moved(self, old: Path, checked: Standing, undo: Callable[[], object]) -> None:
+    def _confirm_moved(self, old: Path, checked: Existing, undo: Callable[[], object]) -> None:
         """Put `old` back if it is not what was checked: it came, or something in it, a moment before."""
-        now = look(old)
+        now = existing_at(old)
         came = [] if now is None else _came(checked, now)
         if came:
             try:
@@ -163,7 +160,7 @@ class Destination:
                 raise self._refusal(f"something came here at the last moment; it is at {self.keep(old)}") from None
             raise self._intrusion(came)
 
-    def discard(self, old: Path, checked: Standing) -> Path | None:
+    def discard(self, old: Path, checked: Existing) -> Path | None:
         """Remove what was checked, and nothing else. Returns where the rest of a directory is kept, None if there is
         no rest."""
         if checked.inside is None:
@@ -204,38 +201,38 @@ class Destination:
         parent = self.path.parent
         if not parent.exists():
             raise FileNotFoundError(
-                errno.ENOENT, f"no such directory; make it first, or {_NAMED_OTHERWISE}", str(parent)
+                errno.ENOENT, f"no such directory; make it first, or {NAMED_OTHERWISE}", str(parent)
             )
         if not parent.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, f"not a directory; {_NAMED_OTHERWISE}", str(parent))
+            raise NotADirectoryError(errno.ENOTDIR, f"not a directory; {NAMED_OTHERWISE}", str(parent))
 
     def _check_source(self) -> None:
         if self.source is None:
             return
         if is_same(self.path, self.source):
-            raise ValueError(f"{self.path} and {self.source} are the same; {_NAMED_OTHERWISE}")
+            raise ValueError(f"{self.path} and {self.source} are the same; {NAMED_OTHERWISE}")
         if self.is_directory and (lies_in(self.path, self.source) or lies_in(self.source, self.path)):
-            raise ValueError(f"{self.path} and {self.source} must not lie in each other; {_NAMED_OTHERWISE}")
+            raise ValueError(f"{self.path} and {self.source} must not lie in each other; {NAMED_OTHERWISE}")
 
     def _check_kind(self, status: os.stat_result) -> None:
         mode = status.st_mode
         if stat.S_ISLNK(mode):
             target = resolved(self.path)
             advice = f"name {str(target)!r} itself" if target.exists() else "remove it"
-            raise self._refusal(f"is a link, and links are never replaced; {advice}, or {_NAMED_OTHERWISE}")
+            raise self._refusal(f"is a link, and links are never replaced; {advice}, or {NAMED_OTHERWISE}")
         if self.path.is_mount() or os.fsencode(real(self.path)) in mounts():
-            raise self._refusal(f"is a mount point, which is never replaced; {_NAMED_OTHERWISE}")
+            raise self._refusal(f"is a mount point, which is never replaced; {NAMED_OTHERWISE}")
         if stat.S_ISDIR(mode) and not self.is_directory:
             place = self.path / self._example
             raise self._refusal(f"is a directory, and the result is a file; name the file: {str(place)!r}")
         if stat.S_ISREG(mode) and self.is_directory:
-            raise self._refusal(f"is a file, and the result is a directory; {_NAMED_OTHERWISE}")
+            raise self._refusal(f"is a file, and the result is a directory; {NAMED_OTHERWISE}")
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise self._refusal(f"is {kind(mode)}, which is never replaced; {_NAMED_OTHERWISE}")
+            raise self._refusal(f"is {kind(mode)}, which is never replaced; {NAMED_OTHERWISE}")
 
     def _check_place(self, status: os.stat_result) -> None:
         """Refuse directories that are more than what lies in them."""
-        advice = f"{_NAMED_OTHERWISE}, such as one in it"
+        advice = f"{NAMED_OTHERWISE}, such as one in it"
         with suppress(FileNotFoundError):  # a working directory that is gone
             if holds(status, Path.cwd()):
                 raise self._refusal(f"is the working directory or holds it, and is never replaced; {advice}")
@@ -257,10 +254,10 @@ class Destination:
             mode = entry.st_mode
             if not (path in directories if stat.S_ISDIR(mode) else path in files and stat.S_ISREG(mode)):
                 raise self._refusal(
-                    f"holds {kind(mode)} that the result does not replace: {path!r}; move it, or {_NAMED_OTHERWISE}"
+                    f"holds {kind(mode)} that the result does not replace: {path!r}; move it, or {NAMED_OTHERWISE}"
                 )
             if entry.st_dev != status.st_dev or os.fsencode(real(self.path) / path) in mount_points:
-                raise self._refusal(f"holds a mount point: {path!r}; {_NAMED_OTHERWISE}")
+                raise self._refusal(f"holds a mount point: {path!r}; {NAMED_OTHERWISE}")
             inside[path] = mark(entry)
             inodes.add(entry.st_ino)
         if inodes:
@@ -273,7 +270,7 @@ class Destination:
             with suppress(FileNotFoundError):
                 status = source.stat()
                 if status.st_dev == device and status.st_ino in inodes:
-                    raise ValueError(f"{source} is a file of {self.path}, under another name; {_NAMED_OTHERWISE}")
+                    raise ValueError(f"{source} is a file of {self.path}, under another name; {NAMED_OTHERWISE}")
 
     def _refusal(self, text: str) -> FileExistsError:
         return FileExistsError(errno.EEXIST, text, str(self.path))
@@ -283,120 +280,16 @@ class Destination:
         return self._refusal(f"{what} came here while the result was being made, so nothing was replaced; look at it")
 
 
-class NewFile:
-    """A file that is to be written whole, once its content is known. One that it replaces gives it its permissions."""
-
-    def __init__(self, path: Path, *, force: bool, example: str) -> None:
-        """Check the place before the work, as `Destination.check` does. `example` is the name of a file, for advice."""
-        self._destination = Destination(Path.cwd() / path, force=force, example=example)
-        self._checked = self._destination.check()
-
-    def write(self, data: bytes, *, sync: bool = True) -> None:
-        """Put it there, all of it or nothing, and with `sync` wait until it is on the disk.
-
-        Raises:
-            FileExistsError: something came there meanwhile.
-            OSError: writing fails; nothing has changed.
-        """
-        path = self._destination.path
-        new = path.with_name(f".tensorwire-{secrets.token_hex(8)}")
-        mode = 0o666 if self._checked is None else self._checked.mode
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                if self._checked is not None:
-                    os.fchmod(descriptor, mode)  # the umask had no say in the old one's
-                file.write(data)
-                file.flush()
-                if sync:
-                    os.fsync(descriptor)
-            self._destination.replace(new, self._destination.confirm(self._checked), new)
-        except BaseException as error:
-            new.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-                raise type(error)(error.errno, error.strerror, str(path)) from error
-            raise
-
-
-def open_to_append(path: Path) -> FileIO:
-    """A regular file that is made if there is none; FileExistsError for a link or anything else."""
-    check_regular(path)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return open(os.open(path, flags, 0o666), "ab", buffering=0)  # noqa: PTH123 - a descriptor
-
-
-def move_aside(path: Path) -> None:
-    """Give a file that has grown the suffix ".1", in the place of an older one."""
-    older = path.with_name(path.name + ".1")
-    check_regular(path)
-    check_regular(older)
-    path.replace(older)
-
-
-def check_regular(path: Path) -> bool:
-    """Whether there is a regular file; FileExistsError if there is anything else."""
-    status = lstat(path)
-    if status is not None and not stat.S_ISREG(status.st_mode):
-        raise FileExistsError(errno.EEXIST, f"is {kind(status.st_mode)}, not a regular file; move it", str(path))
-    return status is not None
-
-
-def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside: Callable[[Path], Path]) -> list[Path]:
-    """Where the results of several sources go; nothing is written.
-
-    Args:
-        sources: files and directories.
-        dst: with several sources the directory that takes a result for each, under the source's name; it exists or
-            the caller makes it. With one source the result itself. None: each result stands where `beside` says.
-
-    Raises:
-        ValueError: two results would have one name, or one would replace a source.
-        FileNotFoundError, NotADirectoryError: `dst` is not a directory and cannot be made one.
-        FileExistsError: one source that is a file, and `dst` is a directory.
-    """
-    if dst is None:
-        places = [beside(source) for source in sources]
-    elif len(sources) == 1:
-        if os.fspath(dst).endswith(os.sep) and sources[0].is_file():
-            place = Path(dst) / sources[0].name
-            text = f"is the name of a directory, and the result is a file; name the file: {str(place)!r}"
-            raise FileExistsError(errno.EEXIST, text, os.fspath(dst))
-        return [Path(dst)]  # the operation itself says more if it is wrong
-    else:
-        directory = Path(dst)
-        if not directory.is_dir() and (lstat(directory) is not None or not directory.parent.is_dir()):
-            text = f"expected a directory for the results of {len(sources)} sources, or the name of one to be made"
-            raise NotADirectoryError(errno.ENOTDIR, text, str(directory))
-        places = [directory / _own_name(source) for source in sources]
-    seen: dict[str, Path] = {}
-    for source, place in zip(sources, places, strict=True):
-        # Names that differ only by case are one on some file systems, and nothing says on which.
-        name = unicodedata.normalize("NFC", str(resolved(Path.cwd() / place))).casefold()
-        if name in seen:
-            raise ValueError(f"{seen[name]} and {source} would both become {place}; name a destination for each")
-        seen[name] = source
-        for other in sources:
-            if is_same(place, other):
-                raise ValueError(f"the result of {source} would replace {other}; {_NAMED_OTHERWISE}")
-            if lies_in(place, other):
-                raise ValueError(f"the result of {source} would lie in {other}; {_NAMED_OTHERWISE}")
-    return places
-
-
-def look(path: Path) -> Standing | None:
+def existing_at(path: Path) -> Existing | None:
     """What stands somewhere, whether it may be replaced or not."""
     status = lstat(path)
     if status is None:
         return None
     inside = {name: mark(entry) for name, entry in walk(path)} if stat.S_ISDIR(status.st_mode) else None
-    return Standing(mark(status), status.st_mode & 0o777, inside)
+    return Existing(mark(status), status.st_mode & 0o777, inside)
 
 
-def _own_name(source: Path) -> str:
-    return source.name if source.name not in ("", "..") else resolved(source.absolute()).name
-
-
-def _came(checked: Standing | None, now: Standing) -> list[str]:
+def _came(checked: Existing | None, now: Existing) -> list[str]:
     """What is there now and was not."""
     if checked is None or checked.mark != now.mark:
         return ["."]

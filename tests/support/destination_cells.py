@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorwire._destination import NewFile
+from tensorwire._new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file, transcode_checkpoint
 from tensorwire.diagnosis.service.journal import Journal
 from tests.support import fake_job

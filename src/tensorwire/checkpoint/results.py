@@ -143,7 +143,7 @@ class Estimate:
         nbytes_in: size of all files.
         nbytes_out: what they are expected to take.
         lowest_nbytes_out, highest_nbytes_out: two standard errors below and above it.
-        num_samples: pieces of tensors that were encoded.
+        num_samples: samples of tensors that were encoded.
         sample_nbytes: their size.
         sample_share: their size as a part of that of all tensors.
         seconds: wall time.

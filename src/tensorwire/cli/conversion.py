@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._destination import targets
 from .._text import escape
 from . import output as printing
 from .failures import FINDING
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output
+from .targets import targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

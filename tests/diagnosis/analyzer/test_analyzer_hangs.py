@@ -329,11 +329,11 @@ def test_bytes_that_the_transport_counts_tell_too() -> None:
     def moving(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=age, sent_bytes=int(1e8 * age), received_bytes=0)]
 
-    def standing(number: int, age: float) -> list[ProcessGroup]:
+    def at_rest(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=age, sent_bytes=0 if number == 2 else 4096, received_bytes=4096)]
 
     assert not everything(hung(moving), 60)
-    finding = only(last(hung(standing)))
+    finding = only(last(hung(at_rest)))
     assert (finding.code, finding.suspects) == ("TW-H3", [2])
 
 

@@ -137,7 +137,7 @@ class Stage:
             return False
         calm = time.monotonic()
         while time.monotonic() < deadline:
-            if watch.standing:
+            if watch.findings:
                 calm = time.monotonic()
             elif time.monotonic() - calm > _CALM_SECONDS:
                 return True

@@ -66,7 +66,7 @@ class Watch:
             polls.close()
 
     @property
-    def standing(self) -> list[Finding]:
+    def findings(self) -> list[Finding]:
         """What is found at present."""
         return self.polls[-1].findings if self.polls else []
 
@@ -81,7 +81,7 @@ class Watch:
     def wait(self, seconds: float, until: Callable[[list[Finding]], bool] = lambda findings: False) -> bool:
         """Watch on, until what is found satisfies a condition; whether it did."""
         deadline = time.monotonic() + seconds
-        while not until(self.standing):
+        while not until(self.findings):
             if self._error is not None:
                 raise WatchError(self.trouble) from self._error
             if time.monotonic() >= deadline:

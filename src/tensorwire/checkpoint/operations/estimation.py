@@ -46,9 +46,9 @@ def estimate_ratio(
     exclude: Sequence[str] = (),
     threads: int | None = None,
 ) -> Estimate:
-    """Estimate what `compress_checkpoint` gives, from 64 pieces of at most half a megabyte.
+    """Estimate what `compress_checkpoint` gives, from 64 samples of at most half a megabyte.
 
-    The data is cut into as many equal parts, and a piece is taken at a random place in each; the places are the same
+    The data is cut into as many equal parts, and a sample is taken at a random offset in each; the offsets are the same
     each time. A checkpoint that is smaller than the sample is encoded whole.
 
     Raises:
@@ -64,9 +64,9 @@ def estimate_ratio(
                 check_original(stored)
                 start = stored.header.data_start
                 tensors += [_Tensor(stored.path, start + e.start, e) for e in stored.header.entries if e.nbytes]
-    places = _places([tensor.entry.nbytes for tensor in tensors])
+    samples = _samples([tensor.entry.nbytes for tensor in tensors])
     with ThreadPoolExecutor(num_threads(threads)) as pool:
-        sizes = list(pool.map(lambda place: _encode(tensors[place[0]], place[1], profile), places))
+        sizes = list(pool.map(lambda sample: _encode(tensors[sample[0]], sample[1], profile), samples))
     data_nbytes = sum(tensor.entry.nbytes for tensor in tensors)
     whole = sum(nbytes for nbytes, _ in sizes) == data_nbytes
     shares = [small / nbytes for nbytes, small in sizes]
@@ -89,25 +89,25 @@ def estimate_ratio(
     )
 
 
-def _places(sizes: list[int]) -> list[tuple[int, int]]:
-    """Index of a tensor and offset in it, for each piece."""
+def _samples(sizes: list[int]) -> list[tuple[int, int]]:
+    """Index of a tensor and offset in it, for each sample."""
     ends = list(accumulate(sizes))
     total = ends[-1] if ends else 0
     if total <= _NUM_SAMPLES * _SAMPLE_NBYTES:
         return [(index, start) for index, size in enumerate(sizes) for start in range(0, size, _SAMPLE_NBYTES)]
     generator = random.Random(0)
-    places = []
+    samples = []
     for part in range(_NUM_SAMPLES):
         position = generator.randrange(total * part // _NUM_SAMPLES, total * (part + 1) // _NUM_SAMPLES)
         index = bisect_right(ends, position)
-        # A piece that the end of its tensor would cut begins earlier.
+        # A sample that the end of its tensor would cut begins earlier.
         last = max(0, sizes[index] - _SAMPLE_NBYTES)
-        places.append((index, min(position - ends[index] + sizes[index], last)))
-    return places
+        samples.append((index, min(position - ends[index] + sizes[index], last)))
+    return samples
 
 
 def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
-    """Size of the piece from `start` on, and what it takes compressed, or plain if that is less."""
+    """Size of the sample from `start` on, and what it takes compressed, or plain if that is less."""
     entry = tensor.entry
     element_nbytes = max(1, dtype_bits(entry.dtype) // 8)
     start -= start % element_nbytes

@@ -155,7 +155,7 @@ def _result(dst: Place, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
         destination = Destination(absolute(dst), force=force, owned=None if in_order else made_by_us)
         with (
             Staging(destination, {"action": "stream"}) as work,
-            OutputFile(work.result, work.access_of_standing()) as file,
+            OutputFile(work.result, work.access_of_existing()) as file,
         ):
             yield file
             file.sync()

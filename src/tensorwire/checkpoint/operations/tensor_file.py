@@ -73,7 +73,7 @@ def save_file(
 
     with (
         Staging(Destination(absolute(path), force=True), {"action": "save"}) as work,
-        OutputFile(work.result, work.access_of_standing()) as file,
+        OutputFile(work.result, work.access_of_existing()) as file,
         CompressedWriter(file, entries, metadata, profile=profile, threads=threads) as writer,
     ):
         for index, view in enumerate(views):

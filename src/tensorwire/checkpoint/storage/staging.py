@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._destination import Standing
+from ..._destination import Existing
 from ..._filesystem import lies_in, mark_of, rename_new, walk
 from .access import access_of, give_access
 from .files import OutputFile, naming, sync_directory
@@ -44,7 +44,7 @@ class Staging:
     Attributes:
         result: path of the file or directory in the making.
         finished: what earlier runs have recorded, by path.
-        standing: what stands at the destination and is to be replaced; None if nothing does.
+        existing: what stands at the destination and is to be replaced; None if nothing does.
         notices: what the user has to know of what stood at the destination.
     """
 
@@ -65,14 +65,14 @@ class Staging:
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
         self.finished: dict[str, dict[str, Any]] = {}
-        self.standing: Standing | None = None
+        self.existing: Existing | None = None
         self.notices: list[str] = []
 
     def __enter__(self) -> Staging:
         self._lock = self._acquire()
         try:
             records = self._recover()
-            self.standing = self._destination.check()  # no other process of ours changes it from here on
+            self.existing = self._destination.check()  # no other process of ours changes it from here on
             self._open_journal(records)
         except BaseException:
             if not (self._partial / _JOURNAL).exists():  # nothing that a later run could use
@@ -81,9 +81,9 @@ class Staging:
             raise
         return self
 
-    def access_of_standing(self) -> Access | None:
+    def access_of_existing(self) -> Access | None:
         """What the file allows that is to be replaced; None if there is none."""
-        return None if self.standing is None else access_of(self._dst)
+        return None if self.existing is None else access_of(self._dst)
 
     def _acquire(self) -> int:
         while True:
@@ -190,7 +190,7 @@ class Staging:
         if records and "replacing" in records[0]:
             self._replacing = records[0]["replacing"]
             try:
-                old = Standing(**self._replacing["old"])
+                old = Existing(**self._replacing["old"])
                 outside = any(part in ("", ".", "..") for path in old.inside or () for part in path.split("/"))
             except (KeyError, TypeError, AttributeError):
                 outside = True
@@ -203,7 +203,7 @@ class Staging:
     def _settle(self) -> None:
         """Leave nothing here of a replacement: what is in our way is ours, or was replaced, or is kept."""
         assert self._replacing is not None
-        new, old = self._replacing["new"], Standing(**self._replacing["old"])
+        new, old = self._replacing["new"], Existing(**self._replacing["old"])
         for place in (self.result, self._partial / _OLD):
             found, present = mark_of(place), mark_of(self._dst)
             kept = None
@@ -251,13 +251,13 @@ class Staging:
         """
         if paths is not None:
             self._finish_directories(set(paths), like)
-        standing = self._destination.confirm(self.standing)
-        if standing is not None:
-            self._replacing = {"new": mark_of(self.result), "old": standing._asdict()}
+        existing = self._destination.confirm(self.existing)
+        if existing is not None:
+            self._replacing = {"new": mark_of(self.result), "old": existing._asdict()}
             self._journal.truncate(0)
             self._append([{"replacing": self._replacing}])
         sync_directory(self._partial)
-        kept = self._destination.replace(self.result, standing, self._partial / _OLD)
+        kept = self._destination.replace(self.result, existing, self._partial / _OLD)
         if kept is not None:
             self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
         if like is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..._destination import NewFile
+from ..._new_file import NewFile
 from ...diagnosis.model import ASKED, ASKED_SECONDS, Thresholds
 from .. import options, output
 from . import arguments, verdict

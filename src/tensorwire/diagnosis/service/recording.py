@@ -15,7 +15,7 @@ from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._destination import check_regular, move_aside
+from ..._new_file import check_regular, move_aside
 from ...errors import CorruptDataError, FormatError
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds

@@ -1,0 +1,61 @@
+"""Where the results of several sources go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._destination import NAMED_OTHERWISE
+from .._filesystem import is_same, lies_in, lstat, resolved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside: Callable[[Path], Path]) -> list[Path]:
+    """Where the results of several sources go; nothing is written.
+
+    Args:
+        sources: files and directories.
+        dst: with several sources the directory that takes a result for each, under the source's name; it exists or
+            the caller makes it. With one source the result itself. None: each result stands where `beside` says.
+
+    Raises:
+        ValueError: two results would have one name, or one would replace a source.
+        FileNotFoundError, NotADirectoryError: `dst` is not a directory and cannot be made one.
+        FileExistsError: one source that is a file, and `dst` is a directory.
+    """
+    if dst is None:
+        places = [beside(source) for source in sources]
+    elif len(sources) == 1:
+        if os.fspath(dst).endswith(os.sep) and sources[0].is_file():
+            place = Path(dst) / sources[0].name
+            text = f"is the name of a directory, and the result is a file; name the file: {str(place)!r}"
+            raise FileExistsError(errno.EEXIST, text, os.fspath(dst))
+        return [Path(dst)]  # the operation itself says more if it is wrong
+    else:
+        directory = Path(dst)
+        if not directory.is_dir() and (lstat(directory) is not None or not directory.parent.is_dir()):
+            text = f"expected a directory for the results of {len(sources)} sources, or the name of one to be made"
+            raise NotADirectoryError(errno.ENOTDIR, text, str(directory))
+        places = [directory / _own_name(source) for source in sources]
+    seen: dict[str, Path] = {}
+    for source, place in zip(sources, places, strict=True):
+        # Names that differ only by case are one on some file systems, and nothing says on which.
+        name = unicodedata.normalize("NFC", str(resolved(Path.cwd() / place))).casefold()
+        if name in seen:
+            raise ValueError(f"{seen[name]} and {source} would both become {place}; name a destination for each")
+        seen[name] = source
+        for other in sources:
+            if is_same(place, other):
+                raise ValueError(f"the result of {source} would replace {other}; {NAMED_OTHERWISE}")
+            if lies_in(place, other):
+                raise ValueError(f"the result of {source} would lie in {other}; {NAMED_OTHERWISE}")
+    return places
+
+
+def _own_name(source: Path) -> str:
+    return source.name if source.name not in ("", "..") else resolved(source.absolute()).name
