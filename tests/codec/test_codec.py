@@ -186,7 +186,7 @@ def test_works_after_fork() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F8_E5M2", "U8", "MXINT_12"])
-def test_pieces_give_the_bytes_of_one_call(dtype: str, profile: str) -> None:
+def test_chunks_give_the_bytes_of_one_call(dtype: str, profile: str) -> None:
     nbytes = 3 * STREAM_NBYTES + 12 * 1000
     if dtype == "MXINT_12":
         bits, content = 12, registry.rng(dtype).bytes(nbytes)
@@ -213,7 +213,7 @@ def test_pieces_give_the_bytes_of_one_call(dtype: str, profile: str) -> None:
     assert encoder.data_nbytes == encoder.info.data_nbytes
 
 
-def test_encoder_refuses_pieces_that_cut_a_block() -> None:
+def test_encoder_refuses_chunks_that_cut_a_block() -> None:
     encoder = FrameEncoder("BF16", (STREAM_NBYTES,))
     out = bytearray(encoder.bound_nbytes)
     for nbytes in (100, STREAM_NBYTES + 2, 3 * STREAM_NBYTES):

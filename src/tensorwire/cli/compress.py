@@ -74,6 +74,6 @@ def _print(found: Estimate) -> None:
     )
     share = f"{found.sample_share:.2g}" if found.sample_share < 0.01 else f"{found.sample_share:.0%}"
     printing.print_line(
-        f"sample: {printing.count(found.num_samples, 'piece')}, {printing.size(found.sample_nbytes)}, {share} of the "
+        f"{printing.count(found.num_samples, 'sample')}: {printing.size(found.sample_nbytes)}, {share} of the "
         f"tensors' bytes; the range is two standard errors on either side"
     )

@@ -82,7 +82,7 @@ def samples(path: Path) -> list[Sample]:
         parts.setdefault(dtype, []).append(data)
         sizes[dtype] = sizes.get(dtype, 0) + len(data)
     least = _MIN_SHARE * max(sizes.values(), default=0)
-    return [Sample(dtype, _joined(pieces, sizes[dtype])) for dtype, pieces in parts.items() if sizes[dtype] > least]
+    return [Sample(dtype, _joined(chunks, sizes[dtype])) for dtype, chunks in parts.items() if sizes[dtype] > least]
 
 
 def synthetic() -> list[Sample]:
@@ -134,9 +134,9 @@ def _equal(result: Any, data: memoryview) -> bool:
     return np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(data, np.uint8))
 
 
-def _joined(pieces: list[Any], nbytes: int) -> memoryview:
+def _joined(chunks: list[Any], nbytes: int) -> memoryview:
     buffer = new_buffer(nbytes)
-    np.concatenate(pieces, out=np.frombuffer(buffer, np.uint8))
+    np.concatenate(chunks, out=np.frombuffer(buffer, np.uint8))
     return buffer
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ENOUGH = 8
 """Rounds from which a mean says something."""
 
-_MEMORY = 64  # pieces in the baseline of T
+_MEMORY = 64  # timing windows in the baseline of T
 _PAIRWISE = 0.1  # share of rounds from which P means nothing
 
 
@@ -61,11 +61,11 @@ class Rounds:
 
 @dataclass(slots=True)
 class Timer:
-    """The rounds of one process group, piece by piece, as its ranks are seen to complete them."""
+    """The rounds of one process group, one timing window after another, as its ranks are seen to complete them."""
 
-    pieces: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
+    windows: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
     good: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY))  # Tmin, Tmax
-    _seen: dict[int, Timing] | None = None  # at the end of the last piece
+    _seen: dict[int, Timing] | None = None  # at the end of the last timing window
     _waited_for: int = -1  # first sequence of a window that some were late to end
 
     def add(self, time: float, group: Group) -> Rounds | None:
@@ -84,9 +84,9 @@ class Timer:
         pairwise, least = 0, float("inf")
         for number, timing in timed.items():
             before = self._seen.get(number)
-            piece = _since(timing, before if before and before.first_sequence == first else None)
-            if timing.first_sequence == first and piece is not None:
-                mean[number], longest[number], count, rooted = piece
+            window = _since(timing, before if before and before.first_sequence == first else None)
+            if timing.first_sequence == first and window is not None:
+                mean[number], longest[number], count, rooted = window
                 counts.append(count)
                 pairwise = max(pairwise, rooted)
                 least = min(least, timing.min_seconds)
@@ -97,12 +97,12 @@ class Timer:
             return None
         self._seen = timed
         rounds = Rounds(time, min(counts), mean, longest, least, pairwise / max(counts))
-        self.pieces.append(rounds)
+        self.windows.append(rounds)
         return rounds
 
     def recent(self, time: float, seconds: float) -> Rounds | None:
         """The rounds of so many seconds before that time, as one."""
-        return merge(piece for piece in self.pieces if piece.time > time - seconds)
+        return merge(window for window in self.windows if window.time > time - seconds)
 
     def baseline(self) -> tuple[float, float] | None:
         """Tmin and Tmax in good times; None while they are not known."""
@@ -111,12 +111,12 @@ class Timer:
         return median(low for low, _ in self.good), median(high for _, high in self.good)
 
     def is_slow(self, time: float, thresholds: Thresholds) -> bool:
-        """Whether Tmax has exceeded `slow_factor` times its baseline in most pieces of a window of slow_seconds."""
+        """Whether Tmax has exceeded `slow_factor` times its baseline in most timing windows of the last slow_seconds."""
         baseline = self.baseline()
         if baseline is None:
             return False
-        recent = [piece for piece in self.pieces if piece.time > time - 1.01 * thresholds.slow_seconds]
-        slow = [piece for piece in recent if piece.t_max > thresholds.slow_factor * baseline[1]]
+        recent = [window for window in self.windows if window.time > time - 1.01 * thresholds.slow_seconds]
+        slow = [window for window in recent if window.t_max > thresholds.slow_factor * baseline[1]]
         return len(slow) >= STEPS // 2 and 3 * len(slow) >= 2 * len(recent) and recent[-1] in slow
 
 
@@ -137,30 +137,30 @@ def _since(timing: Timing, before: Timing | None) -> tuple[float, float, int, in
     return max(0.0, total) / count, 0.0, count, pairwise
 
 
-def merge(pieces: Iterable[Rounds]) -> Rounds | None:
-    """All of these as one. Only the longest round of all is left out: there may be one in every piece."""
-    pieces = list(pieces)
-    if not pieces:
+def merge(windows: Iterable[Rounds]) -> Rounds | None:
+    """All of these as one. Only the longest round of all is left out: there may be one in every timing window."""
+    windows = list(windows)
+    if not windows:
         return None
-    members = set.intersection(*(set(piece.mean) for piece in pieces))
-    total = sum(piece.num_rounds for piece in pieces)
+    members = set.intersection(*(set(window.mean) for window in windows))
+    total = sum(window.num_rounds for window in windows)
     if not members or not total:
         return None
     mean, longest = {}, {}
     for number in members:
-        longest[number] = max(piece.longest[number] for piece in pieces)
-        seconds = sum(_seconds(piece, number) for piece in pieces) - longest[number]
+        longest[number] = max(window.longest[number] for window in windows)
+        seconds = sum(_seconds(window, number) for window in windows) - longest[number]
         mean[number] = max(0.0, seconds) / (total - (longest[number] > 0))
     return Rounds(
-        pieces[-1].time,
+        windows[-1].time,
         total,
         mean,
         longest,
-        min(piece.least for piece in pieces),
-        sum(piece.pairwise * piece.num_rounds for piece in pieces) / total,
+        min(window.least for window in windows),
+        sum(window.pairwise * window.num_rounds for window in windows) / total,
     )
 
 
-def _seconds(piece: Rounds, number: int) -> float:
-    longest = piece.longest[number]
-    return piece.mean[number] * (piece.num_rounds - (longest > 0)) + longest
+def _seconds(window: Rounds, number: int) -> float:
+    longest = window.longest[number]
+    return window.mean[number] * (window.num_rounds - (longest > 0)) + longest
