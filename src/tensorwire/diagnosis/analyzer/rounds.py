@@ -111,7 +111,7 @@ class Timer:
         return median(low for low, _ in self.good), median(high for _, high in self.good)
 
     def is_slow(self, time: float, thresholds: Thresholds) -> bool:
-        """Whether Tmax has exceeded `slow_factor` times its baseline in most timing windows of the last slow_seconds."""
+        """Whether Tmax has been over `slow_factor` times its baseline in most timing windows of slow_seconds."""
         baseline = self.baseline()
         if baseline is None:
             return False
