@@ -63,6 +63,26 @@ def test_a_file_may_be_called_dash(original: Path) -> None:
     assert ran.stdout == original.read_bytes()
 
 
+def test_a_pipe_or_standard_output_by_another_name_gets_the_right_one(original: Path) -> None:
+    """As bash writes <(zcat a.gz), and as tools without "-" have it written."""
+    pipe = original.with_name("pipe")
+    os.mkfifo(pipe)
+    for arguments in ((pipe, original.with_name("x.safetensors")), (original, "/dev/stdout")):
+        ran = run("compress", *arguments)
+        assert (ran.returncode, ran.stdout) == (2, b"")
+        assert b"'-" in ran.stderr
+    assert sorted(path.name for path in original.parent.iterdir()) == [original.name, "pipe"]
+
+
+@pytest.mark.parametrize("arguments", [("", "x"), ("a.safetensors", ""), ("a.safetensors", "-o", "")])
+def test_an_empty_argument_is_not_the_working_directory(original: Path, arguments: tuple[str, ...]) -> None:
+    """A variable of the shell that is not set."""
+    ran = run("compress", *arguments, cwd=original.parent)
+    assert ran.returncode == 2
+    assert b"expected a path, got an empty argument" in ran.stderr
+    assert list(original.parent.iterdir()) == [original]
+
+
 @pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
 def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
     target = original.with_name("target.safetensors")

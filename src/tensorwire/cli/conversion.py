@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Operation = Callable[..., CheckpointReport]
 
+_STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
 
 def convert(
     operation: Operation,
@@ -75,6 +77,10 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
     for source in sources:
         if source != STANDARD_STREAM and not source.exists():
             raise click.BadParameter(f"Path {str(source)!r} does not exist.", param_hint="'SRC'")
+        if source != STANDARD_STREAM and source.is_fifo():
+            raise click.UsageError(f"{str(source)!r} is a pipe: read it as '-', as in '- < {source}'")
+    if dst is not None and str(dst) in _STANDARD_OUTPUT:
+        raise click.UsageError(f"{str(dst)!r} is standard output: write '-'")
     if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
         raise click.UsageError("'-' is one file: it goes with one SRC and one DST")
     return sources, dst

@@ -27,6 +27,8 @@ class _PathOrStream(click.Path):
     """A path, or "-" for a standard stream; "./-" is a file of that name, as everywhere."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:  # a variable of the shell that is not set; a Path would make it the working directory
+            self.fail("expected a path, got an empty argument", param, ctx)
         path = super().convert(value, param, ctx)
         return path.absolute() if path == STANDARD_STREAM and str(value) != "-" else path
 

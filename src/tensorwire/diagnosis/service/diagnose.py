@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..model import ASKED, ASKED_SECONDS, Thresholds
@@ -13,15 +14,15 @@ from .recording import replay
 from .service import LocalJob
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
     from ..model import Finding
 
 
 def diagnose(
-    directory: Path | None = None,
+    directory: str | os.PathLike[str] | None = None,
     *,
-    recording: Path | None = None,
+    recording: str | os.PathLike[str] | None = None,
     seconds: float = ASKED_SECONDS,
     hang_seconds: float = ASKED.hang_seconds,
     slow_seconds: float = ASKED.slow_seconds,
@@ -68,11 +69,12 @@ def diagnose(
     thresholds = Thresholds(hang_seconds, slow_seconds, slow_factor, compute_share, transfer_share, lost_seconds)
     history = History()
     if recording is not None:
-        for observation, findings in replay(recording, thresholds):
+        path = Path(recording)
+        for observation, findings in replay(path, thresholds):
             history.add(observation, findings)
-        check_in_view(history, recording)
+        check_in_view(history, path)
         return [episode.finding for episode in history.episodes.values()]
-    found = job_directory(directory)
+    found = job_directory(None if directory is None else Path(directory))
     with closing(LocalJob(found, thresholds)) as job:
         findings = ask(job, history, thresholds, seconds=seconds)
     check_in_view(history, found)
