@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import gzip
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -121,3 +123,29 @@ def test_a_rank_loads_nothing_of_it() -> None:
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = {name.split(".")[2] for name in ran.stdout.split() if name.startswith("tensorwire.diagnosis.")}
     assert loaded <= {"rank", "page", "model"}
+
+
+def test_paths_may_be_texts(pages: Path) -> None:
+    (path,) = RECORDINGS.glob("h2-order-*.jsonl.gz")
+    assert diagnose(str(pages), seconds=0.0)
+    assert diagnose(recording=str(path), hang_seconds=3.0, slow_seconds=2.0, lost_seconds=2.0)
+
+
+def test_no_number_is_no_time(pages: Path) -> None:
+    """It would poll without end."""
+    with pytest.raises(ValueError, match="expected seconds of at least 0, got nan"):
+        diagnose(pages, seconds=float("nan"))
+
+
+def test_damage_behind_the_first_lines_is_named_with_its_file(tmp_path: Path) -> None:
+    report: dict[str, Any] = {kind: [] for kind in ("heads", "groups", "works", "links", "gone", "closed")}
+    report |= {"clock": 1, "full": True, "ranks": base64.b64encode(b"123").decode(), "details": "", "edges": ""}
+    lines = [
+        {"format": "tensorwire recording", "version": 1},
+        {"time": 1.0, "run": "r", "world_size": 2, "silent_nodes": [], "nodes": {"n": report}},
+    ]
+    path = tmp_path / "recording.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(json.dumps(line).encode() + b"\n" for line in lines)))
+    with pytest.raises(CorruptDataError) as caught:
+        diagnose(recording=path)
+    assert caught.value.file == path

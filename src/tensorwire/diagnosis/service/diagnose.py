@@ -64,7 +64,7 @@ def diagnose(
     """
     if directory is not None and recording is not None:
         raise ValueError("expected directory or recording, got both")
-    if seconds < 0:
+    if not seconds >= 0:  # of NaN no comparison is true
         raise ValueError(f"expected seconds of at least 0, got {seconds}")
     thresholds = Thresholds(hang_seconds, slow_seconds, slow_factor, compute_share, transfer_share, lost_seconds)
     history = History()

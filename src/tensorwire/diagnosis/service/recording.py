@@ -164,7 +164,8 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
                 yield observation, analyzer.update(observation).findings
         if number == 0:
             raise ValueError("it is empty")
-    except FormatError:
+    except FormatError as error:
+        error.file = error.file or path
         raise
     except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
         message = f"expected a recording of a job, line {max(number, 1)} is none: {error}"
