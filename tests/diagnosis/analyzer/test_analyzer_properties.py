@@ -157,16 +157,21 @@ def test_names_of_ranks_do_not_decide_ties(groups: list[ProcessGroup], names: tu
     assert found == again
 
 
+DEAD = {
+    "in operations that follow one another": {
+        1: member(30, waits=9.0, known=False),
+        2: member(31, waits=9.0, known=False),
+    },
+    "in two process groups": {1: member(31, waits=9.0, group="a"), 2: member(31, waits=9.0, group="b")},
+}
+
+
 @pytest.mark.parametrize("names", list(itertools.permutations(range(WORLD))), ids=str)
-def test_names_of_dead_ranks_do_not_decide_ties(names: tuple[int, ...]) -> None:
-    """Two died as late as each other, in operations that follow one another."""
-    gone = {"life": "lost", "gone_seconds": 7.0}
-    ranks = [
-        rank(1, member(30, waits=9.0, known=False), **gone),
-        rank(2, member(31, waits=9.0, known=False), **gone),
-        rank(3, member(29)),
-    ]
-    found, again = found_under_both(observed(50.0, ranks), list(names))
+@pytest.mark.parametrize("died", DEAD.values(), ids=DEAD)
+def test_names_of_dead_ranks_do_not_decide_ties(died: dict[int, ProcessGroup], names: tuple[int, ...]) -> None:
+    """Two died as late as each other."""
+    ranks = [rank(number, group, life="lost", gone_seconds=7.0) for number, group in died.items()]
+    found, again = found_under_both(observed(50.0, [*ranks, rank(3, member(29))]), list(names))
     assert found
     assert found == again
 
