@@ -457,15 +457,16 @@ def test_no_permission() -> None:
             return done.stdout.strip()
 
         assert refused(free / "x") == ""
-        assert refused(locked / "x") == str(locked / "x.partial")
+        assert refused(locked / "x") == str(locked), "the directory whose permissions are to be changed"
         source.chmod(0)
         assert refused(free / "y") == str(source)
         assert sorted(path.name for path in root.rglob("*")) == ["a.safetensors", "free", "locked", "x"]
 
 
 def test_a_missing_parent(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError) as caught:
         compress_checkpoint(model, tmp_path / "none" / "x")
+    assert caught.value.filename == str(tmp_path / "none")
     with pytest.raises(FileNotFoundError):
         compress_checkpoint(tmp_path / "none", tmp_path / "x")
 

@@ -49,12 +49,6 @@ def test_the_example_of_the_manual_runs(
     assert capsys.readouterr().out.startswith("TW-H1 [1] high rank 1 has not entered all_reduce #8 of default_pg;")
 
 
-def test_places_may_be_strings(pages: Path) -> None:
-    assert [finding.suspects for finding in diagnose(str(pages), seconds=0.0)] == [[1]]
-    recording = min(RECORDINGS.glob("*.gz"))
-    assert diagnose(recording=str(recording)) == diagnose(recording=recording)
-
-
 def test_a_wait_of_a_minute_is_no_hang_for_whoever_says_so(pages: Path) -> None:
     assert diagnose(pages, seconds=0.0, hang_seconds=300.0) == []
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _LOCK, _JOURNAL, _RESULT, _OLD = "lock", "journal.jsonl", "result", "old"
 _NAMES = {_LOCK, _JOURNAL, _RESULT, _OLD}
+_OF_PARENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
+"""Errors of making a directory that lie with the one it is to stand in."""
 _LOCK_TEXT = b"tensorwire works here; see docs/checkpoints.md\n"
 
 
@@ -97,7 +99,8 @@ class Staging:
         try:
             new.mkdir(0o700)
         except OSError as error:
-            raise type(error)(error.errno, error.strerror, str(self._partial)) from error
+            place = self._dst.parent if error.errno in _OF_PARENT else self._partial  # the hidden name says nothing
+            raise type(error)(error.errno, error.strerror, str(place)) from error
         lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
