@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import urllib.request
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tensorwire.diagnosis.model import Confidence, Finding, Observation, Process, ProcessGroup, Rank
-from tensorwire.diagnosis.service.metrics import JobCollector
+from tensorwire.diagnosis.service.metrics import JobCollector, serve
 from tensorwire.diagnosis.service.service import Counters, View
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -90,3 +92,21 @@ def test_findings_that_end_go(collector: JobCollector) -> None:
     samples = read(collector)
     assert samples["findings", (("code", "TW-LOST"),)] == 0
     assert not [name for name, _ in samples if name == "suspects"]
+
+
+def test_a_reader_that_says_nothing_is_let_go(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each takes a thread and a descriptor."""
+    server = serve(JobCollector(), "127.0.0.1", 0)
+    try:
+        readers = [socket.create_connection(server.server_address[:2], timeout=20) for _ in range(3)]
+        for reader in readers:
+            reader.sendall(b"GET /metr")
+        assert [reader.recv(1) for reader in readers] == [b"", b"", b""]
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=20) as answer:
+            assert answer.status == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+    for reader in readers:
+        reader.close()
+    assert capfd.readouterr().err == ""

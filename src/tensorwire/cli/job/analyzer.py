@@ -92,13 +92,10 @@ def command(
     listener = Listener(read_key(key_file), bind, port)
     with ExitStack() as stack:
         if metrics_port is not None:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from ...diagnosis.service.metrics import JobCollector, serve
 
-            from ...diagnosis.service.metrics import JobCollector
-
-            collector, registry = JobCollector(), CollectorRegistry()
-            registry.register(collector)
-            server, _ = start_http_server(metrics_port, bind, registry)
+            collector = JobCollector()
+            server = serve(collector, bind, metrics_port)
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
             shows.append(collector.show)

@@ -6,8 +6,10 @@ Metrics are of the job and of suspects: none has a label that takes as many valu
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, get_args
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -15,12 +17,14 @@ from ..model import Code, Level, Life
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.core import Metric
 
     from .service import View
 
 _PREFIX = "tensorwire_"
+_REQUEST_SECONDS: Final = 5.0
 
 
 class JobCollector(Collector):
@@ -55,6 +59,24 @@ class JobCollector(Collector):
         yield _gauge("analysis_seconds", "Duration of the last analysis.", counters.analysis_seconds)
         yield _counter("reports", "Reports of agents taken over.", counters.num_reports)
         yield _counter("refused_connections", "Connections ended for what they sent.", counters.num_refused)
+
+
+def serve(collector: JobCollector, host: str, port: int) -> WSGIServer:
+    """Answer requests in threads. Whoever does not send one, or does not read the answer, for 5 s is let go."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server, _ = start_http_server(port, host, registry)
+    handler: Any = server.RequestHandlerClass
+
+    class Impatient(handler):  # type: ignore[misc]
+        timeout = _REQUEST_SECONDS
+
+        def handle(self) -> None:
+            with suppress(OSError):  # nothing to tell the operator of
+                super().handle()
+
+    server.RequestHandlerClass = Impatient
+    return server
 
 
 def _suspects(view: View) -> Metric:
