@@ -157,7 +157,9 @@ class Destination:
             try:
                 undo()
             except OSError:
-                raise self._refusal(f"something came here at the last moment; it is at {self.keep(old)}") from None
+                raise self._refusal(
+                    f"another process put something here at the last moment; it is at {self.keep(old)} now"
+                ) from None
             raise self._intrusion(came)
 
     def discard(self, old: Path, checked: Existing) -> Path | None:

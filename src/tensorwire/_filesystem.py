@@ -118,7 +118,9 @@ def rename_new(new: Path, path: Path) -> None:
         return
     if lstat(path) is not None:
         raise FileExistsError(
-            errno.EEXIST, "came here while the result was being made; name another destination", str(path)
+            errno.EEXIST,
+            "another process made this while the result was being made; name another destination",
+            str(path),
         )
     if not new.is_dir():
         with suppress(OSError):

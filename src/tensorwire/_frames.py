@@ -301,7 +301,7 @@ class FrameReader:
                 byte=start + len(padding),
             )
         if any(padding):
-            raise CorruptDataError("expected zeros behind the last block", byte=start)
+            raise CorruptDataError("expected zeros after the last block", byte=start)
 
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None

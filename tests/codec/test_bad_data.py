@@ -157,7 +157,7 @@ def test_padding_behind_the_blocks_is_zero() -> None:
     else:
         pytest.fail("no frame has padding behind its blocks")
     frame[-1] = 1
-    with pytest.raises(CorruptDataError, match="zeros behind the last block"):
+    with pytest.raises(CorruptDataError, match="zeros after the last block"):
         decompress(frame)
 
 

@@ -82,7 +82,7 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
     if dst is not None and str(dst) in _STANDARD_OUTPUT:
         raise click.UsageError(f"{str(dst)!r} is standard output: write '-'")
     if len(sources) > 1 and STANDARD_STREAM in (*sources, dst):
-        raise click.UsageError("'-' is one file: it goes with one SRC and one DST")
+        raise click.UsageError("'-' stands for one file: give one SRC and one DST")
     return sources, dst
 
 
@@ -107,7 +107,7 @@ def _convert_stream(
 
     to_stdout = dst is None or dst == STANDARD_STREAM
     if settings["dry_run"]:
-        raise click.UsageError("--dry-run reads files: it takes no '-'")
+        raise click.UsageError("--dry-run does not take '-': name a file")
     if settings.get("exclude"):
         raise click.UsageError("--exclude is for directories: '-' is one file")
     if as_json and to_stdout:

@@ -36,7 +36,7 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reaso
     states[culprit] = dead(4.3, exit_reason)
     (finding,) = ended(states)
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
-    how = f"left with {exit_reason}" if exit_reason else "was gone"
+    how = f"ended ({exit_reason})" if exit_reason else "ended without an exit reason"
     assert finding.summary.startswith(f"rank {culprit} {how}")
 
 

@@ -157,7 +157,7 @@ def test_rank_that_does_not_listen_is_not_signalled(start: Start) -> None:
     target = start("silent", "stuck_in_sleep")
     text = stacks.fetch(target)
     assert text.endswith(
-        "stack unavailable: it has no worker server, py-spy is not installed, it does not listen to a signal"
+        "stack unavailable: it has no worker server, py-spy is not installed, it has no handler for the signal"
     )
     time.sleep(0.05)
     stat = process.read_stat(target.pid)

@@ -402,7 +402,7 @@ def test_full_disk_does_not_stop_the_service(
     view = until(service, lambda view: view.findings and view.findings[0].stacks)
     assert view.findings[0].suspects == [2]
     assert [record.message for record in caplog.records] == [
-        "what is seen cannot be kept: [Errno 28] No space left on device"
+        "the recording cannot be written: [Errno 28] No space left on device"
     ]
 
 

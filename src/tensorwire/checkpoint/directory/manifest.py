@@ -166,7 +166,7 @@ def dump_object(value: dict[str, Any]) -> bytes:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a key stands twice in an object")
+        raise ValueError("expected unique keys in an object, got one twice")
     return members
 
 
@@ -180,7 +180,7 @@ def _parse_file(value: object) -> ManifestFile:
         raise CorruptDataError("expected path, kind and what belongs to the kind in each file of the manifest")
     file = ManifestFile(**value)
     if not all(isinstance(text, str) for key, text in value.items() if key != "nbytes") or type(file.nbytes) is not int:
-        raise CorruptDataError("expected texts and a size in each file of the manifest")
+        raise CorruptDataError("expected strings and a size in each file of the manifest")
     if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256):
         raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")
     return file

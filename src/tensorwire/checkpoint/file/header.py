@@ -115,7 +115,7 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
     if data_nbytes is not None and header.data_nbytes != data_nbytes:
         kind = TruncatedDataError if data_nbytes < header.data_nbytes else CorruptDataError
         raise kind(
-            f"expected {header.data_nbytes} bytes of data behind the header, got {data_nbytes}",
+            f"expected {header.data_nbytes} bytes of data after the header, got {data_nbytes}",
             byte=header.data_start + min(header.data_nbytes, data_nbytes),
         )
     return header

@@ -268,4 +268,6 @@ def check_names(tensors: Sequence[TensorEntry]) -> None:
     for tensor in tensors:
         payload = payload_name(tensor.name)
         if payload in names:
-            raise ValueError(f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs")
+            raise ValueError(
+                f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs; rename it"
+            )

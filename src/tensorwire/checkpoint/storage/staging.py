@@ -63,7 +63,7 @@ class Staging:
         self._purpose = purpose
         self._partial = self._dst.with_name(self._dst.name + ".partial")
         if destination.source is not None and lies_in(destination.source, self._partial):
-            raise ValueError(f"{destination.source} lies in {self._partial}, which is written to; move it")
+            raise ValueError(f"{destination.source} lies in {self._partial}, which tensorwire writes to; move it")
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
         self.finished: dict[str, dict[str, Any]] = {}

@@ -59,7 +59,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
         )
     blame = least_moved(wait.group)
     if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
-        blame = Blame([], ["what the ranks called is not known: only counts are"], Basis.REMAINDER)
+        blame = Blame([], ["only counts are known, not what the ranks called"], Basis.REMAINDER)
         return _verdict(job, wait, "TW-UNKNOWN", blame, num_victims)
     nothing = Blame(
         [], ["no process is stopped, and no edge between these ranks is known to be stuck"], Basis.REMAINDER

@@ -45,7 +45,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     basis = Basis.STATE
     if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
         basis = Basis.COMPARISON
-        evidence.append("while nothing is timed, waiting for what isend or irecv began is not seen")
+        evidence.append("until operations are timed, nobody sees that a rank waits for what isend or irecv began")
     if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
     phases = {job.phases.get(number, "") for number in unblocked}
@@ -83,7 +83,7 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
     if suspects:
         summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(first)}"
     else:
-        summary = f"ranks entered {what} in different orders, and which are wrong is unknown"
+        summary = f"ranks entered {what} in different orders, and it is unknown which are wrong"
     return job.verdict(
         "hang",
         "TW-H2",
@@ -107,7 +107,7 @@ def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:
 def _account(job: Job, number: int, entered: int | None) -> str:
     rank = job.ranks[number]
     state = "is stopped" if rank.process.is_stopped else f"is in state {rank.process.state}"
-    last = "is in no operation that is seen" if entered is None else f"has entered #{entered} and nothing since"
+    last = "is in no operation that the probe sees" if entered is None else f"has entered #{entered} and nothing since"
     text = f"rank {number} {last}; its process {state}"
     if number in job.phases:
         text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")

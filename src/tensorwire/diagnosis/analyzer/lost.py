@@ -113,7 +113,7 @@ def _is_done(job: Job, rank: Rank) -> bool:
 
 def _end(rank: Rank) -> str:
     process = rank.process
-    how = f"left with {process.exit_reason}" if process.exit_reason else "was gone without a word"
+    how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
     return f"{how} {words.seconds(gone(rank))} ago"
 
 

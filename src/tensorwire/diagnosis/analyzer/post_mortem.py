@@ -187,7 +187,7 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
     names = stayed or quiet
     if not names or 2 * len(names) >= len(wait.needed):
         return None
-    how = "was still there after others had given up" if stayed else "ended without a word, where others gave up"
+    how = "outlived ranks that gave up" if stayed else "ended without an exit reason, while others gave up"
     return Blame(names, [f"rank {number} {how}" for number in names[:MAX_SUSPECTS]], Basis.REMAINDER)
 
 

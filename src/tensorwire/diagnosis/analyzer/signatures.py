@@ -77,7 +77,9 @@ def inconsistent(
         )
     else:
         parts = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in found[:4]]
-        summary = f"ranks disagree on #{sequence} of {group.title}, and which are wrong is unknown: {', '.join(parts)}"
+        summary = (
+            f"ranks disagree on #{sequence} of {group.title}, and it is unknown which are wrong: {', '.join(parts)}"
+        )
     return job.verdict(
         "hang",
         "TW-H2",

@@ -151,11 +151,11 @@ class SlowWatch:
             "TW-UNKNOWN",
             group,
             [],
-            f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and who is to blame "
-            "is unknown: no completion times",
+            f"{group.title} takes {throughput.slowdown:.1f} times as long per operation as before, and the rank to "
+            "blame is unknown: no completion times",
             [
                 f"{words.seconds(throughput.seconds)} per operation, {words.seconds(normal)} before",
-                "operations were to be timed, but no times of the same rounds came from most of the ranks",
+                "timing was enabled, but most ranks sent no times of the same rounds",
             ],
             Basis.REMAINDER,
             victims=len(group.members),

@@ -158,7 +158,7 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
         summary = f"{who} {words.verb(suspects, 'comes', 'come')} late to the operations of {group.title}"
         summary += f"; the others wait up to {words.seconds(rounds.t_max)} in each"
     elif code == "TW-S2":
-        place = f" at {who}" if suspects else ", and where is unknown"
+        place = f" at {who}" if suspects else " at an unknown place"
         summary = (
             f"transfers of {group.title} are slow{place}: {words.seconds(rounds.t_max)} per operation at all ranks"
         )
@@ -176,7 +176,7 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
     evidence.append(
         f"P = {one.p:.2f}"
         if rounds.p_is_valid
-        else "P means nothing here: rooted or pairwise rounds, or a group of two; judged by who waits for whom"
+        else "P means nothing here: rooted or pairwise rounds, or a group of two; who waits for whom decides"
     )
     evidence += facts
     untimed = [number for number in group.members if number not in rounds.mean]
@@ -201,7 +201,7 @@ def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
         if before is not None and elapsed > 0:
             cpu = 100 * (rank.process.cpu_seconds - before.cpu_seconds) / elapsed
             queued = 100 * (rank.process.wait_seconds - before.wait_seconds) / elapsed
-            fact += f"; it used {cpu:.0f} % of a CPU and was kept from one {queued:.0f} % of the time"
+            fact += f"; it used {cpu:.0f} % of a CPU and waited for a CPU {queued:.0f} % of the time"
         facts.append(fact)
     return facts
 

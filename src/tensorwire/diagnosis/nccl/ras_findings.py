@@ -70,7 +70,7 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         seconds,
         title,
         ranks,
-        f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and nobody goes on",
+        f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and no rank goes on",
         evidence,
         _BASIS,
         victims=max(0, group.size - lowest.num_ranks),

@@ -94,12 +94,12 @@ def _catches(pid: int) -> bool:
 def _signal(target: Target) -> str:
     try:
         if not _catches(target.pid):
-            raise _UnavailableError("it does not listen to a signal")
+            raise _UnavailableError("it has no handler for the signal")
         # One file from here on, and no link to another: it is emptied.
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(stack_path(target.page), flags), "r+b", buffering=0) as file:
             if os.fstat(file.fileno()).st_uid != _owner(target.pid):
-                raise _UnavailableError("it does not listen to a signal")
+                raise _UnavailableError("it has no handler for the signal")
             file.truncate(0)
             _send_signal(target)
             deadline = time.monotonic() + _ANSWER_SECONDS

@@ -15,6 +15,6 @@ class DeadlineSocket(socket.socket):
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0, /) -> int:
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("it did not come to an end in time")
+            raise TimeoutError("it did not end in time")
         self.settimeout(left)
         return super().recv_into(buffer, nbytes, flags)

@@ -149,7 +149,7 @@ def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
     if history.timed is not None:
         timed = statuses(history.timed)
         inside = {p.rank: p.seconds_per_round for p in timed if p.seconds_per_round is not None}
-        caption = "mean time inside a round while it was measured: who waits least comes last"
+        caption = "mean time inside a round while operations were timed: the rank that waits least enters last"
         maps.append(("T", caption, inside, _milliseconds))
     starved = _cpu_wait(last, history.previous)
     if max(starved.values(), default=0.0) >= 0.01:

@@ -65,18 +65,18 @@ MEANINGS: dict[Code, Meaning] = {
     "TW-S3": Meaning(
         "slow computation and communication",
         "Ranks arrive late, and the transfer is slow as well.",
-        "Both of the above, first on the suspect's node: one cause, such as a CPU that is overloaded, often does both.",
+        "Begin with what the two have in common, the suspect's node: one cause, such as an overloaded CPU, often does "
+        "both.",
     ),
     "TW-LOST": Meaning(
         "lost process",
         "A rank's process ended while others still need it.",
-        "Read the suspect's own log: it was the first to go, and what its peers print is the consequence. Without any "
-        "last words, ask the kernel log and the scheduler who killed it (memory, preemption).",
+        "Read the suspect's own log first: what its peers print is a consequence. If there is no exit reason, ask the "
+        "kernel log and the scheduler who killed the process (memory, preemption).",
     ),
     "TW-UNKNOWN": Meaning(
         "unknown trouble",
         "The job does not get on, and the evidence does not single out a cause.",
-        "Read what is missing in the evidence and supply it: the probe on every rank, an agent on every node, "
-        "active timing.",
+        "Read what is missing in the evidence and supply it: the probe on every rank, an agent on every node.",
     ),
 }

@@ -46,7 +46,7 @@ class JobCollector(Collector):
         groups = [group for rank in ranks for group in rank.process_groups]
         yield _gauge("world_size", "Ranks that the job was started with.", observation.world_size)
         yield _labelled("ranks", "Ranks in view.", "life", Counter(r.process.life for r in ranks), get_args(Life))
-        yield _gauge("silent_nodes", "Nodes whose agents are not heard of.", len(observation.silent_nodes))
+        yield _gauge("silent_nodes", "Nodes whose agents are silent.", len(observation.silent_nodes))
         opened = [group.open_seconds for group in groups if group.open_seconds is not None]
         yield _gauge("open_operations", "Process groups in which a rank has an open operation.", len(opened))
         yield _gauge("oldest_open_operation_seconds", "Age of the oldest of them.", max(opened, default=0.0))
@@ -57,8 +57,8 @@ class JobCollector(Collector):
         yield _gauge("agents", "Agents that are connected.", counters.num_agents)
         yield _gauge("analysis_lag_seconds", "By how much the last analysis was late.", counters.lag_seconds)
         yield _gauge("analysis_seconds", "Duration of the last analysis.", counters.analysis_seconds)
-        yield _counter("reports", "Reports of agents taken over.", counters.num_reports)
-        yield _counter("refused_connections", "Connections ended for what they sent.", counters.num_refused)
+        yield _counter("reports", "Reports received from agents.", counters.num_reports)
+        yield _counter("refused_connections", "Connections that the analyzer refused.", counters.num_refused)
 
 
 def serve(collector: JobCollector, host: str, port: int) -> WSGIServer:

@@ -221,7 +221,7 @@ class JobService:
         except OSError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                _log.warning("what is seen cannot be kept: %s", error)
+                _log.warning("the recording cannot be written: %s", error)
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self._listener.send(connection, {"type": "refused", "reason": reason})
