@@ -84,8 +84,8 @@ def check_in_view(history: History, path: Path) -> None:
     """Raises FileNotFoundError where no rank was seen: that nothing was found means nothing then."""
     if history.last is None or not history.last.ranks:
         message = (
-            "no rank is in view: the pages here are damaged or older than the last boot, or no agent has reported to the "
-            "analyzer yet"
+            "no rank is in view: the pages here are damaged or older than the last boot, or no agent has reported "
+            "to the analyzer yet"
         )
         raise FileNotFoundError(errno.ENOENT, message, str(path))
 
