@@ -51,7 +51,11 @@ def make_directory(path: Path) -> None:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         facts = folder.lstat()
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
-            raise OSError(errno.EPERM, "expected a directory that this user owns; name another one in TENSORWIRE_PROBE_DIR", str(folder))
+            raise OSError(
+                errno.EPERM,
+                "expected a directory that this user owns; name another one in TENSORWIRE_PROBE_DIR",
+                str(folder),
+            )
         if facts.st_mode & 0o077:
             mode = stat.S_IMODE(facts.st_mode)
             raise OSError(errno.EPERM, f"others may enter this directory (mode {mode:04o}): chmod 700 it", str(folder))
