@@ -156,7 +156,7 @@ def _describe(report: CheckpointReport) -> str:
         advice = "; --exclude '!.git' includes it" if report.action == "compress" and name.endswith(".git/") else ""
         when = "" if report.action == "compress" else " when it was compressed"
         notes.append(f"left out{when}: {name}{advice}")
-    notes += [f"not carried over, the manifest does not know it: {name}" for name in report.ignored]
+    notes += [f"not carried over, since the manifest does not list it: {name}" for name in report.ignored]
     lines += [f"note: {escape(note)}" for note in (*notes, *report.notices)]
     return text + "".join(f"{line}\n" for line in lines)
 

@@ -69,7 +69,7 @@ def _print(report: VerifyReport, quiet: bool) -> None:
     for file in report.changed:
         output.print_line(f"note: {file.message}")
     for name in report.ignored:
-        output.print_line(f"note: not checked, the manifest does not know it: {name}")
+        output.print_line(f"note: not checked, since the manifest does not list it: {name}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"
     if report.kind == "compressed":
         content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"

@@ -161,7 +161,7 @@ def test_heat_maps_show_what_was_measured() -> None:
 
 def test_a_single_look_has_no_timeline() -> None:
     page = Page(render(told(hang(4, culprit=1)[-1:])))
-    assert page.text_of("h2") == ["Where the ranks stand", "Ranks side by side", "Ranks"]
+    assert page.text_of("h2") == ["Rank status", "Ranks side by side", "Ranks"]
     assert page.text_of("h1") == ["No finding"]
 
 

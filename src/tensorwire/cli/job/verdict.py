@@ -95,9 +95,9 @@ def print_rank_status(history: History) -> None:
         )
         for group in groups[:_MAX_STATUS_GROUPS]
     ]
-    output.print_table(("where ranks stand", ">ranks", ">for", "which"), rows)
+    output.print_table(("rank status", ">ranks", ">for", "which"), rows)
     if len(groups) > _MAX_STATUS_GROUPS:
-        output.print_line(f"and {output.count(len(groups) - _MAX_STATUS_GROUPS, 'more group')} of less weight")
+        output.print_line(f"and {output.count(len(groups) - _MAX_STATUS_GROUPS, 'more group')}, less serious")
 
 
 def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:

@@ -54,7 +54,7 @@ class Agent:
         due = time.monotonic() + _INTERVAL_SECONDS
         observation = self._node.observe()
         if self._connection is not None and observation.run_id not in ("", self._run_id):
-            self._lose("it has to be told of another run")
+            self._lose("another run began on this node")
         if self._connection is None and observation.run_id and time.monotonic() >= self._retry_at:
             self._connect(observation.run_id)
         try:
