@@ -69,7 +69,9 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
     if name is None:
         raise UnsupportedTensorError(
             f"expected a dtype that safetensors names, got {source.native_dtype}",
-            advice='say with dtype=, e.g. dtype="BF16", what the bytes are',
+            advice='say with dtype=, e.g. dtype="BF16", what the bytes are'
+            if source.is_buffer
+            else "give its bytes: array.view(numpy.uint8) or tensor.view(torch.uint8)",
         )
     bits = dtype_bits(name)
     if shape is not None:

@@ -259,6 +259,19 @@ def test_tensors_that_are_refused(values: object) -> None:
     assert caught.value.advice
 
 
+@pytest.mark.parametrize(
+    "values",
+    [np.arange(3, dtype=complex), np.array([1, 2], "M8[s]"), torch.ones(3, dtype=torch.complex128)],
+    ids=lambda value: str(value.dtype),
+)
+def test_the_advice_for_a_dtype_without_a_name_works(values: np.ndarray | torch.Tensor) -> None:
+    with pytest.raises(UnsupportedTensorError, match="expected a dtype that safetensors names") as caught:
+        tensorwire.compress(values)
+    assert caught.value.advice == "give its bytes: array.view(numpy.uint8) or tensor.view(torch.uint8)"
+    content = values.view(torch.uint8 if isinstance(values, torch.Tensor) else np.uint8)
+    assert raw(tensorwire.decompress(tensorwire.compress(content))) == raw(np.asarray(content))
+
+
 def test_tensor_with_gradient_conjugation_and_negation() -> None:
     leaf = torch.randn(20, 30, requires_grad=True)
     assert raw(tensorwire.decompress(tensorwire.compress(leaf))) == raw(leaf.detach().numpy())
