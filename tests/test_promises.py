@@ -54,7 +54,7 @@ def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:
     bound = {name: value for name, value in vars(native).items() if name.isupper() and type(value) is int}
     assert bound.pop("UNKNOWN_NBYTES") == 2**64 - 1  # all ones, in words
     assert bound == {name: declared[name] for name in bound}
-    assert len(bound) > 10
+    assert len(bound) >= 10
 
 
 def test_the_binding_has_the_fields_of_the_page(repository: Path) -> None:

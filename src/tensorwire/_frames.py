@@ -134,7 +134,6 @@ class FrameEncoder:
     Attributes:
         header_nbytes: size of header and index; known from the start.
         uncompressed_nbytes: size of the tensor.
-        bound_nbytes: the most bytes that the whole frame can take.
         consumed_nbytes: content encoded so far.
         data_nbytes: size of the blocks so far.
         info: FrameInfo, with all sizes and the hash; there after `finish`.
@@ -159,7 +158,6 @@ class FrameEncoder:
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.uncompressed_nbytes: int = self._frame.uncompressed_nbytes
-        self.bound_nbytes = _core.frame_bound(self._frame)
         self.consumed_nbytes = 0
         self.data_nbytes = 0
         self._index = bytearray(8 * self._frame.num_blocks)

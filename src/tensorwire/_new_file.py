@@ -25,7 +25,7 @@ class NewFile:
         self._checked = self._destination.check()
 
     def write(self, data: bytes, *, sync: bool = True) -> None:
-        """Put it there, all of it or nothing, and with `sync` wait until it is on the disk.
+        """Put it there, all of it or nothing, and with `sync` wait until the content is on the disk.
 
         Raises:
             FileExistsError: something came there meanwhile.

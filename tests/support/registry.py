@@ -213,7 +213,3 @@ def tiny_input(dtype: str) -> Input:
     words = weights(dtype, 300, "tiny")
     words[::50] = random_words(dtype, 6)
     return Input("tiny", dtype, (3, 100), words.tobytes())
-
-
-def ids(inputs: list[Input]) -> list[str]:
-    return [str(item) for item in inputs]

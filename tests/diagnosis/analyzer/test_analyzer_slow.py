@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -68,6 +69,18 @@ def test_both_on_one_rank(culprit: int, timed_after: float) -> None:
     at = job_at_rate({culprit: 0.5}, 0.5, timed_after=timed_after, edges=busy(culprit))
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S3", [culprit])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "code"),
+    [({"compute_share": 0.4}, "TW-S1"), ({"transfer_share": 0.6}, "TW-S2"), ({"slow_factor": 100.0}, None)],
+    ids=["compute_share", "transfer_share", "slow_factor"],
+)
+def test_thresholds_decide_what_half_and_half_counts_as(threshold: dict[str, float], code: str | None) -> None:
+    """Half of the lost time is late arrival, half is transfer; the longest T is 51 times as long as before."""
+    at = job_at_rate({2: 0.5}, 0.5, timed_after=0.0, edges=busy(2))
+    found = last(at, 60, thresholds=dataclasses.replace(SECONDS, **threshold))
+    assert [finding.code for finding in found] == ([code] if code else [])
 
 
 @every_rank

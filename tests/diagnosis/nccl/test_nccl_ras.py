@@ -189,6 +189,18 @@ def test_a_process_that_was_given_up_is_lost():
     assert "pid 1002 on 10.0.0.2" in finding.summary
 
 
+@pytest.mark.parametrize(("timeouts", "confidence"), [(0, "medium"), (2, "low")])
+def test_an_answer_that_may_be_incomplete_lowers_the_confidence(timeouts, confidence):
+    answer = document([rank(0, 120), rank(1, 121)], [missing(2, dead=True)])
+    answer["ras"]["timeouts_count"] = timeouts
+    status = ras.parse_json(json.dumps(answer).encode())
+    found = findings_of(status, status, 20.0)
+    assert [finding.code for finding in found] == ["TW-LOST", "TW-H1"]
+    for finding in found:
+        assert finding.confidence == confidence
+        assert any("RAS waited 2 times in vain" in fact for fact in finding.evidence) == bool(timeouts)
+
+
 def test_nobody_is_behind_in_a_job_in_step():
     with serve(document([rank(number, 7) for number in range(4)])) as server:
         assert query_ras(server.address).communicators[0].behind() == {}

@@ -22,9 +22,11 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
     """TW-LOST for processes that RAS has given up; TW-H1 where ranks are behind and nobody launches any more.
 
     Ranks are those of the communicator, as RAS has no others; the evidence names their processes. `seconds` lie between
-    the two answers.
+    the two answers. Where processes did not answer RAS in time, the confidence is lower, and the evidence says so.
     """
     findings = []
+    timeouts = after.num_timeouts
+    gaps = [f"RAS waited {words.count(timeouts, 'time')} in vain for an answer of a process"] if timeouts else []
     if after.dead:
         missing = [member for group in after.communicators for member in group.missing]
         dead = set(after.dead)
@@ -36,8 +38,9 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
                 "",
                 ranks,
                 f"NCCL has given up {_processes(after.dead)}",
-                [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead"],
+                [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead", *gaps],
                 _BASIS,
+                is_incomplete=bool(gaps),
             )
         )
     earlier = {group.hash: group for group in before.communicators}
@@ -45,11 +48,11 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
         known = earlier.get(group.hash)
         if known is None or known.counts != group.counts:
             continue  # it goes on
-        findings += [_behind(group, function, ranks, seconds) for function, ranks in group.behind().items()]
+        findings += [_behind(group, function, ranks, seconds, gaps) for function, ranks in group.behind().items()]
     return findings
 
 
-def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: float) -> Finding:
+def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: float, gaps: list[str]) -> Finding:
     counts = sorted((count for count in group.counts if count.function == function), key=lambda count: count.launched)
     lowest, highest = counts[0], counts[-1]
     title = f"communicator {group.hash}"
@@ -71,8 +74,9 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         title,
         ranks,
         f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and no rank goes on",
-        evidence,
+        evidence + gaps,
         _BASIS,
+        is_incomplete=bool(gaps),
         victims=max(0, group.size - lowest.num_ranks),
     )
 
