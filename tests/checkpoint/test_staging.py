@@ -12,7 +12,8 @@ import pytest
 
 from tensorwire._filesystem import mark_of
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
-from tensorwire.checkpoint.storage.staging import _LOCK_TEXT
+from tensorwire.checkpoint.storage import staging
+from tensorwire.errors import FormatError
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_a_shard_compressed_in_its_directory_is_named_before_the_work(model: Pat
 def plant(partial: Path, journal: object) -> None:
     """A staging directory that somebody else has made, to be unpacked beside a model."""
     partial.mkdir()
-    (partial / "lock").write_bytes(_LOCK_TEXT)
+    (partial / "lock").write_bytes(staging._LOCK_TEXT)
     (partial / "journal.jsonl").write_text(json.dumps(journal) + "\n")
 
 
@@ -198,3 +199,24 @@ def test_a_staging_directory_of_another_user(tmp_path: Path) -> None:
     plant(tmp_path / "x.partial", {"action": "save"})
     os.chown(tmp_path / "x.partial", 65534, 65534)
     refused(tmp_path / "x", "belongs to another user")
+
+
+def test_what_is_large_is_not_left_where_nobody_looks(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that fails removes what it has written; if it is killed meanwhile, the next one does."""
+    (packed / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(b"damaged")
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (packed / name).write_bytes(b"damaged")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging.shutil, "rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            decompress_checkpoint(packed, tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "packed", "x.partial"]
+    with pytest.raises(FormatError):
+        decompress_checkpoint(packed, tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "packed"]

@@ -300,10 +300,12 @@ class Staging:
         if self.finished:
             return
         place = self._partial
+        for name in (_RESULT, _OLD):  # what is large, while the next run finds it should this one be killed
+            _remove(place / name)
         if self._is_all_ours():  # under another name first: nobody else finds half of it
             place = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
             self._partial.rename(place)
-        for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
+        for name in (_JOURNAL, _LOCK):
             _remove(place / name)
         with suppress(OSError):  # somebody has put something in
             place.rmdir()
