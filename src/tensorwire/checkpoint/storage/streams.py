@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import stat
 import sys
 import tempfile
 from contextlib import suppress
@@ -84,6 +85,7 @@ class InputStream(InputFile):
         self._first = b""
         self._spool: SpoolFile | None = None
         self._fd = os.dup(stream.fileno())
+        self.stat = os.fstat(self._fd)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._readable = select.poll()
         for fd in (self._fd, self._wake):
@@ -173,7 +175,9 @@ class InputStream(InputFile):
         os.eventfd_write(self._wake, 1)
 
     def check_unchanged(self) -> None:
-        """Raise CorruptDataError if there is more than `nbytes`."""
+        """Raise CorruptDataError if there is more than `nbytes`; OSError for a file that was written to meanwhile."""
+        if stat.S_ISREG(self.stat.st_mode):
+            super().check_unchanged()
         if self._receive(memoryview(bytearray(1))):
             raise CorruptDataError(f"expected {self.nbytes} bytes, got more", file=self.path, byte=self.nbytes)
 
