@@ -33,7 +33,7 @@ KILLED = """
     import os, signal, sys
     from tensorwire import _destination as destination
     from tensorwire import checkpoint
-    from tensorwire.checkpoint.operations import conversion
+    from tensorwire.checkpoint.operations import converter
     from tensorwire.checkpoint.storage import files, staging
 
     action, src, dst, stage, count, force = sys.argv[1:]
@@ -74,8 +74,8 @@ STAGES = [
     *(("before files.OutputFile.sync", count) for count in (1, 2, 4)),
     *(("before staging.Staging.record", count) for count in (0, 1, 2)),
     *(("after staging.Staging.record", count) for count in (0, 1, 2)),
-    ("before conversion._Conversion.write_manifest", 0),
-    ("after conversion._Conversion.write_manifest", 0),
+    ("before converter.Converter.write_manifest", 0),
+    ("after converter.Converter.write_manifest", 0),
     ("before staging.Staging.commit", 0),
     ("before destination.Destination.replace", 0),
 ]
@@ -119,7 +119,7 @@ def test_killed_while_compressing(model: Path, packed: Path, tmp_path: Path, sta
     num_resumed = sum(file.resumed for file in report.files)
     if stage == "after staging.Staging.record":
         assert num_resumed == count + 1
-    if stage in ("before staging.Staging.commit", "before conversion._Conversion.write_manifest"):
+    if stage in ("before staging.Staging.commit", "before converter.Converter.write_manifest"):
         assert num_resumed == 3
 
 

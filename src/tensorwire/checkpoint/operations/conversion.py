@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from ..._destination import Destination
 from ..._version import __version__
 from ...errors import ErrorContext
-from ..directory.config_and_index import Shard, new_config, new_index
-from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, Manifest, ManifestFile, check_new_size, dump_object
-from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
+from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us
 from ..directory.sources import (
     absolute,
     check_complete,
-    check_compressed,
-    check_original,
-    check_size,
     compressed_directory,
     original_directory,
     single_file,
 )
-from ..file.original_record import pack
-from ..file.reader import StoredFile
-from ..file.transfer import compress_file, copy_file, restore_file
 from ..progress import Meter
-from ..results import ChangedFile, CheckpointReport, FileReport
-from ..storage.access import Access, access_of, dropped, give_access
-from ..storage.files import InputFile, OutputFile
+from ..results import CheckpointReport, FileReport
 from ..storage.staging import Staging
-from .changes import current_sha256, find_change
+from .converter import Converter
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from ...codec import Profile
-    from ..directory.sources import SourceFile
     from ..progress import Progress
-
-Action = Literal["compress", "decompress", "transcode"]
-
-_MIN_JOURNALED_NBYTES = 1 << 20
-"""A smaller copied file is sooner made again than noted in the journal."""
+    from .converter import Action
 
 
 def compress_checkpoint(
@@ -183,7 +166,7 @@ def _convert(
         )
         place = Staging(destination, purpose)
     with place as work:
-        conversion = _Conversion(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
+        conversion = Converter(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
             if is_directory:
@@ -207,258 +190,3 @@ def _convert(
         notices=(*conversion.notices(), *(work.notices if work is not None else ())),
         excluded=sources.excluded,
     )
-
-
-class _Conversion:
-    """Converts files; after `run` it knows what became of them.
-
-    Attributes:
-        entries: what the manifest of a compressed directory says of the files.
-        reports: what is told to the caller.
-        written: paths of the files of the result.
-        profile_found: profile of the last compressed file that was read and tells.
-        exact: whether every file is the original, by its SHA-256.
-        changed: files beside the tensors that were edited or lost.
-    """
-
-    def __init__(
-        self,
-        action: Action,
-        profile: Profile | None,
-        threads: int | None,
-        work: Staging | None,
-        meter: Meter,
-        *,
-        is_directory: bool,
-        strict: bool,
-    ) -> None:
-        """`profile` is None to restore originals; `work` is None to write nothing."""
-        self._action = action
-        self._profile: Profile | None = profile
-        self._threads = threads
-        self._work = work
-        self._meter = meter
-        self._is_directory = is_directory
-        self._strict = strict
-        self._shards: dict[str, Shard] = {}
-        self._manifest_nbytes = 0
-        self.entries: list[ManifestFile] = []
-        self.reports: list[FileReport] = []
-        self.written: list[str] = []
-        self.profile_found: str | None = None
-        self.exact = True
-        self.changed: list[ChangedFile] = []
-        self._access: Access | None = None
-        self._dropped: dict[str, list[str]] = {}
-
-    def run(self, files: Sequence[SourceFile]) -> None:
-        """Convert all files; those that depend on others come last."""
-        if self._work is not None and self._is_directory:
-            self._work.result.mkdir(0o700, exist_ok=True)
-        for source in sorted(files, key=lambda file: (file.kind == REPLACED, file.path)):
-            self._meter.begin(source.path, source.nbytes)
-            with ErrorContext(file=source.location):
-                access = self._note_access(source)
-                if source.kind == REPLACED:
-                    self._replace(source, access)
-                elif (facts := self._resumable(source)) is not None:
-                    self._resume(source, facts, access)
-                elif source.kind == SAFETENSORS:
-                    self._transfer(source, access)
-                elif source.known is not None and not source.location.exists():
-                    self._note_change(source, None)
-                else:
-                    self._copy(source, access)
-            self._meter.end()
-
-    def write_manifest(self, excluded: tuple[str, ...]) -> int:
-        """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
-        assert self._profile is not None
-        listed = tuple(path for path in excluded if is_listable(path.removesuffix("/")))
-        data = Manifest(self._profile, tuple(sorted(self.entries)), listed).dump()
-        with self._output(MANIFEST_NAME, self._access) as file:
-            file.write(0, data)
-            file.sync()
-        return len(data)
-
-    def notices(self) -> list[str]:
-        """What files had that their results do not get."""
-        return [
-            f"not kept: {name} of {paths[0]}"
-            + (f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else "")
-            for name, paths in self._dropped.items()
-        ]
-
-    def _note_access(self, source: SourceFile) -> Access:
-        """What the result of a file allows. The manifest tells of all files, so it allows what all of them do."""
-        place = source.location
-        if source.known is not None and not place.exists():  # what the manifest knows of it is as open as that
-            place = place.parents[source.path.count("/")] / MANIFEST_NAME
-        access = access_of(place)
-        self._access = access if self._access is None else self._access.meet(access)
-        for name in dropped(place):
-            self._dropped.setdefault(name, []).append(source.path)
-        return access
-
-    def _output(self, path: str, access: Access | None) -> OutputFile:
-        self.written.append(path)
-        if self._work is None:
-            return OutputFile(None)
-        if not self._is_directory:
-            return OutputFile(self._work.result, access)
-        location = self._work.result.joinpath(*path.split("/"))
-        location.parent.mkdir(parents=True, exist_ok=True)
-        return OutputFile(location, access)
-
-    def _transfer(self, source: SourceFile, access: Access) -> None:
-        with StoredFile(source.location) as stored, self._output(source.path, access) as file:
-            (check_original if self._action == "compress" else check_compressed)(stored)
-            record = source.record(stored) if self._action != "compress" else None
-            self.profile_found = stored.profile or self.profile_found
-            if self._profile is None:
-                done = restore_file(stored, record, file, threads=self._threads, advance=self._meter.advance)
-                self.exact = self.exact and record is not None
-            else:
-                done = compress_file(
-                    stored,
-                    record,
-                    file,
-                    profile=self._profile,
-                    threads=self._threads,
-                    advance=self._meter.advance,
-                    keep_record=not self._is_directory and (self._action == "compress" or record is not None),
-                )
-                self._shards[source.path] = Shard(done.compressed, done.data_nbytes)
-            check_size(source, done.original_nbytes)
-            file.sync()
-            entry = ManifestFile(
-                source.path, SAFETENSORS, done.original_nbytes, done.record.sha256, header=pack(done.record.header)
-            )
-            report = FileReport(
-                source.path, SAFETENSORS, stored.file.nbytes, done.nbytes, len(stored.tensors), len(done.compressed)
-            )
-            self._finish(source, stored.file, entry, report)
-
-    def _copy(self, source: SourceFile, access: Access) -> None:
-        with InputFile(source.location) as origin, self._output(source.path, access) as file:
-            sha256 = copy_file(origin, file, advance=self._meter.advance)
-            if source.known is not None:
-                self._note_change(source, sha256)
-            file.sync()
-            entry = ManifestFile(source.path, COPIED, origin.nbytes, sha256)
-            self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
-
-    def _note_change(self, source: SourceFile, current: str | None) -> None:
-        """Note what has become of a file beside the tensors; raise an error if that is asked for."""
-        change = find_change(source, current, strict=self._strict)
-        if change is not None:
-            self.changed.append(change)
-            self.exact = self.exact and change.outcome == "restored"
-
-    def _replace(self, source: SourceFile, access: Access) -> None:
-        original = source.content()
-        if source.known is not None:
-            self._note_change(source, current_sha256(source, lambda _: None))
-        new = self._replacement(source, original)
-        data = original if new is None else new
-        with self._output(source.path, access) as file:
-            file.write(0, data)
-            file.sync()
-        nbytes_in = source.location.stat().st_size if source.location.exists() else 0
-        sha256 = hashlib.sha256(original).hexdigest()
-        kind = COPIED if new is None else REPLACED
-        entry = ManifestFile(source.path, kind, len(original), sha256)
-        if new is not None:
-            entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
-        self._enter(entry)
-        report_kind = kind if self._profile is not None else source.kind
-        self.reports.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
-
-    def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
-        """What stands in the place of a config.json or index in the result; None for the original itself."""
-        if self._profile is None:
-            return None
-        directory = parent(source.path)
-        beside = {path.rpartition("/")[2]: s for path, s in self._shards.items() if parent(path) == directory}
-        if is_index(source.path):
-            prefix = f"{directory}/" if directory else ""
-            below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
-            return new_index(original, below)
-        if any(shard.compressed for shard in beside.values()):
-            return new_config(original, self._profile)
-        return None
-
-    def _finish(self, source: SourceFile, origin: InputFile, entry: ManifestFile, report: FileReport) -> None:
-        self._enter(entry)
-        self.reports.append(report)
-        is_changed = any(change.path == source.path for change in self.changed)  # a later run is to tell of it too
-        is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
-        if self._work is not None and is_large and not is_changed:
-            facts = {
-                "source": _fingerprint(origin),
-                "entry": entry.as_json(),
-                "nbytes_out": report.nbytes_out,
-                "num_tensors": report.num_tensors,
-                "num_compressed": report.num_compressed,
-                "profile": self.profile_found,
-                "exact": self.exact,
-            }
-            self._work.record(source.path, facts)
-
-    def _enter(self, entry: ManifestFile) -> None:
-        """Add an entry for the manifest, and stop before more is coded for one that could not be read again."""
-        self.entries.append(entry)
-        if self._is_directory and self._profile is not None:
-            self._manifest_nbytes += len(dump_object(entry.as_json()))
-            check_new_size(self._manifest_nbytes)
-
-    def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
-        """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise."""
-        if self._work is None or source.path not in self._work.finished:
-            return None
-        facts = self._work.finished[source.path]
-        location = self._place(source)
-        if not location.is_file() or location.stat().st_size != facts["nbytes_out"]:
-            return None
-        with InputFile(source.location) as origin:
-            fingerprint = _fingerprint(origin)
-            if facts["source"] == fingerprint:
-                return facts
-            # Touched, but perhaps not changed.
-            if self._action == "compress" and facts["source"][0] == fingerprint[0]:
-                return facts if copy_file(origin, None, advance=lambda _: None) == facts["entry"]["sha256"] else None
-        return None
-
-    def _place(self, source: SourceFile) -> Path:
-        """Where the result of a file is made."""
-        assert self._work is not None
-        result = self._work.result
-        return result.joinpath(*source.path.split("/")) if self._is_directory else result
-
-    def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        give_access(self._place(source), access)
-        if self._profile is not None and source.kind == SAFETENSORS:
-            with StoredFile(self._place(source)) as stored:
-                compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes)
-        self.written.append(source.path)
-        self._enter(ManifestFile(**facts["entry"]))
-        self.profile_found = facts["profile"] or self.profile_found
-        self.exact = self.exact and facts["exact"]
-        self.reports.append(
-            FileReport(
-                source.path,
-                source.kind,
-                source.location.stat().st_size,
-                facts["nbytes_out"],
-                facts["num_tensors"],
-                facts["num_compressed"],
-                resumed=True,
-            )
-        )
-
-
-def _fingerprint(file: InputFile) -> list[int]:
-    """What changes when a file does; its size first."""
-    stat = file.stat
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino]

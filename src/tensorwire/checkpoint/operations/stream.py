@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ...codec import Profile
     from ..progress import Progress
-    from .conversion import Action
+    from .converter import Action
 
     Place: TypeAlias = str | os.PathLike[str] | IO[bytes]
 
