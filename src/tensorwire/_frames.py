@@ -68,8 +68,8 @@ class BlockInfo(NamedTuple):
     Attributes:
         offset: from the start of the frame.
         nbytes: size of the block.
-        rest_nbytes: size of the streams of signs and mantissas. Mantissa bits that are coded together with the exponent
-            count here, one bit each, as they would take alone.
+        rest_nbytes: size of the streams of the rest, which of a float is its sign and mantissa. Mantissa bits that are
+            coded together with the exponent count here, one bit each, as they would take alone.
         exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
         num_words: words in the block.
         kind: "stored", "constant", "enec", "cascade", "entropy", "plain" or "zero_groups".

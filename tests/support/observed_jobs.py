@@ -69,6 +69,11 @@ def rank(number: int, *groups: ProcessGroup, generation: int = 0, world: int = W
     return Rank(number, world, f"node{number // 4}", 100 + number, generation, process, list(groups), **more)
 
 
+def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
+    """Of a rank: it was seen last so many seconds ago, and said this when it ended."""
+    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
+
+
 def observed(time: float, ranks: Iterable[Rank], edges: Iterable[Edge] = (), **more: Any) -> Observation:
     known = {one.rank: one for one in ranks}
     return Observation(time, "run", more.pop("world", WORLD), known, list(edges), **more)

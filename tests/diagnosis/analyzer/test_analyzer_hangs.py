@@ -135,6 +135,19 @@ def test_opposite_order_half_and_half_names_both_sides() -> None:
     assert "unknown" in finding.summary
 
 
+def test_of_two_sides_as_large_neither_is_a_majority() -> None:
+    """Ranks 0 and 1 wait in two groups at once, so each side is larger than all that is left of the others."""
+    waits_in = [("a", "b"), ("a", "b"), ("a",), ("b",), ("c",)]
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        return [member(11, waits=age, group=g, size=5) if g in waits_in[number] else member(10, group=g, size=5)
+                for g in "abc"]  # fmt: skip
+
+    finding = only(last(hung(groups, world=5)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [])
+    assert sorted(finding.sides) == [[0, 1, 2], [0, 1, 3], [4]]
+
+
 @every_rank
 @pytest.mark.parametrize(
     "call",

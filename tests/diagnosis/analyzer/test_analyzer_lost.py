@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, everything, member, observed, rank, watch
+from tests.support.observed_jobs import SECONDS, WORLD, dead, every_rank, everything, member, observed, rank, watch
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Finding, Observation
 
-every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 SECONDARY = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
-
-
-def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
-    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 
 def ended(states: dict[int, dict[str, Any]], *, waits: float | None = None, time: float = 50.0) -> list[Finding]:

@@ -8,22 +8,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, all_in, hung, member, observed, rank, ring, watch
+from tests.support.observed_jobs import (
+    SECONDS,
+    WORLD,
+    all_in,
+    dead,
+    every_rank,
+    hung,
+    member,
+    observed,
+    rank,
+    ring,
+    watch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup, Rank
 
-every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 TIMED_OUT = "RuntimeError: Timed out waiting 8000ms for recv operation to complete"
 CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
 STOPPED = {"life": "stopped", "state": "T"}
 WAITED = 8.0
-
-
-def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
-    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 
 def found(ranks: list[Rank]) -> Finding:

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from ..progress import Progress
     from .converter import Action
 
-    Place: TypeAlias = str | os.PathLike[str] | IO[bytes]
+    PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]
 
 
 def convert_stream(
     action: Action,
-    src: Place,
-    dst: Place,
+    src: PathOrStream,
+    dst: PathOrStream,
     *,
     profile: Profile | None = None,
     threads: int | None = None,
@@ -126,7 +126,7 @@ def spooled(stream: IO[bytes]) -> Iterator[Path]:
             raise
 
 
-def _open(src: Place) -> StoredFile:
+def _open(src: PathOrStream) -> StoredFile:
     if not isinstance(src, (str, os.PathLike)):
         return StoredStream(InputStream(src))
     path = absolute(src)
@@ -136,7 +136,7 @@ def _open(src: Place) -> StoredFile:
     return StoredFile(path)
 
 
-def _check_apart(src: Place, dst: Place) -> None:
+def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
     """Raise ValueError for one file that is both: `< FILE` and `>> FILE` name one too."""
     with suppress(FileNotFoundError):
         a, b = _status(src), _status(dst)
@@ -144,12 +144,12 @@ def _check_apart(src: Place, dst: Place) -> None:
             raise ValueError("source and destination are the same file; name another destination")
 
 
-def _status(place: Place) -> os.stat_result:
+def _status(place: PathOrStream) -> os.stat_result:
     return absolute(place).stat() if isinstance(place, (str, os.PathLike)) else os.fstat(place.fileno())
 
 
 @contextmanager
-def _result(dst: Place, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
+def _result(dst: PathOrStream, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
     """What a result is written to; after it is whole it is at `dst`. `in_order`: it is written from begin to end."""
     if isinstance(dst, (str, os.PathLike)):
         destination = Destination(absolute(dst), force=force, owned=None if in_order else made_by_us)
@@ -166,5 +166,5 @@ def _result(dst: Place, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
         spool.copy_to(output, spool.nbytes)
 
 
-def _name(place: Place) -> str:
+def _name(place: PathOrStream) -> str:
     return os.fspath(place) if isinstance(place, (str, os.PathLike)) else "-"
