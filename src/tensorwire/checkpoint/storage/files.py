@@ -32,6 +32,18 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+class _Descriptor:
+    """Closed with the last reference to it: its number is not given to another file while a thread reads."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
 class InputFile:
     """A regular file that is read and must not change meanwhile. Reads are thread-safe.
 
@@ -46,24 +58,20 @@ class InputFile:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            self.stat = os.fstat(self._fd)
-            if not stat.S_ISREG(self.stat.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", str(path))
-        except BaseException:
-            self.close()
-            raise
+        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        self.stat = os.fstat(descriptor.number)
+        if not stat.S_ISREG(self.stat.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        self._descriptor: _Descriptor | None = descriptor
         self.nbytes = self.stat.st_size
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from `offset` on; TruncatedDataError at the end of the file."""
-        if self._fd < 0:
-            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
+        descriptor = self._opened()
         done = 0
         with naming(self.path):
             while done < len(out):
-                count = os.preadv(self._fd, [out[done:]], offset + done)
+                count = os.preadv(descriptor.number, [out[done:]], offset + done)
                 if count == 0:
                     raise TruncatedDataError(
                         f"expected {len(out)} bytes from {offset} on, got {done}", file=self.path, byte=offset + done
@@ -83,14 +91,19 @@ class InputFile:
 
     def check_unchanged(self) -> None:
         """Raise OSError if the file was written to since it was opened."""
-        now = os.fstat(self._fd)
+        now = os.fstat(self._opened().number)
         if (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns):
             raise OSError(errno.EBUSY, "the file changed while it was read", str(self.path))
 
+    def _opened(self) -> _Descriptor:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
+        return descriptor
+
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """A read that another thread is in ends as it would have."""
+        self._descriptor = None
 
     def __enter__(self) -> InputFile:
         return self
