@@ -25,7 +25,8 @@ RETIRED = {
     "unauthenticated connection": {"stranger", "strangers"},
     "controller": {"desk"},
     "slow_factor": {"theta"},
-    "rank status": {"standings"},
+    "rank status": {"standing", "standings"},
+    "chunk": {"portion", "portions"},
 }
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread's frames|frame is (not )?None:")
