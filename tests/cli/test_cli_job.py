@@ -24,7 +24,7 @@ from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
 from tensorwire.diagnosis.service import follow
 from tensorwire.diagnosis.service.recording import Recorder
-from tests.support.fake_job import hang, not_entered, write_state
+from tests.support.hung_job import hang, not_entered, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

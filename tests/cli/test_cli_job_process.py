@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.cli import main
-from tests.support.fake_job import write_state
 from tests.support.frozen_job import pages as pages
+from tests.support.hung_job import write_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,7 +23,7 @@ import numpy as np
 from tensorwire._new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file, transcode_checkpoint
 from tensorwire.diagnosis.service.journal import Journal
-from tests.support import fake_job
+from tests.support import hung_job
 from tests.support.checkpoint_models import container, layer, write_model
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Writer:
 def _analyze(src: Path, dst: Path, force: bool) -> None:
     journal = Journal(dst.parent)
     try:
-        journal.write(fake_job.hang()[-1], [fake_job.not_entered()])
+        journal.write(hung_job.hang()[-1], [hung_job.not_entered()])
     finally:
         journal.close()
 

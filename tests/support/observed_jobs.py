@@ -1,96 +1,25 @@
-"""Jobs told by hand: what agents would see of ranks in a given trouble, second by second."""
+"""Jobs made by hand: what agents would see of ranks in a given trouble, second by second, and what is found in it."""
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tensorwire.diagnosis.model import (
-    Edge,
-    Finding,
-    Observation,
-    Operation,
-    Process,
-    ProcessGroup,
-    Rank,
-    Thresholds,
-    Timing,
-)
+from tensorwire.diagnosis.model import Thresholds, Timing
+from tests.support.observations import WORLD, member, observed, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from tensorwire.diagnosis.analyzer import Analysis
+    from tensorwire.diagnosis.model import Edge, Finding, Observation, ProcessGroup
 
 SECONDS = Thresholds(hang_seconds=5.0, slow_seconds=6.0, lost_seconds=2.0)
-WORLD = 4
 
 every_rank = pytest.mark.parametrize("culprit", range(WORLD))
 """For what has to be found wherever the culprit is."""
-
-
-def member(
-    entered: int,
-    *,
-    waits: float | None = None,
-    idle: float = 0.1,
-    group: str = "world",
-    size: int = WORLD,
-    name: str = "all_reduce",
-    dtype: str = "float32",
-    numel: int = 1024,
-    root: int = -1,
-    known: bool = True,
-    **more: Any,
-) -> ProcessGroup:
-    """A rank that has entered so many operations of a group, and waits in the last one for so long, or is idle."""
-    signature = zlib.crc32(repr((name, dtype, numel, root)).encode()) if known else 0
-    operation = Operation(entered, name, dtype, numel, root, signature) if known else None
-    return ProcessGroup(
-        id=group,
-        name=group,
-        size=size,
-        enqueued=entered,
-        completed=entered - (waits is not None),
-        open_seconds=waits,
-        idle_seconds=idle if waits is None else waits,
-        operation=operation,
-        **more,
-    )
-
-
-def rank(number: int, *groups: ProcessGroup, generation: int = 0, world: int = WORLD, **more: Any) -> Rank:
-    of_process = {key: more.pop(key) for key in list(more) if key in Process.__dataclass_fields__}
-    life = "stopped" if of_process.get("state") == "T" else "running"
-    process = Process(**{"life": life, "state": "S", **of_process})
-    return Rank(number, world, f"node{number // 4}", 100 + number, generation, process, list(groups), **more)
-
-
-def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
-    """Of a rank: it was seen last so many seconds ago, and said this when it ended."""
-    return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
-
-
-def observed(time: float, ranks: Iterable[Rank], edges: Iterable[Edge] = (), **more: Any) -> Observation:
-    known = {one.rank: one for one in ranks}
-    return Observation(time, "run", more.pop("world", WORLD), known, list(edges), **more)
-
-
-def edge(number: int, peer: int, **more: Any) -> Edge:
-    fields = dict.fromkeys(
-        ("acked_bytes", "received_bytes", "receive_queue", "send_queue", "backoff", "retransmits"), 0
-    )
-    return Edge(number, peer, **{**fields, "busy_seconds": 0.0, "rtt_seconds": 1e-4, **more})
-
-
-def ring(world: int = WORLD, **of: Callable[[int, int], Any]) -> list[Edge]:
-    """One edge from each rank to the next and back; each field as a function of both ends."""
-    pairs = [(a, (a + 1) % world) for a in range(world)]
-    pairs += [(b, a) for a, b in pairs]
-    return [edge(a, b, **{field: value(a, b) for field, value in of.items()}) for a, b in pairs]
 
 
 def healthy(time: float, *, rate: float = 10.0, world: int = WORLD, **more: Any) -> Observation:

@@ -8,22 +8,8 @@ import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer, hang_inside, signatures
 from tensorwire.diagnosis.page import native
-from tests.support.observed_jobs import (
-    SECONDS,
-    WORLD,
-    all_in,
-    edge,
-    every_rank,
-    everything,
-    hung,
-    last,
-    member,
-    observed,
-    only,
-    rank,
-    ring,
-    watch,
-)
+from tests.support.observations import WORLD, edge, member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, all_in, every_rank, everything, hung, last, only, watch
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Observation, ProcessGroup

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, dead, every_rank, everything, member, observed, rank, watch
+from tests.support.observations import WORLD, dead, member, observed, rank
+from tests.support.observed_jobs import SECONDS, every_rank, everything, watch
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Finding, Observation

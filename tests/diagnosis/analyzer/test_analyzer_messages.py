@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.observed_jobs import WORLD, edge, every_rank, everything, hung, last, member, observed, only, rank
+from tests.support.observations import WORLD, edge, member, observed, rank
+from tests.support.observed_jobs import every_rank, everything, hung, last, only
 
 if TYPE_CHECKING:
     from tensorwire.diagnosis.model import ProcessGroup

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import (
-    SECONDS,
-    WORLD,
-    all_in,
-    dead,
-    every_rank,
-    hung,
-    member,
-    observed,
-    rank,
-    ring,
-    watch,
-)
+from tests.support.observations import WORLD, dead, member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, all_in, every_rank, hung, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

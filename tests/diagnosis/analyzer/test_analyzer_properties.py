@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
-from tests.support.observed_jobs import SECONDS, WORLD, edge, hung, job_at_rate, member, observed, rank, ring
+from tests.support.observations import WORLD, edge, member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, hung, job_at_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

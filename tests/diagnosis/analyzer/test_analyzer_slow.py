@@ -10,22 +10,8 @@ import pytest
 from tensorwire.diagnosis.analyzer.job import Group
 from tensorwire.diagnosis.analyzer.rounds import Timer
 from tensorwire.diagnosis.model import Observation, ProcessGroup, Timing
-from tests.support.observed_jobs import (
-    SECONDS,
-    WORLD,
-    edge,
-    every_rank,
-    everything,
-    healthy,
-    job_at_rate,
-    last,
-    member,
-    observed,
-    only,
-    rank,
-    ring,
-    watch,
-)
+from tests.support.observations import WORLD, edge, member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, job_at_rate, last, only, watch
 
 always = pytest.mark.parametrize("timed_after", [0.0, 35.0], ids=["always-timed", "timed-late"])
 

@@ -20,7 +20,8 @@ from tensorwire.diagnosis.report.codes import RECORDED, confidence_text
 from tensorwire.diagnosis.report.history import MAX_SAMPLES, UNSEEN
 from tensorwire.diagnosis.report.rank_status import STATES
 from tensorwire.diagnosis.report.stack import for_reader
-from tests.support.fake_job import hang, not_entered, process_group, rank
+from tests.support.hung_job import hang, not_entered
+from tests.support.observations import member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,15 +78,15 @@ def render(history: report.History) -> str:
 
 def evil_job() -> report.History:
     """Every string of every field is EVIL."""
-    group = process_group(10, waits=9.0)
+    group = member(11, waits=9.0)
     others = dataclasses.replace(group, enqueued=12)
     observations = []
     for time in (1.0, 2.0, 3.0):
         ranks = {
             0: rank(0, group, exit_reason=EVIL),
             1: rank(1, others, life="exited", exit_reason=EVIL, gone_seconds=2.0),
-            2: rank(2, process_group(3)),
-            3: rank(3, process_group(3), state=EVIL),
+            2: rank(2, member(3)),
+            3: rank(3, member(3), state=EVIL),
         }
         observations.append(model.Observation(time, EVIL, 4, ranks, [], [EVIL]))
     for observation in observations:
@@ -145,10 +146,10 @@ def test_4096_ranks_fit_on_a_page() -> None:
 
 def test_heat_maps_show_what_was_measured() -> None:
     """T of a rank that is 150 ms late in every round is 50 ms, of the others 200 ms."""
-    late = {number: 0.15 if number == 3 else 1e-9 for number in range(4)}
+    late = {number: 0.15 if number == 3 else 0.0 for number in range(4)}
+    timings = {i: model.Timing(1, 10, 10 * (0.2 - late[i]), 0.1, 0.3, 1 << 24, 0) for i in range(4)}
     observations = [
-        model.Observation(time, "", 4, {i: rank(i, process_group(int(10 * time), late=late[i])) for i in range(4)})
-        for time in (1.0, 2.0)
+        observed(time, [rank(i, member(int(10 * time), timing=timings[i])) for i in range(4)]) for time in (1.0, 2.0)
     ]
     for number, one in observations[1].ranks.items():
         one.process.wait_seconds = 0.5 if number == 1 else 0.0
@@ -213,9 +214,9 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
 def test_history_is_bounded_and_forgets_no_trouble() -> None:
     history = report.History()
     for time in range(5000):
-        waits = 3.0 if time == 2500 else 0.0
-        ranks = {i: rank(i, process_group(time, waits=waits if i else 0.0, size=2)) for i in range(2)}
-        history.add(model.Observation(float(time), "", 2, ranks))
+        waiting = member(time + 1, waits=3.0, size=2) if time == 2500 else member(time, size=2)
+        groups = {0: member(time, size=2), 1: waiting}
+        history.add(observed(float(time), [rank(i, group, world=2) for i, group in groups.items()], world=2))
     samples = history.samples
     assert MAX_SAMPLES / 3 < len(samples) <= MAX_SAMPLES
     assert (samples[0].start, samples[-1].end) == (0.0, 4999.0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tensorwire.diagnosis.service.controller import Controller
-from tests.support.observed_jobs import SECONDS, hung, member
+from tests.support.observations import member
+from tests.support.observed_jobs import SECONDS, hung
 
 
 def test_a_stack_is_asked_for_once_and_again_only_where_no_answer_comes() -> None:

@@ -14,7 +14,7 @@ from tensorwire.diagnosis.model import Confidence, Finding, Observation
 from tensorwire.diagnosis.service import journal as journals
 from tensorwire.diagnosis.service.journal import Journal, read_state
 from tensorwire.errors import CorruptDataError
-from tests.support.fake_job import hang
+from tests.support.hung_job import hang
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         journal.write(observation, findings)
     read, read_findings = read_state(tmp_path / "job")
     assert read_findings == findings
-    assert (read.time, read.run_id, read.world_size, read.silent_nodes) == (100.0, "a-run", 4, ["gone"])
+    assert (read.time, read.run_id, read.world_size, read.silent_nodes) == (100.0, "run", 4, ["gone"])
     assert read.ranks[1].process_groups[0].operation == observation.ranks[1].process_groups[0].operation
     assert [p.name for p in (tmp_path / "job").iterdir() if "new" in p.name] == []
 

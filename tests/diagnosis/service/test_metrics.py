@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tensorwire.diagnosis.model import Confidence, Finding, Observation, Process, ProcessGroup, Rank
+from tensorwire.diagnosis.model import Confidence, Finding
 from tensorwire.diagnosis.service.metrics import JobCollector, serve
 from tensorwire.diagnosis.service.service import Counters, View
+from tests.support.observations import member, observed, rank
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -36,19 +36,15 @@ def read(collector: JobCollector) -> Samples:
     }
 
 
-def rank(number: int, life: Any, open_seconds: float | None) -> Rank:
-    groups = [
-        ProcessGroup("c", "pg", 4, 5, 4, open_seconds, None, None),
-        ProcessGroup("d", "tp", 2, 1, 1, None, 1.0, None),
-    ]
-    return Rank(number, 4, "n", number, 0, Process(life), groups)
-
-
 def view(num_ranks: int = 4) -> View:
-    ranks = {n: rank(n, "lost" if n == 2 else "running", None if n == 2 else 10.0 + n) for n in range(num_ranks)}
+    ranks = [
+        rank(number, member(5, waits=10.0 + number, group="pg"), member(1, group="tp", size=2))
+        for number in range(num_ranks)
+    ]
+    ranks[2] = rank(2, member(4, group="pg"), life="lost")
     finding = Finding("TW-LOST", "finding", 1.0, [2], [], "pg", "rank 2 is lost", [], Confidence.HIGH)
     notice = Finding("TW-H1", "notice", 1.0, [0], [], "pg", "rank 0 writes a checkpoint", [], Confidence.LOW)
-    observation = Observation(1.0, "run", 4, ranks, [], ["node7"])
+    observation = observed(1.0, ranks, silent_nodes=["node7"])
     return View(observation, [finding, finding, notice], Counters(12, 3, 1, 0.25, 0.05))
 
 

@@ -13,7 +13,8 @@ import pytest
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.service.recording import Recorder, replay
 from tensorwire.errors import CorruptDataError
-from tests.support.observed_jobs import SECONDS, hung, job_at_rate, member, observed, rank, ring
+from tests.support.observations import member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, hung, job_at_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

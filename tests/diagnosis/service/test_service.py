@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analysis
-from tensorwire.diagnosis.model import (
-    Observation,
-    Operation,
-    Process,
-    ProcessGroup,
-    Rank,
-    Thresholds,
-)
+from tensorwire.diagnosis.model import Thresholds
 from tensorwire.diagnosis.node import agent as agents
 from tensorwire.diagnosis.node.agent import Agent
 from tensorwire.diagnosis.protocol.listener import Listener
@@ -25,14 +18,16 @@ from tensorwire.diagnosis.service import service as services
 from tensorwire.diagnosis.service.journal import Journal, read_state
 from tensorwire.diagnosis.service.recording import replay
 from tensorwire.diagnosis.service.service import JobService, LocalJob, View
+from tests.support.observations import WORLD, member, observed, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tensorwire.diagnosis.model import Observation
+
 KEY = b"0123456789abcdef0123456789abcdef"
 HANG = Thresholds(hang_seconds=1.0, slow_seconds=5.0, lost_seconds=1.0)
-WORLD = 4
 RATE = 300.0
 
 
@@ -55,16 +50,10 @@ class Node:
     def observe(self) -> Observation:
         now = time.monotonic()
         waited = now - self.start
-        ranks = {}
-        for number in self.ranks:
-            late = number in self.missing
-            operation = Operation(4 if late else 5, "all_reduce", "float32", 1024, -1, 77)
-            group = ProcessGroup(
-                "c0", "default_pg", WORLD, operation.sequence, 4, None if late else waited, waited, operation
-            )
-            group.baseline_rate = RATE
-            ranks[number] = Rank(number, WORLD, self.name, 100 + number, 0, Process("running", "S"), [group])
-        return Observation(now, self.run_id, WORLD, ranks)
+        inside = member(5, waits=waited, group="c0", baseline_rate=RATE)
+        outside = member(4, idle=waited, group="c0", baseline_rate=RATE)
+        ranks = [rank(n, outside if n in self.missing else inside, node=self.name) for n in self.ranks]
+        return observed(now, ranks, run_id=self.run_id)
 
     def enable_timing(self, first: dict[str, int], num_rounds: int) -> None:
         self.timed.append((first, num_rounds))
@@ -322,8 +311,8 @@ def test_stack_is_taken_from_the_ranks_own_node_only(service: JobService, start:
     until(service, lambda view: len(view.observation.ranks) == WORLD)
     peer = Peer(service)
     peer.say({"type": "hello", "node": "n", "run": "run"})
-    for rank in (2, 99, "2", None):
-        peer.say({"type": "stack", "rank": rank, "text": "lies"})
+    for number in (2, 99, "2", None):
+        peer.say({"type": "stack", "rank": number, "text": "lies"})
     view = until(service, lambda view: view.findings and view.findings[0].stacks)
     assert view.findings[0].stacks == {2: "rank 2 sleeps in train.py:7"}
     peer.connection.close()
