@@ -207,6 +207,20 @@ def test_what_did_not_change_need_not_be_looked_at(states: list[Any]) -> None:
         assert essence(partly.update(observation).findings) == essence(found)
 
 
+def test_phase_lasts_though_nothing_of_its_rank_changes() -> None:
+    """Whoever ends one has the time of the hang gate from then on, not from when the phase began."""
+    in_phase, others = rank(2, member(30), phase="evaluation"), [rank(n, member(31, waits=6.0)) for n in (0, 1, 3)]
+    analyzer = Analyzer(SECONDS)
+    for time in (50.0, 54.0, 58.0):
+        observation = observed(time, [*others, in_phase])
+        observation.changed = set(observation.ranks) if time == 50.0 else {0, 1, 3}
+        (notice,) = analyzer.update(observation).findings
+        assert (notice.level, notice.suspects) == ("notice", [2])
+    after = observed(60.0, [*others, rank(2, member(30))])
+    after.changed = {2}
+    assert [finding.level for finding in analyzer.update(after).findings] == ["notice"]
+
+
 @quick
 @given(rank_states(), edges)
 def test_whatever_is_seen_findings_are_well_formed(ranks: list[Any], connections: list[Any]) -> None:

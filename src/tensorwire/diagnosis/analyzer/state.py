@@ -78,6 +78,10 @@ class State:
 
     def recent_phases(self, seconds: float) -> dict[int, str]:
         """What ranks have declared within these seconds."""
+        for number in self.phases:
+            rank = self.ranks.get(number)
+            if rank is not None and rank.phase:  # though nothing of it changed
+                self.phases[number] = rank.phase, self.time
         since = self.time - seconds
         self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
         return {number: phase for number, (phase, _) in self.phases.items()}
