@@ -22,7 +22,7 @@ from tensorwire.diagnosis.node.observer import Observer
 from tensorwire.diagnosis.page import native
 from tensorwire.diagnosis.page.control import read_control
 from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.protocol.encoding import Encoder
+from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def test_page_that_lies_about_itself_is_damaged(job: Job, observer: Observer, fi
     assert observer.damaged == [job.path(1)]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
     rng = random.Random(seed)
     handle = native.create(str(job.path(0)), "run", 0, 4, 0)
@@ -299,7 +299,7 @@ def test_whatever_a_page_holds_can_be_reported(job: Job, seed: int) -> None:
         data[position] = rng.choice([0, 0x7F, 0x80, 0xFF, rng.randrange(256)])
     job.path(0).write_bytes(data)
     observer = Observer(job.directory, "node")
-    Encoder().report(observer.observe())
+    Decoder().apply(Encoder().report(observer.observe()))
     observer.target(0)
     observer.close()
 

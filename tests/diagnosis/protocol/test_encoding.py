@@ -241,6 +241,27 @@ def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
         Decoder().apply({**report_of(), **change})
 
 
+DESCRIPTIONS = {
+    "heads": [0, 8, 1, 0, 0, "", ""],
+    "groups": ["a", "", 8],
+    "works": ["", "", -1, -1, (1 << 64) - 1],
+    "links": [0, -1, "a", "b"],
+}
+NUMBERS = [(kind, index) for kind, entry in DESCRIPTIONS.items() for index, v in enumerate(entry) if type(v) is int]
+
+
+@pytest.mark.parametrize(("kind", "index"), NUMBERS)
+def test_every_number_of_a_description_has_a_range(kind: str, index: int) -> None:
+    nothing = {name: [] for name in DESCRIPTIONS} | {"ranks": b"", "details": b"", "edges": b""}
+    report = report_of() | nothing | {kind: [DESCRIPTIONS[kind]]}
+    Decoder().apply(report)
+    for number in (-2, 1 << 64, 10**400):
+        entry = [*DESCRIPTIONS[kind]]
+        entry[index] = number
+        with pytest.raises(CorruptDataError):
+            Decoder().apply(report | {kind: [entry]})
+
+
 @pytest.mark.parametrize("missing", [*report_of()])
 def test_report_without_a_member_is_refused(missing: str) -> None:
     report = report_of()

@@ -123,7 +123,7 @@ def _timing(slot: native.Slot) -> Timing:
 
 def _is_sound(slot: native.Slot) -> bool:
     """Whatever a damaged page holds, numbers have to fit into a report."""
-    counts = slot.enqueued, _known(slot.sent_nbytes), _known(slot.received_nbytes), slot.num_nbytes
+    counts = slot.enqueued, _known(slot.sent_nbytes), _known(slot.received_nbytes), slot.num_nbytes, slot.numel
     low = _whole(slot.enqueued, slot.sequence), _whole(slot.enqueued, slot.completed)
     return all(-1 <= count < _MAX_COUNT for count in counts + low) and 0.0 <= slot.baseline_rate < _MAX_RATE
 

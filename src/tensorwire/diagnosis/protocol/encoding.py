@@ -54,6 +54,7 @@ _MAX_GROUPS = 64  # process groups of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 _MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
 _MAX_VALUE = 1 << 62  # of an integer: what goes further is damage
+_MAX_UNSIGNED = 1 << 64  # of a number in a description: signatures have 64 bits
 _HIGHEST_BYTES = bytes([*range(_MAX_VALUE >> 56), 0xFF])  # of an integer in a row; the last is that of small negatives
 _MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
 _MAX_TEXT = 256
@@ -233,6 +234,8 @@ class Decoder:
                 if tuple(map(type, entry)) != types:
                     raise TypeError
                 if any(type(text) is str and len(text) > _MAX_TEXT for text in entry):
+                    raise ValueError
+                if not all(-1 <= number < _MAX_UNSIGNED for number in entry if type(number) is int):
                     raise ValueError
                 if kind == "heads" and not all(0 <= number <= MAX_RANKS for number in entry[:2]):
                     raise ValueError
