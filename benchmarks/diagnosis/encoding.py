@@ -1,128 +1,151 @@
-"""What reports of agents cost in our encoding, and in msgspec's MessagePack of whole observations.
+"""What reports of agents cost in our encoding and in msgspec: bytes, and CPU time at both ends.
 
-`python -m benchmarks.diagnosis.encoding > benchmarks/results/diagnosis-encoding.md` writes a table. It needs msgspec,
-which tensorwire does not. A simulated job of 1,024 healthy ranks runs for some seconds; every node reports once a
-second. Whole: msgspec encodes what an agent sees and decodes it into the same data classes, checking types. Arrays: the
-same without the names of fields, in structures of msgspec that have the fields of the data classes. The first two
-reports are left out: those of ours that come first are whole too. CPU time is that of one core for 1,000 ranks and one
-second of the job.
+`python -m benchmarks.diagnosis.encoding > benchmarks/results/diagnosis-encoding.md` writes a table. Every node of a
+simulated job of 1,024 ranks reports once a second, and the analyzer puts its ranks and connections together once a
+second. The job is healthy; or it hangs, and its ranks wait with a busy processor, as NCCL's do, or asleep, as gloo's
+do. Both encodings send changes only, so the first reports, which are whole, are left out. Times include everything
+between the data classes and the bytes of a message. They are CPU times of one core for 1,000 ranks and one second of
+the job: the least of all seconds in several rounds, in which the two take turns.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import gc
 import platform
 import time
-from typing import TYPE_CHECKING, Any, get_type_hints
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from tensorwire.diagnosis import model
-from tensorwire.diagnosis.model import Observation
+from tensorwire.diagnosis.protocol import encoding
 from tensorwire.diagnosis.protocol.connection import _from_text, _to_text
-from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder
 
 from .. import environment
+from . import msgspec_encoding
 from .layout import Layout
 from .simulated_job import SimulatedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable, Iterator
 
-_SECONDS = 12
-_FIRST = 2
+    from tensorwire.diagnosis.model import Observation, Rank
 
-
-def structures() -> dict[str, type]:
-    """The data classes of an observation as structures that are arrays in MessagePack."""
-    made: dict[str, type] = {}
-    for kind in (model.Operation, model.Timing, model.ProcessGroup, model.Process, model.Rank, model.Edge, Observation):
-        hints = get_type_hints(kind, localns={**vars(model), **made})
-        fields = [(field.name, _in(hints[field.name], made)) for field in dataclasses.fields(kind)]
-        made[kind.__name__] = msgspec.defstruct(kind.__name__, fields, array_like=True)
-    return made
+_LAYOUT = Layout(8, 4, 32)
+_SECONDS = 5
+_ROUNDS = 3
+_HANG = 30.0  # seconds from the start
+_WAYS = {"ours": encoding, "msgspec": msgspec_encoding}
+_STATES = ("healthy", "hangs, ranks busy", "hangs, ranks asleep")
 
 
-def _in(hint: Any, made: dict[str, type]) -> Any:
-    """A type with data classes replaced by what was made of them."""
-    if getattr(hint, "__args__", None) and not isinstance(hint, str):
-        arguments = tuple(_in(argument, made) for argument in hint.__args__)
-        return hint.copy_with(arguments) if hasattr(hint, "copy_with") else _rebuilt(hint, arguments)
-    return made.get(getattr(hint, "__name__", ""), hint)
+class Cost(NamedTuple):
+    """Of 1,000 ranks for one second."""
+
+    nbytes: float  # a rank
+    agents_ms: float
+    reading_ms: float  # the analyzer reads and checks reports
+    building_ms: float  # and makes an observation of what it knows
 
 
-def _rebuilt(hint: Any, arguments: tuple[Any, ...]) -> Any:
-    origin = getattr(hint, "__origin__", None)
-    if origin is not None:
-        return origin[arguments if len(arguments) > 1 else arguments[0]]
-    union = arguments[0]
-    for argument in arguments[1:]:
-        union = union | argument
-    return union
+def observations(state: str, *, with_edges: bool) -> Iterator[dict[str, Observation]]:
+    """What the agents see, second by second."""
+    job = SimulatedJob(_LAYOUT, 0)
+    start = 2.0
+    if state != "healthy":
+        job.advance(_HANG)
+        job.conditions.absent.add(300)
+        start = 2 * _HANG
+    job.advance(start)
+    first = job.observe(with_edges=with_edges)
+    for second in range(_SECONDS):
+        if state == "hangs, ranks asleep":
+            yield {node: _aged(seen, float(second)) for node, seen in first.items()}
+        else:
+            job.advance(start + second)
+            yield job.observe(with_edges=with_edges)
 
 
-def _structure(value: Any, made: dict[str, type]) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (getattr(value, field.name) for field in dataclasses.fields(value))
-        return made[type(value).__name__](*(_structure(field, made) for field in fields))
-    if isinstance(value, list):
-        return [_structure(item, made) for item in value]
-    if isinstance(value, dict):
-        return {key: _structure(item, made) for key, item in value.items()}
-    return value
+def _aged(seen: Observation, seconds: float) -> Observation:
+    """The same when only time has passed."""
+    ranks = {}
+    for number, rank in seen.ranks.items():
+        groups = [
+            replace(
+                group, open_seconds=_sum(group.open_seconds, seconds), idle_seconds=_sum(group.idle_seconds, seconds)
+            )
+            for group in rank.process_groups
+        ]
+        ranks[number] = replace(rank, process_groups=groups)
+    return replace(seen, time=seen.time + seconds, ranks=ranks)
+
+
+def _sum(age: float | None, seconds: float) -> float | None:
+    return None if age is None else age + seconds
+
+
+def measure(module: Any, state: str, *, with_edges: bool) -> Cost:
+    """The cost of reports in a job of this state."""
+    encoders: dict[str, Any] = defaultdict(module.Encoder)
+    decoders: dict[str, Any] = defaultdict(module.Decoder)
+    seconds = []
+    for second, seen in enumerate(observations(state, with_edges=with_edges)):
+        gc.collect()
+        gc.freeze()  # the simulated job is neither end's to collect
+        nbytes, agents, reading, building = 0, 0.0, 0.0, 0.0
+        for node, observation in seen.items():
+            start = time.thread_time()
+            report = encoders[node].report(observation)
+            message = report if type(report) is dict else {"report": report}
+            text = _to_text({"type": "report", **message})
+            sent = time.thread_time()
+            taken = _from_text(text)
+            decoders[node].apply(taken.get("report", taken))
+            read = time.thread_time()
+            gc.disable()  # as in the service
+            ranks, edges = list(decoders[node].ranks(node, 0.0)), list(decoders[node].edges())
+            built = time.thread_time()
+            gc.enable()
+            if _counts(ranks) != _counts(observation.ranks.values()) or len(edges) != len(observation.edges):
+                raise AssertionError("what arrived is not what was sent")
+            nbytes += len(text)
+            agents, reading, building = agents + sent - start, reading + read - sent, building + built - read
+        gc.unfreeze()
+        if second:
+            seconds.append((nbytes, agents, reading, building))
+    scale = 1000 / _LAYOUT.world_size
+    mean_nbytes = sum(nbytes for nbytes, *_ in seconds) / len(seconds)
+    least = [1e3 * scale * min(second[part] for second in seconds) for part in (1, 2, 3)]
+    return Cost(mean_nbytes / _LAYOUT.world_size, *least)
+
+
+def _counts(ranks: Iterable[Rank]) -> list[tuple[int, ...]]:
+    return sorted((rank.rank, *(group.completed for group in rank.process_groups)) for rank in ranks)
 
 
 def main() -> None:
-    made = structures()
-    arrays = msgspec.msgpack.Decoder(made["Observation"])
-    encoders: dict[str, Encoder] = {}
-    decoders: dict[str, Decoder] = {}
-    packer, unpacker = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Observation)
-
-    def ours(node: str, observation: Observation) -> bytes:
-        return _to_text(encoders.setdefault(node, Encoder()).report(observation))
-
-    def read_ours(node: str, data: bytes) -> object:
-        decoder = decoders.setdefault(node, Decoder())
-        decoder.apply(_from_text(data))
-        return list(decoder.ranks(node, 0.0)), list(decoder.edges())
-
-    ways: dict[str, tuple[Callable[[str, Observation], bytes], Callable[[str, bytes], Any]]] = {
-        "changes, in rows of integers (ours)": (ours, read_ours),
-        "whole observations (msgspec, MessagePack)": (
-            lambda _, observation: packer.encode(observation),
-            lambda _, data: unpacker.decode(data),
-        ),
-        "arrays (msgspec, MessagePack)": (
-            lambda _, observation: packer.encode(observation),
-            lambda _, data: arrays.decode(data),
-        ),
-    }
-    layout = Layout(8, 4, 32)
-    scale = 1000 / layout.world_size / (_SECONDS - _FIRST)
     print("# What a report of an agent costs\n")
-    print(f"A simulated job of {layout.world_size} healthy ranks for {_SECONDS} s. Every node reports once a second.")
-    print("CPU time is that of one core for 1,000 ranks and one second, without connections.\n")
+    print(
+        f"A simulated job of {_LAYOUT.world_size:,} ranks. Every node reports once a second, and the analyzer puts an"
+    )
+    print("observation together once a second. CPU time is that of one core for 1,000 ranks and one second.\n")
     versions = f"Python {platform.python_version()}, msgspec {msgspec.__version__}"
     print(f"- Machine: {environment.describe('')['cpu']}; {versions}")
     print("- `python -m benchmarks.diagnosis.encoding`\n")
-    print("| encoding | bytes a rank and second | agents' CPU, ms | analyzer's CPU, ms |")
-    print("|---|---|---|---|")
-    for name, (encode, decode) in ways.items():
-        job = SimulatedJob(layout, 0)
-        nbytes, encoding, decoding = 0, 0.0, 0.0
-        for now in range(_SECONDS):
-            job.advance(float(now))
-            for node, seen in job.observe().items():
-                observation = _structure(seen, made) if name.startswith("arrays") else seen
-                start = time.thread_time()
-                data = encode(node, observation)
-                middle = time.thread_time()
-                decode(node, data)
-                stop = time.thread_time()
-                if now >= _FIRST:
-                    nbytes, encoding, decoding = nbytes + len(data), encoding + middle - start, decoding + stop - middle
-        print(f"| {name} | {nbytes * scale / 1000:.1f} | {encoding * scale * 1e3:.1f} | {decoding * scale * 1e3:.1f} |")
+    print("| job | TCP edges | encoding | bytes a rank | agents, ms | analyzer reads, ms | analyzer builds, ms |")
+    print("|---|---|---|---|---|---|---|")
+    for with_edges in (False, True):
+        for state in _STATES:
+            rounds = [
+                [measure(module, state, with_edges=with_edges) for module in _WAYS.values()] for _ in range(_ROUNDS)
+            ]
+            for name, costs in zip(_WAYS, zip(*rounds, strict=True), strict=True):
+                cost = Cost(*map(min, zip(*costs, strict=True)))
+                print(
+                    f"| {state} | {len(_LAYOUT.edges) if with_edges else 0} | {name} | {cost.nbytes:.1f} | "
+                    f"{cost.agents_ms:.1f} | {cost.reading_ms:.1f} | {cost.building_ms:.1f} |"
+                )
 
 
 if __name__ == "__main__":
