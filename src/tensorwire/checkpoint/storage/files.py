@@ -32,7 +32,7 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-class _Descriptor:
+class Descriptor:
     """Closed with the last reference to it: its number is not given to another file while a thread reads."""
 
     __slots__ = ("number",)
@@ -58,11 +58,11 @@ class InputFile:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
-        descriptor = _Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         self.stat = os.fstat(descriptor.number)
         if not stat.S_ISREG(self.stat.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        self._descriptor: _Descriptor | None = descriptor
+        self._descriptor: Descriptor | None = descriptor
         self.nbytes = self.stat.st_size
 
     def read_into(self, offset: int, out: memoryview) -> None:
@@ -95,7 +95,7 @@ class InputFile:
         if (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns):
             raise OSError(errno.EBUSY, "the file changed while it was read", str(self.path))
 
-    def _opened(self) -> _Descriptor:
+    def _opened(self) -> Descriptor:
         descriptor = self._descriptor
         if descriptor is None:
             raise ValueError(f"{self.path} is closed: read from it inside its with statement")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from ...errors import CorruptDataError, TruncatedDataError
-from .files import InputFile, OutputFile, naming
+from .files import Descriptor, InputFile, OutputFile, naming
 
 _CHUNK_NBYTES = 1 << 20
 _PIPE_NBYTES = 1 << 20
@@ -84,14 +84,15 @@ class InputStream(InputFile):
         self._position = 0
         self._first = b""
         self._spool: SpoolFile | None = None
-        self._fd = os.dup(stream.fileno())
-        self.stat = os.fstat(self._fd)
+        self._descriptor = Descriptor(os.dup(stream.fileno()))
+        number = self._descriptor.number
+        self.stat = os.fstat(number)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._readable = select.poll()
-        for fd in (self._fd, self._wake):
+        for fd in (number, self._wake):
             self._readable.register(fd, select.POLLIN)
         with suppress(OSError):  # not a pipe, or not allowed
-            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _PIPE_NBYTES)
+            fcntl.fcntl(number, fcntl.F_SETPIPE_SZ, _PIPE_NBYTES)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         begin = self._first[offset : offset + len(out)]
@@ -160,11 +161,12 @@ class InputStream(InputFile):
     def _receive(self, out: memoryview) -> int:
         """Fill `out`; what is returned is less than its size at the end of the stream."""
         done = 0
+        descriptor = self._opened()
         with naming(self.path):
             while done < len(out):
                 if self._wake in dict(self._readable.poll()):
                     raise InterruptedError("the read was stopped")
-                count = os.readv(self._fd, [out[done:]])
+                count = os.readv(descriptor.number, [out[done:]])
                 if not count:
                     break
                 done += count
