@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,8 +61,6 @@ WRONG = {
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[str]:
     """What mypy says of both, in one run: reading the types of NumPy takes it longest."""
-    if find_spec("mypy") is None:
-        pytest.skip("mypy is not installed; it comes with the extra dev")
     folder = tmp_path_factory.mktemp("typing")
     (folder / "right.py").write_text(SNIPPET)
     (folder / "wrong.py").write_text("\n".join(["import tensorwire", *WRONG]))
