@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put `path` into an OSError that has no file name: those of descriptors."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 def mark_of(path: Path) -> str | None:

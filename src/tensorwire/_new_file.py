@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._destination import Destination
-from ._filesystem import kind, lstat
+from ._filesystem import kind, lstat, naming
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -36,7 +36,7 @@ class NewFile:
         mode = 0o666 if self._checked is None else self._checked.mode
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with naming(path), os.fdopen(descriptor, "wb") as file:
                 if self._checked is not None:
                     os.fchmod(descriptor, mode)  # the umask had no say in the old one's
                 file.write(data)
@@ -44,10 +44,8 @@ class NewFile:
                 if sync:
                     os.fsync(descriptor)
             self._destination.replace(new, self._destination.confirm(self._checked), new)
-        except BaseException as error:
+        except BaseException:
             new.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename is None and error.errno is not None:
-                raise type(error)(error.errno, error.strerror, str(path)) from error
             raise
 
 

@@ -6,30 +6,18 @@ import errno
 import os
 import stat
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..._filesystem import naming
 from ...errors import TruncatedDataError
 from .access import PRIVATE, give_access
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from .access import Access
 
 _FLUSH_NBYTES = 64 << 20
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Put `path` into an OSError that has no file name: those of descriptors."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            raise type(error)(error.errno, error.strerror, str(path)) from error
-        raise
 
 
 class Descriptor:

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Existing
-from ..._filesystem import lies_in, mark_of, rename_new, walk
+from ..._filesystem import lies_in, mark_of, naming, rename_new, walk
 from .access import access_of, give_access
-from .files import OutputFile, naming, sync_directory
+from .files import OutputFile, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from ..._filesystem import naming
 from ...errors import CorruptDataError, TruncatedDataError
-from .files import Descriptor, InputFile, OutputFile, naming
+from .files import Descriptor, InputFile, OutputFile
 
 _CHUNK_NBYTES = 1 << 20
 _PIPE_NBYTES = 1 << 20
