@@ -1,0 +1,41 @@
+"""What a pair needs at least, if each word is coded by itself and the decoder knows the base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXPONENTS = 256
+
+
+def bound_bits(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The entropy of positions and of steps, given the tensor and the exponent of the base, in bits.
+
+    Args:
+        pairs: (old, new) BF16 words of each tensor as uint16.
+    """
+    return sum(map(_tensor_bits, *zip(*pairs, strict=True)))
+
+
+def ordered(words: np.ndarray) -> np.ndarray:
+    """The order-preserving map of BF16 words to integers: a larger float has a larger integer."""
+    return words ^ np.where(words & 0x8000, np.uint16(0xFFFF), np.uint16(0x8000))
+
+
+def _tensor_bits(old: np.ndarray, new: np.ndarray) -> float:
+    exponents = (old.reshape(-1) >> 7 & 0xFF).astype(np.int64)
+    # Of the order-preserving map, modulo 2^16: a step of 0 is a word that stays.
+    steps = (ordered(new) - ordered(old)).reshape(-1).astype(np.int64)
+    # H(step | exponent) = H(step, exponent) - H(exponent): whether a word changes is part of its step.
+    together = np.unique(exponents << 16 | steps, return_counts=True)[1]
+    return _information(together) - _information(np.bincount(exponents, minlength=EXPONENTS))
+
+
+def _information(counts: np.ndarray) -> float:
+    """Total bits of symbols that come so often, each at its entropy."""
+    counts = counts[counts > 0].astype(np.float64)
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
