@@ -61,6 +61,15 @@ bool cpu_gathers_fast() {
 #endif
 }
 
+bool cpu_deposits_fast() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return !__builtin_cpu_is("amdfam15h") && !__builtin_cpu_is("znver1") && !__builtin_cpu_is("znver2");
+#else
+  return false;
+#endif
+}
+
 const char* target_name(Target target) {
   switch (target) {
     case Target::kAvx2:

@@ -34,4 +34,7 @@ const auto& pick() {
 // Whether loading 8 numbers by one instruction is faster than by 8: on Intel's processors, not on AMD's.
 bool cpu_gathers_fast();
 
+// Whether PDEP and PEXT take a few cycles, not one for each bit: not on AMD's processors before Zen 3.
+bool cpu_deposits_fast();
+
 }  // namespace tw

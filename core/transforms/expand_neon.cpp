@@ -1,0 +1,97 @@
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "transforms/expand_portable.h"
+#include "transforms/word_select.h"
+
+namespace tw {
+namespace {
+
+// Bit j is set where byte j is all ones.
+inline uint64_t mask_of(uint8x8_t bytes) { return vaddv_u8(vand_u8(bytes, vcreate_u8(0x8040201008040201))); }
+
+template <unsigned W>
+struct Lanes;
+
+template <>
+struct Lanes<1> : Portable<1> {
+  static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
+    const uint8x8_t bits = vdup_n_u8(static_cast<uint8_t>(magnitude)), sign = vdup_n_u8(0x80);
+    uint64_t mask = 0, negative = 0;
+    for (unsigned i = 0; i < kGroup; i += 8) {
+      const uint8x8_t v = vld1_u8(words + i);
+      mask |= mask_of(vtst_u8(v, bits)) << i;
+      negative |= mask_of(vtst_u8(v, sign)) << i;
+    }
+    *minus = negative;
+    return mask;
+  }
+  static uint8_t* compact(uint64_t mask, const uint8_t* words, uint8_t* out) {
+    for (unsigned i = 0; i < kGroup; i += 8) {
+      const unsigned part = static_cast<uint8_t>(mask >> i);
+      vst1_u8(out, vtbl1_u8(vld1_u8(words + i), vld1_u8(kSelect.compact[part])));
+      out += __builtin_popcount(part);
+    }
+    return out;
+  }
+  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+    const uint8x8_t filler = vdup_n_u8(static_cast<uint8_t>(fill));
+    for (unsigned i = 0; i < kGroup; i += 8) {
+      const unsigned part = static_cast<uint8_t>(mask >> i);
+      vst1_u8(out + i, vtbx1_u8(filler, vld1_u8(kept), vld1_u8(kSelect.expand[part])));
+      kept += __builtin_popcount(part);
+    }
+  }
+  static constexpr WordSelect<8, 1> kSelect = make_word_select<8, 1>();
+};
+
+// COUNT words of W bytes are a vector.
+template <unsigned COUNT, unsigned W>
+struct Shuffled : Portable<W> {
+  static uint8_t* compact(uint64_t mask, const uint8_t* words, uint8_t* out) {
+    for (unsigned i = 0; i < kGroup; i += COUNT) {
+      const unsigned part = mask >> i & ((1u << COUNT) - 1);
+      vst1q_u8(out, vqtbl1q_u8(vld1q_u8(words + W * i), vld1q_u8(kSelect.compact[part])));
+      out += W * static_cast<unsigned>(__builtin_popcount(part));
+    }
+    return out;
+  }
+  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+    uint8_t fills[16];
+    fill_words<W>(fill, COUNT, fills);
+    const uint8x16_t filler = vld1q_u8(fills);
+    for (unsigned i = 0; i < kGroup; i += COUNT) {
+      const unsigned part = mask >> i & ((1u << COUNT) - 1);
+      vst1q_u8(out + W * i, vqtbx1q_u8(filler, vld1q_u8(kept), vld1q_u8(kSelect.expand[part])));
+      kept += W * static_cast<unsigned>(__builtin_popcount(part));
+    }
+  }
+  static constexpr WordSelect<COUNT, W> kSelect = make_word_select<COUNT, W>();
+};
+
+template <>
+struct Lanes<2> : Shuffled<8, 2> {
+  static uint64_t find(const uint8_t* words, uint64_t magnitude, uint64_t* minus) {
+    const uint16x8_t bits = vdupq_n_u16(static_cast<uint16_t>(magnitude)), sign = vdupq_n_u16(0x8000);
+    uint64_t mask = 0, negative = 0;
+    for (unsigned i = 0; i < kGroup; i += 8) {
+      const uint16x8_t v = vreinterpretq_u16_u8(vld1q_u8(words + 2 * i));
+      mask |= mask_of(vmovn_u16(vtstq_u16(v, bits))) << i;
+      negative |= mask_of(vmovn_u16(vtstq_u16(v, sign))) << i;
+    }
+    *minus = negative;
+    return mask;
+  }
+};
+template <>
+struct Lanes<4> : Shuffled<4, 4> {};
+template <>
+struct Lanes<8> : Portable<8> {};
+
+}  // namespace
+
+extern const ExpandKernels kExpandNeon;
+const ExpandKernels kExpandNeon = {find, compact, expand, set_signs};
+
+}  // namespace tw
+#endif
