@@ -1,4 +1,9 @@
-// Histograms on the compiler's vectors; each target's source includes this once. Everything is local to it.
+// Histograms by vectors. Each target's source includes this once, after it has defined
+// - Vector, of bytes;
+// - in_window(): from values, those below 16 for one_hot() to look up, others with the upper bit;
+// - any_high_bit(): whether any byte has it;
+// - one_hot<UPPER>(): bit j of a byte for value j, or 8 + j; 0 for others.
+// Everything is local to that source.
 #pragma once
 #include <cstring>
 
@@ -8,104 +13,143 @@
 namespace tw {
 namespace {
 
-typedef uint8_t Bytes __attribute__((vector_size(32), aligned(1), may_alias));
+typedef Vector UnalignedVector __attribute__((aligned(1), may_alias));
+inline Vector load_vector(const uint8_t* bytes) { return *reinterpret_cast<const UnalignedVector*>(bytes); }
 
-constexpr size_t kWindow = 16, kAtOnce = 8;  // values that are counted by comparing; so many counters fit the registers
-constexpr size_t kRound = 255 * sizeof(Bytes);
+constexpr size_t kWindow = 16;  // values that are counted by their bits, 8 in each of two vectors
+constexpr unsigned kLevels = 4;
+constexpr uint32_t kGroup = 1u << kLevels;  // vectors that are added up before anything is counted
+constexpr size_t kRounds = 255;             // groups that a byte can count
 
-// counts += lanes of `sums`.
-void flush(const Bytes& sums, uint32_t* count) {
-  uint8_t lanes[sizeof(Bytes)];
-  std::memcpy(lanes, &sums, sizeof lanes);
-  for (uint8_t lane : lanes) *count += lane;
-}
-
-// How often base + 0 .. base + 7 occur, to counts. Eight variables stay in registers, where an array would not.
-void count_values(const uint8_t* bytes, size_t n, uint8_t base, uint32_t counts[kAtOnce]) {
-  for (size_t start = 0; start < n; start += kRound) {
-    const size_t end = n - start < kRound ? n : start + kRound;
-    Bytes s0{}, s1{}, s2{}, s3{}, s4{}, s5{}, s6{}, s7{};
-    for (size_t i = start; i < end; i += sizeof(Bytes)) {
-      const Bytes values = *reinterpret_cast<const Bytes*>(bytes + i) - base;
-      s0 -= reinterpret_cast<Bytes>(values == 0);
-      s1 -= reinterpret_cast<Bytes>(values == 1);
-      s2 -= reinterpret_cast<Bytes>(values == 2);
-      s3 -= reinterpret_cast<Bytes>(values == 3);
-      s4 -= reinterpret_cast<Bytes>(values == 4);
-      s5 -= reinterpret_cast<Bytes>(values == 5);
-      s6 -= reinterpret_cast<Bytes>(values == 6);
-      s7 -= reinterpret_cast<Bytes>(values == 7);
-    }
-    flush(s0, counts + 0);
-    flush(s1, counts + 1);
-    flush(s2, counts + 2);
-    flush(s3, counts + 3);
-    flush(s4, counts + 4);
-    flush(s5, counts + 5);
-    flush(s6, counts + 6);
-    flush(s7, counts + 7);
+// Counts how often each bit is set in vectors of them: numbers of 4 bits, a bit in each of the sums, added up by full
+// adders; what is carried out of them is counted in bytes. UPPER: for the upper 8 values of the window.
+template <bool UPPER>
+class BitCounts {
+ public:
+  // kGroup vectors of bytes, as in_window() gives them.
+  inline void add_group(const uint8_t* bytes, uint8_t base, Vector* others) {
+    const Vector carry = sum<kLevels>(bytes, base, others);
+    for (unsigned bit = 0; bit < 8; ++bit) counts_[bit] += carry >> bit & 1;
   }
-}
 
-// 0xff for each byte outside of [base, base + kWindow).
-inline Bytes others(const uint8_t* bytes, uint8_t base) {
-  return reinterpret_cast<Bytes>(*reinterpret_cast<const Bytes*>(bytes) - base >= kWindow);
-}
+  void flush(uint32_t counts[8]) const {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      counts[bit] += kGroup * lanes(counts_[bit]);
+      for (unsigned level = 0; level < kLevels; ++level) counts[bit] += bits(sums_[level], bit) << level;
+    }
+  }
 
-// Counts the bytes outside of the window one by one. Most runs of 256 have none.
-void count_others(const uint8_t* bytes, size_t n, uint8_t base, uint32_t histogram[256]) {
-  for (size_t start = 0; start < n; start += 256) {
-    const size_t end = n - start < 256 ? n : start + 256;
-    Bytes any = {};
-    for (size_t i = start; i < end; i += sizeof(Bytes)) any |= others(bytes + i, base);
-    uint64_t eights[4];
-    std::memcpy(eights, &any, sizeof eights);
-    if ((eights[0] | eights[1] | eights[2] | eights[3]) == 0) continue;
-    for (size_t i = start; i < end; i += sizeof(Bytes)) {
-      const Bytes found = others(bytes + i, base);
-      std::memcpy(eights, &found, sizeof eights);
-      for (size_t j = 0; j < 4; ++j) {
-        for (uint64_t left = eights[j] & 0x0101010101010101u; left != 0; left &= left - 1) {
-          ++histogram[bytes[i + 8 * j + trailing_zeros(left, 0) / 8]];
-        }
+ private:
+  // Adds 2^LEVEL vectors; returns what is carried out.
+  template <unsigned LEVEL>
+  __attribute__((always_inline)) inline Vector sum(const uint8_t* bytes, uint8_t base, Vector* others) {
+    if constexpr (LEVEL == 0) {
+      const Vector index = in_window(load_vector(bytes) - base);
+      if (UPPER) *others |= index;
+      return one_hot<UPPER>(index);
+    } else {
+      constexpr size_t kHalf = sizeof(Vector) << (LEVEL - 1);
+      const Vector a = sum<LEVEL - 1>(bytes, base, others), b = sum<LEVEL - 1>(bytes + kHalf, base, others);
+      Vector& digit = sums_[LEVEL - 1];
+      const Vector half = digit ^ a, carry = (digit & a) | (half & b);
+      digit = half ^ b;
+      return carry;
+    }
+  }
+
+  static uint32_t lanes(Vector vector) {
+    uint8_t bytes[sizeof(Vector)];
+    std::memcpy(bytes, &vector, sizeof bytes);
+    uint32_t sum = 0;
+    for (uint8_t byte : bytes) sum += byte;
+    return sum;
+  }
+
+  // How many bytes have the bit.
+  static uint32_t bits(Vector vector, unsigned bit) {
+    uint64_t eights[sizeof(Vector) / 8];
+    std::memcpy(eights, &vector, sizeof eights);
+    int sum = 0;
+    for (uint64_t eight : eights) sum += __builtin_popcountll(eight & 0x0101010101010101u << bit);
+    return static_cast<uint32_t>(sum);
+  }
+
+  Vector sums_[kLevels] = {}, counts_[8] = {};
+};
+
+constexpr size_t kGroupNbytes = kGroup * sizeof(Vector);
+
+// Counts the bytes of a group that are outside of the window one by one.
+void count_others(const uint8_t* bytes, uint8_t base, uint32_t histogram[256]) {
+  for (size_t i = 0; i < kGroupNbytes; i += sizeof(Vector)) {
+    const Vector index = in_window(load_vector(bytes + i) - base);
+    if (!any_high_bit(index)) continue;
+    uint64_t eights[sizeof(Vector) / 8];
+    std::memcpy(eights, &index, sizeof eights);
+    for (size_t j = 0; j < sizeof(Vector) / 8; ++j) {
+      for (uint64_t left = eights[j] & 0x8080808080808080u; left != 0; left &= left - 1) {
+        ++histogram[bytes[i + 8 * j + trailing_zeros(left, 0) / 8]];
       }
     }
   }
 }
 
 // A window that nearly all of the bytes seem to fall into: the best for a sample, moved up so that two values lie above
-// the largest of the sample (exponents end soon above, and below they only fade).
-uint8_t choose_window(const uint8_t* bytes, size_t n) {
-  constexpr size_t kSamples = 128, kAbove = 2;
-  uint16_t sample[256] = {};
-  for (size_t i = 0; i < kSamples; ++i) ++sample[bytes[i * n / kSamples]];
-  size_t sum = 0, best = 0, top = 0, last = 0;
-  for (size_t v = 0; v < 256; ++v) {
+// the largest of the sample (exponents end soon above, and below they only fade). False if it misses too many.
+bool choose_window(const uint8_t* bytes, size_t n, uint8_t* base) {
+  constexpr size_t kSamples = 128, kEnough = 102, kAbove = 2;
+  uint8_t sample[256] = {};
+  size_t first = 255, last = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    const uint8_t byte = bytes[i * n / kSamples];
+    ++sample[byte];
+    first = byte < first ? byte : first;
+    last = byte > last ? byte : last;
+  }
+  size_t sum = 0, best = 0, top = first;
+  for (size_t v = first; v <= last; ++v) {
     sum += sample[v];
-    if (v >= kWindow) sum -= sample[v - kWindow];
-    if (sample[v] != 0) last = v;
-    if (sum > best) best = sum, top = last;
+    if (v >= first + kWindow) sum -= sample[v - kWindow];
+    if (sum > best) best = sum, top = v;
   }
   top = top + kAbove < 255 ? top + kAbove : 255;
-  return static_cast<uint8_t>(top < kWindow ? 0 : top - kWindow + 1);
+  *base = static_cast<uint8_t>(top < kWindow ? 0 : top - kWindow + 1);
+  return best >= kEnough;
+}
+
+// At most kRounds whole groups: those in the window to counts, others to the histogram.
+void count_groups(const uint8_t* bytes, size_t n, uint8_t base, uint32_t counts[kWindow], uint32_t histogram[256]) {
+  BitCounts<false> lower;
+  BitCounts<true> upper;
+  for (size_t i = 0; i < n; i += kGroupNbytes) {
+    Vector others = {};
+    lower.add_group(bytes + i, base, &others);
+    upper.add_group(bytes + i, base, &others);
+    if (any_high_bit(others)) count_others(bytes + i, base, histogram);
+  }
+  lower.flush(counts);
+  upper.flush(counts + 8);
 }
 
 // Exact whatever the sample says; the sample only makes it fast.
 void byte_histogram_vector(const uint8_t* bytes, size_t n, uint32_t histogram[256]) {
+  uint8_t base = 0;
+  if (n == 0 || !choose_window(bytes, n, &base)) return byte_histogram(bytes, n, histogram);
   std::memset(histogram, 0, 256 * sizeof *histogram);
-  const size_t whole = n / sizeof(Bytes) * sizeof(Bytes);
-  for (size_t i = whole; i < n; ++i) ++histogram[bytes[i]];
-  if (whole == 0) return;
-  const uint8_t base = choose_window(bytes, whole);
   uint32_t counts[kWindow] = {};
-  count_values(bytes, whole, base, counts);
-  count_values(bytes, whole, static_cast<uint8_t>(base + kAtOnce), counts + kAtOnce);
-  uint32_t counted = 0;
-  for (unsigned j = 0; j < kWindow; ++j) {
-    counted += counts[j];
-    histogram[static_cast<uint8_t>(base + j)] += counts[j];
+  const size_t rest = n % kGroupNbytes, whole = n - rest;
+  for (size_t start = 0; start < whole; start += kRounds * kGroupNbytes) {
+    const size_t left = whole - start, most = kRounds * kGroupNbytes;
+    count_groups(bytes + start, left < most ? left : most, base, counts, histogram);
   }
-  if (counted != whole) count_others(bytes, whole, base, histogram);
+  if (rest != 0) {
+    uint8_t last[kGroupNbytes];
+    std::memcpy(last, bytes + whole, rest);
+    std::memset(last + rest, base, kGroupNbytes - rest);
+    count_groups(last, kGroupNbytes, base, counts, histogram);
+    counts[0] -= static_cast<uint32_t>(kGroupNbytes - rest);
+  }
+  for (unsigned j = 0; j < kWindow; ++j) histogram[static_cast<uint8_t>(base + j)] += counts[j];
 }
 
 }  // namespace
