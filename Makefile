@@ -106,6 +106,9 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
+deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other forms of a delta, on pairs from a training run
+	$(VENV)/bin/python -m benchmarks.deltas
+
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS)
 
@@ -115,7 +118,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench hang faults simulate clean
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas hang faults simulate clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:

@@ -25,7 +25,7 @@ def render_page(results: dict[str, Any], folder: Path) -> str:
         f"How to read them: [docs/benchmarks.md]({docs}/benchmarks.md); why targets are missed: "
         f"[docs/performance.md]({docs}/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
         "per second: the median, ± half the distance of the quartiles.",
-        _environment(results["environment"]),
+        environment_lines(results["environment"]),
         f"![{results['datasets'][0]['name']}: ratio against decompression speed](plot.svg)",
         "## Targets",
         targets.render(targets.evaluate(results)),
@@ -85,7 +85,8 @@ def _draw(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def _environment(facts: dict[str, Any]) -> str:
+def environment_lines(facts: dict[str, Any]) -> str:
+    """What the figures depend on, as a list."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
     hardware = f"{facts['cpu']}, {facts['cores']} cores, {facts['caches']}, {facts['memory']}"
     return "\n".join(

