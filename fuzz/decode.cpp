@@ -27,9 +27,10 @@ void repair(std::vector<uint8_t>& frame) {
   const uint64_t data_nbytes = load<uint64_t>(&frame[48]);
   const uint64_t num_blocks = load<uint64_t>(&frame[56]);
   if (num_blocks > frame.size() / 8) return;
-  const uint64_t header_nbytes = (index + 8 * num_blocks + 63) / 64 * 64;
+  const bool no_index = (load<uint32_t>(&frame[12]) & TW_BASE_RELATIVE) != 0 && data_nbytes == 0;
+  const uint64_t header_nbytes = (index + (no_index ? 0 : 8 * num_blocks) + 31) / 32 * 32;
   if (header_nbytes > frame.size()) return;
-  for (uint64_t i = 0; i < num_blocks; ++i) {
+  for (uint64_t i = 0; i < num_blocks && !no_index; ++i) {
     uint8_t* entry = &frame[index + 8 * i];
     const uint64_t start = 32ull * load<uint32_t>(entry);
     const uint64_t stop = i + 1 < num_blocks ? 32ull * load<uint32_t>(entry + 8) : data_nbytes;
@@ -57,16 +58,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
     return 0;
   }
   CHECK(frame.header_nbytes <= bytes.size());
-  if (frame.uncompressed_nbytes > kMaxOutput) return 0;
+  if (frame.uncompressed_nbytes > kMaxOutput || frame.num_blocks > kMaxOutput) return 0;
 
   // Heap blocks of the exact sizes, so that a step past them is seen.
   const std::vector<uint8_t> header(bytes.data(), bytes.data() + frame.header_nbytes);
   const std::vector<uint8_t> data(bytes.data() + frame.header_nbytes, bytes.data() + bytes.size());
   const uint64_t nbytes = frame.uncompressed_nbytes;
-  std::vector<uint8_t> verified(nbytes), unverified(nbytes);
+  std::vector<uint8_t> verified(nbytes), unverified(nbytes), base(nbytes);
+  for (uint64_t i = 0; i < nbytes; ++i) base[i] = input[i % size];
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
-    const int result =
-        tw_decode(&frame, header.data(), data.data(), 0, data.size(), start, stop, out.data(), threads, flags, &error);
+    const int result = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
+                                 stop, out.data(), threads, flags, &error);
     if (result != TW_OK) check_rejection(result, error);
     return result == TW_OK;
   };

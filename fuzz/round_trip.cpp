@@ -1,5 +1,6 @@
-// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile, block size and
-// how often the rest is repeated (so that a short input makes a tensor of several blocks that are worth coding).
+// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile (and a base),
+// block size and how often the rest is repeated (so that a short input makes a tensor of several blocks that are worth
+// coding).
 #include <cstdint>
 #include <vector>
 
@@ -21,8 +22,9 @@ constexpr size_t kMaxContent = 32u << 10;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   if (size < 4) return 0;
   const Choice choice = kChoices[input[0] % (sizeof kChoices / sizeof kChoices[0])];
-  const uint32_t profile = input[1] % 3;
-  const uint32_t block_log2 = input[2] % 12 == 11 ? 0 : 8 + input[2] % 12;
+  const uint32_t profile = input[1] % 4;
+  const bool relative = input[1] >= 128 && profile != TW_RESIDENT;
+  const uint32_t block_words = input[2] * 256u;  // 0 is the library's choice
   const size_t repeats = 1 + input[3];
   std::vector<uint8_t> content;
   for (size_t i = 0; i < repeats && content.size() + (size - 4) <= kMaxContent; ++i) {
@@ -31,37 +33,46 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const uint64_t numel = 8 * content.size() / choice.bits;
   content.resize((numel * choice.bits + 7) / 8);
   const std::vector<uint8_t> original = content;
+  // A base that differs in some places, of which an input may have none.
+  std::vector<uint8_t> base_bytes = content, base_hash(16);
+  for (size_t i = input[0]; i < base_bytes.size(); i += 3000) base_bytes[i] ^= 1;
+  std::vector<uint8_t> leaves(16 * ((content.size() + TW_LEAF_NBYTES - 1) / TW_LEAF_NBYTES));
+  tw_hash_leaves(base_bytes.data(), base_bytes.size(), leaves.data(), 1);
+  tw_hash_root(base_bytes.size(), leaves.data(), base_hash.data());
+  const uint8_t empty = 0;
+  const uint8_t* const base = !relative ? nullptr : base_bytes.empty() ? &empty : base_bytes.data();
 
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, block_log2, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, choice.dtype, choice.bits, &numel, 1, profile, block_words,
+                      relative ? base_hash.data() : nullptr, &error) == TW_OK);
   std::vector<uint8_t> bytes(tw_frame_bound(&frame));
-  const uint64_t header_nbytes = frame.header_nbytes;
   std::vector<uint8_t> index(8 * frame.num_blocks);
-  std::vector<uint8_t> leaves(16 * ((content.size() + TW_LEAF_NBYTES - 1) / TW_LEAF_NBYTES));
   std::vector<uint8_t> blocks(tw_data_bound(content.size()));
   tw_frame in_chunks = frame;
-  CHECK(tw_compress(&frame, content.data(), content.size(), bytes.data(), bytes.size(), 2, &error) == TW_OK);
+  CHECK(tw_compress(&frame, content.data(), content.size(), base, bytes.data(), bytes.size(), 2, &error) == TW_OK);
   CHECK(content == original);
-  CHECK(frame.header_nbytes == header_nbytes && frame.frame_nbytes <= bytes.size());
+  CHECK(frame.header_nbytes <= in_chunks.header_nbytes && frame.frame_nbytes <= bytes.size());
+  const uint64_t header_nbytes = frame.header_nbytes;
   bytes.resize(frame.frame_nbytes);
 
   // Header and blocks encoded apart are the same bytes.
   uint64_t written = 0;
-  CHECK(tw_encode_blocks(&in_chunks, 0, content.data(), content.size(), 0, blocks.data(), blocks.size(), &written,
+  CHECK(tw_encode_blocks(&in_chunks, 0, content.data(), content.size(), base, 0, blocks.data(), blocks.size(), &written,
                          index.data(), leaves.data(), 1, &error) == TW_OK);
   CHECK(written == frame.data_nbytes);
   CHECK(same(blocks.data(), bytes.data() + header_nbytes, written));
-  std::vector<uint8_t> header(header_nbytes);
-  tw_encode_header(&in_chunks, written, index.data(), leaves.data(), header.data());
+  std::vector<uint8_t> header(in_chunks.header_nbytes);
+  CHECK(tw_encode_header(&in_chunks, written, index.data(), leaves.data(), header.data(), &error) == TW_OK);
+  CHECK(in_chunks.header_nbytes == header_nbytes);
   CHECK(same(header.data(), bytes.data(), header_nbytes));
 
   tw_frame read;
   CHECK(tw_decode_header(bytes.data(), bytes.size(), &read, &error) == TW_OK);
   CHECK(read.frame_nbytes == bytes.size() && read.uncompressed_nbytes == content.size());
   std::vector<uint8_t> decoded(content.size());
-  CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, 0, content.size(),
-                  decoded.data(), 1, TW_VERIFY, &error) == TW_OK);
+  CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,
+                  base_bytes.size(), 0, content.size(), decoded.data(), 1, TW_VERIFY, &error) == TW_OK);
   CHECK(decoded == content);
   return 0;
 }

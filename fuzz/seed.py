@@ -16,7 +16,7 @@ MAGIC = bytes.fromhex("935457460D0A1A0A")
 MAX_NBYTES = 2048
 # As in round_trip.cpp.
 DTYPES = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I64", "I32", "U16", "BOOL", "F4", "C128")
-PROFILES = ("enec", "fast", "compact")
+PROFILES = ("enec", "fast", "compact", "resident")
 
 
 def add(target: str, data: bytes) -> None:
@@ -26,7 +26,7 @@ def add(target: str, data: bytes) -> None:
 
 
 def main() -> None:
-    for path in sorted((ROOT / "tests" / "golden" / "v0").rglob("*")):
+    for path in sorted((ROOT / "tests" / "golden" / "v1").rglob("*")):
         frame = path.read_bytes() if path.is_file() else b""
         if not frame.startswith(MAGIC):
             continue
@@ -35,7 +35,7 @@ def main() -> None:
         decoded = decode(frame)
         if decoded.dtype in DTYPES and len(decoded.data) <= MAX_NBYTES:
             dtype, profile = DTYPES.index(decoded.dtype), PROFILES.index(decoded.profile)
-            add("round_trip", bytes([dtype, profile, decoded.block_log2 - 8, 0]) + decoded.data)
+            add("round_trip", bytes([dtype, profile, decoded.block_words // 256 % 256, 0]) + decoded.data)
 
 
 if __name__ == "__main__":

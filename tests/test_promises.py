@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("name", ["MAX_NDIM", "FIXED_HEADER_NBYTES", "LEAF_NBYTES", "STREAM_NBYTES"])
+@pytest.mark.parametrize("name", ["MAX_NDIM", "FIXED_HEADER_NBYTES", "LEAF_NBYTES"])
 def test_the_binding_has_the_constants_of_the_header(repository: Path, name: str) -> None:
     header = (repository / "core/include/tensorwire.h").read_text()
     (number,) = re.findall(rf"^#define TW_{name} (\d+)u?\b", header, re.MULTILINE)

@@ -8,12 +8,14 @@
 
 namespace tw {
 
-constexpr unsigned kNumTierShapes = 8;
-// Widths of the coded tiers by variant; 0 where a tier does not exist.
+// Shapes 0 to 7 are the variants of kind cascade; from kExtendedShapes on come those of extended kind cascade.
+constexpr unsigned kExtendedShapes = 8, kNumTierShapes = 10;
+constexpr unsigned kMaxNames = 16;  // of a tier, its escape included
+// Widths of the coded tiers by shape; 0 where a tier does not exist.
 extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
 
 struct CascadeParams {
-  uint8_t variant;
+  uint8_t shape;
   uint8_t lo;
   uint8_t below[kMaxTiers];        // a_k; that of tier 1 is 0
   uint32_t counts[kMaxTiers + 1];  // numbers in each tier, the raw exponents behind the last coded tier
@@ -25,9 +27,13 @@ struct CascadeScratch {
   alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
-// Choose the shape and the intervals that take the fewest bits for a histogram of n exponents. Each tier has a price on
-// top; of equals the lower variant wins. False if a count does not fit its field.
+// Choose among the shapes of kind cascade, and intervals, what takes the fewest bits for a histogram of n exponents.
+// Each tier has a price on top; of equals the lower variant wins. False if a count does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
+
+// Choose the intervals of one shape. False as above.
+bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits, unsigned shape,
+                 CascadeParams* params);
 
 // Whether all exponents that the tiers name are below 2^exponent_bits.
 bool cascade_in_range(const CascadeParams& params, unsigned exponent_bits);
@@ -54,13 +60,13 @@ class CascadeDecoder {
   const uint8_t* next_;
   size_t n_, used_, num_escapes_;
   unsigned width_;
-  uint8_t names_[8];
+  uint8_t names_[kMaxNames];
 };
 
 struct CascadeKernels {
   // out[i] = names[digit] for digit < escape, else the next of `next`; digits come in `out`. Returns how many of next
   // were used. Reads up to kSlack past out and next, writes up to kSlack past out.
-  size_t (*expand)(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out);
+  size_t (*expand)(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out);
   // Tier of exponents to digits: min(d, escape) where d = x - start, less `gap` if that is >= below; escaped ones go to
   // `next` in order. Returns their number. In place is fine (next == exponents). Slack as above.
   size_t (*split)(uint8_t start, uint8_t below, uint8_t gap, uint8_t escape, const uint8_t* exponents, size_t n,

@@ -16,8 +16,8 @@ inline __m256i ranks(__m256i set) {
   return _mm256_xor_si256(sums, _mm256_set1_epi8(-1));  // a set byte counts as -1, so this is -sums - 1
 }
 
-size_t expand(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out) {
-  const __m256i lookup = _mm256_broadcastsi128_si256(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(names)));
+size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out) {
+  const __m256i lookup = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names)));
   const __m256i escapes = _mm256_set1_epi8(static_cast<char>(escape));
   const uint8_t* source = next;
   unsigned mask = 0;

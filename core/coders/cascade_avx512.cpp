@@ -6,8 +6,8 @@
 namespace tw {
 namespace {
 
-size_t expand(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out) {
-  const __m512i lookup = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(names)));
+size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out) {
+  const __m512i lookup = _mm512_maskz_broadcast_i32x4(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(names)));
   const __m512i escapes = _mm512_set1_epi8(static_cast<char>(escape));
   size_t used = 0;
   for (size_t i = 0; i < n; i += 64) {

@@ -14,15 +14,16 @@ inline unsigned mask_of(uint8x8_t equal, size_t count) {
   return count < 8 ? mask & ((1u << count) - 1) : mask;
 }
 
-size_t expand(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out) {
-  const uint8x8_t lookup = vld1_u8(names), escapes = vdup_n_u8(escape);
+size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out) {
+  const uint8x16_t lookup = vld1q_u8(names);
+  const uint8x8_t escapes = vdup_n_u8(escape);
   const uint8_t* source = next;
   for (size_t i = 0; i < n; i += 8) {
     const uint8x8_t digits = vld1_u8(out + i);
     const uint8x8_t escaped = vceq_u8(digits, escapes);
     const unsigned mask = mask_of(escaped, n - i);
     const uint8x8_t spread = vtbl1_u8(vld1_u8(source), vcreate_u8(kByteSelect.expand[mask]));
-    vst1_u8(out + i, vbsl_u8(escaped, spread, vtbl1_u8(lookup, digits)));
+    vst1_u8(out + i, vbsl_u8(escaped, spread, vqtbl1_u8(lookup, digits)));
     source += __builtin_popcount(mask);
   }
   return static_cast<size_t>(source - next);

@@ -3,7 +3,7 @@
 namespace tw {
 namespace {
 
-size_t expand(uint8_t escape, const uint8_t names[8], const uint8_t* next, size_t n, uint8_t* out) {
+size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out) {
   size_t used = 0;
   for (size_t i = 0; i < n; ++i) {
     const bool escaped = out[i] == escape;

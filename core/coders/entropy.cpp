@@ -10,6 +10,17 @@ namespace {
 
 constexpr size_t kStatesNbytes = kRansStates * sizeof(uint32_t);
 
+// Where the states stand: after the count of words and the table.
+size_t states_offset(size_t table_nbytes) { return ceil_to(sizeof(uint32_t) + table_nbytes, kStreamAlign); }
+size_t stream_nbytes(size_t table_nbytes, size_t num_words) {
+  return ceil_to(states_offset(table_nbytes) + kStatesNbytes + num_words * sizeof(uint16_t), kStreamAlign);
+}
+
+bool all_zero(const uint8_t* from, const uint8_t* to) {
+  while (from < to && *from == 0) ++from;
+  return from >= to;
+}
+
 RansCode rans_code(uint32_t frequency, uint32_t start) {
   const uint32_t reciprocal = frequency == 1 ? UINT32_MAX : static_cast<uint32_t>((uint64_t{1} << 32) / frequency);
   return {reciprocal, static_cast<uint16_t>(frequency), static_cast<uint16_t>(start)};
@@ -28,7 +39,7 @@ size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
   // The final states hold between 0 and 16 bits of payload each, 8 on average.
   const uint64_t bits = cost.payload >> kEntropyFraction, held = 8 * kRansStates;
   const size_t num_words = bits <= held ? 0 : static_cast<size_t>(ceil_div(bits - held, 16));
-  return sizeof(uint32_t) + cost.table_nbytes + kStatesNbytes + num_words * sizeof(uint16_t);
+  return stream_nbytes(cost.table_nbytes, num_words);
 }
 
 size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
@@ -54,13 +65,16 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
   uint8_t written[kMaxTableNbytes];
   const size_t table_nbytes = entropy_write_table(table, written);
   const uint32_t num_words = static_cast<uint32_t>(end - next);
-  const size_t nbytes = sizeof num_words + table_nbytes + kStatesNbytes + num_words * sizeof(uint16_t);
+  const size_t at_states = states_offset(table_nbytes), nbytes = stream_nbytes(table_nbytes, num_words);
   if (nbytes > capacity) return 0;
   store(dst, num_words);
+  const size_t table_end = sizeof num_words + table_nbytes;
   std::memcpy(dst + sizeof num_words, written, table_nbytes);
-  uint8_t* const out = dst + sizeof num_words + table_nbytes;
-  std::memcpy(out, states, kStatesNbytes);
-  std::memcpy(out + kStatesNbytes, next, num_words * sizeof(uint16_t));
+  std::memset(dst + table_end, 0, at_states - table_end);
+  std::memcpy(dst + at_states, states, kStatesNbytes);
+  const size_t words_end = at_states + kStatesNbytes + num_words * sizeof(uint16_t);
+  std::memcpy(dst + at_states + kStatesNbytes, next, num_words * sizeof(uint16_t));
+  std::memset(dst + words_end, 0, nbytes - words_end);
   return nbytes;
 }
 
@@ -69,15 +83,16 @@ bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t
   kernels_ = &kernels;
   if (available < sizeof(uint32_t)) return false;
   const size_t num_words = load<uint32_t>(src);
-  size_t used = sizeof(uint32_t);
   EntropyTable table;
-  const size_t table_nbytes = entropy_read_table(src + used, available - used, &table);
-  if (table_nbytes == 0) return false;
-  used += table_nbytes;
-  if (available - used < kStatesNbytes) return false;
-  std::memcpy(states_, src + used, kStatesNbytes);
-  used += kStatesNbytes;
-  if (num_words > n || (available - used) / sizeof(uint16_t) < num_words) return false;
+  const size_t table_nbytes = entropy_read_table(src + sizeof(uint32_t), available - sizeof(uint32_t), &table);
+  if (table_nbytes == 0 || num_words > n) return false;
+  const size_t at_states = states_offset(table_nbytes), nbytes = stream_nbytes(table_nbytes, num_words);
+  if (nbytes > available) return false;
+  const uint8_t* const words = src + at_states + kStatesNbytes;
+  const uint8_t* const words_end = words + num_words * sizeof(uint16_t);
+  if (!all_zero(src + sizeof(uint32_t) + table_nbytes, src + at_states) || !all_zero(words_end, src + nbytes))
+    return false;
+  std::memcpy(states_, src + at_states, kStatesNbytes);
   for (uint32_t x : states_) {
     if (x < kRansLow) return false;
   }
@@ -88,9 +103,9 @@ bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t
     for (uint32_t i = 0; i < frequency; ++i) slot[i] = entry | i << 8;
     slot += frequency;
   }
-  next_ = src + used;
-  end_ = next_ + num_words * sizeof(uint16_t);
-  *consumed = used + num_words * sizeof(uint16_t);
+  next_ = words;
+  end_ = words_end;
+  *consumed = nbytes;
   return true;
 }
 

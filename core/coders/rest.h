@@ -39,6 +39,9 @@ struct RestScratch {
 RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool allow_verbatim,
                     RestScratch* scratch);
 
+// Fields as they are.
+RestPlan plan_verbatim(const Rests& rests);
+
 // Write streams of at most `capacity` bytes, their size to `*written`, and params (plan.params_nbytes). False if the
 // streams do not fit; dst may have been written to then.
 bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs, uint8_t* dst, size_t capacity,

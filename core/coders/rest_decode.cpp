@@ -47,9 +47,10 @@ const char* RestDecoder::open(uint8_t mode, const RestLayout& layout, size_t n, 
     return filler_is_zero(src, n, field_width_) ? nullptr : messages_->filler;
   }
   const size_t num_runs = ceil_div(n, kRun);
-  if (num_runs > available) return messages_->too_long;
+  size_t offset = plane_nbytes(8, num_runs);
+  if (offset > available) return messages_->too_long;
+  if (!filler_is_zero(src, num_runs, 8)) return messages_->filler;
   std::memcpy(trails_, src, num_runs);
-  size_t offset = num_runs;
   for (size_t r = 0; r < num_runs; ++r) {
     if (trails_[r] > field_width_) return messages_->trimmed;
     offsets_[r] = static_cast<uint32_t>(offset);
@@ -76,8 +77,10 @@ const char* RestDecoder::open_bytes(const uint8_t* src, size_t available, const 
       if (!filler_is_zero(slice.field, n_, bits)) return messages_->filler;
       used += nbytes;
     } else if (slice.coding == kSliceConstant) {
-      if (left == 0) return messages_->too_long;
-      slice.value = src[used++];
+      if (left < plane_nbytes(8, 1)) return messages_->too_long;
+      if (!filler_is_zero(slice.field, 1, 8)) return messages_->filler;
+      slice.value = *slice.field;
+      used += plane_nbytes(8, 1);
       if (slice.value >> bits != 0) return messages_->misfit;
     } else if (slice.coding == kSliceEntropy) {
       size_t consumed = 0;

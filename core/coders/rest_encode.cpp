@@ -31,7 +31,7 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
   plan.trail = static_cast<uint8_t>(trail);
   plan.params_nbytes = rest_params_nbytes(kTrimmed, rests.width);
   plan.streams_nbytes = field_nbytes(rests.n, kept(rests.width, lead, trail));
-  size_t per_run = num_runs;
+  size_t per_run = plane_nbytes(8, num_runs);
   for (size_t r = 0; r < num_runs; ++r) {
     per_run += field_nbytes(run_count(rests.n, r), kept(rests.width, lead, trail_of(runs[r], rests.width, lead)));
   }
@@ -61,7 +61,7 @@ void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
     const size_t coded = entropy_estimate(histogram, rests.n);
     if (histogram[number_at(rests, 0) >> (8 * s) & 255] == rests.n) {
       plan.slices[s] = kSliceConstant;
-      nbytes = 1;
+      nbytes = plane_nbytes(8, 1);
     } else if (coded < nbytes) {
       plan.slices[s] = kSliceEntropy;
       nbytes = coded;
@@ -73,11 +73,17 @@ void plan_bytes(const Rests& rests, RestPlan* best, RestScratch* scratch) {
 
 }  // namespace
 
+RestPlan plan_verbatim(const Rests& rests) {
+  RestPlan plan{};
+  plan.mode = kVerbatim;
+  plan.streams_nbytes = field_nbytes(rests.n, rests.width);
+  return plan;
+}
+
 RestPlan plan_rests(const Rests& rests, const uint64_t* runs, bool allow_bytes, bool allow_verbatim,
                     RestScratch* scratch) {
-  RestPlan best{};
-  best.mode = kVerbatim;
-  best.streams_nbytes = allow_verbatim ? field_nbytes(rests.n, rests.width) : SIZE_MAX;
+  RestPlan best = plan_verbatim(rests);
+  if (!allow_verbatim) best.streams_nbytes = SIZE_MAX;
   plan_trimmed(rests, runs, &best);
   if (allow_bytes) plan_bytes(rests, &best, scratch);
   return best;
@@ -101,7 +107,8 @@ bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs
       return true;
     }
     const size_t num_runs = ceil_div(rests.n, kRun);
-    uint8_t* field = dst + num_runs;
+    uint8_t* field = dst + plane_nbytes(8, num_runs);
+    std::memset(dst + num_runs, 0, plane_nbytes(8, num_runs) - num_runs);
     for (size_t r = 0; r < num_runs; ++r) {
       const unsigned trail = trail_of(runs[r], rests.width, plan.lead);
       const unsigned width = kept(rests.width, plan.lead, trail);
@@ -123,8 +130,10 @@ bool encode_rests(const RestPlan& plan, const Rests& rests, const uint64_t* runs
       kernels.pack_numbers(rests.nbytes, bits, 8 * s, rests.numbers, rests.n, out);
       out += nbytes;
     } else if (plan.slices[s] == kSliceConstant) {
-      if (left == 0) return false;
-      *out++ = static_cast<uint8_t>(number_at(rests, 0) >> (8 * s));
+      const size_t nbytes = plane_nbytes(8, 1);
+      if (nbytes > left) return false;
+      store(out, static_cast<uint32_t>(number_at(rests, 0) >> (8 * s) & 255));
+      out += nbytes;
     } else {
       const size_t nbytes =
           entropy_encode(slice(rests, s, scratch), rests.n, scratch->histograms[s], out, left, &scratch->entropy);

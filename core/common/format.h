@@ -8,18 +8,31 @@
 
 namespace tw {
 
-constexpr size_t kBlockAlign = 32;
-constexpr size_t kFrameAlign = 64;
+constexpr size_t kBlockAlign = 32;        // of blocks, and of header and index together
+constexpr size_t kStreamAlign = 4;        // of the streams in a block
+constexpr uint32_t kMinBlockWords = 256;  // and what block_words is a multiple of
 constexpr uint32_t kMaxBlockWords = 262144;
 constexpr size_t kMaxWordNbytes = 8;
 
-enum Kind : uint8_t { kStored = 0, kConstant = 1, kEnec = 2, kCascade = 3, kEntropy = 4, kPlain = 5, kZeroGroups = 6 };
+enum Kind : uint8_t {
+  kStored = 0,
+  kConstant = 1,
+  kEnec = 2,
+  kCascade = 3,
+  kEntropy = 4,
+  kPlain = 5,
+  kZeroGroups = 6,
+  kExtended = 7,  // the byte before the tag is an ExtendedKind
+};
+enum ExtendedKind : uint8_t { kExtendedCascade = 1 };
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
 enum Slice : uint8_t { kSliceVerbatim = 0, kSliceConstant = 1, kSliceEntropy = 2 };
-enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2 };
+enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2, kProfileResident = 3 };
+enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
 
 constexpr size_t kTagNbytes = 1;
-constexpr unsigned kMaxTiers = 5;  // of kind cascade
+constexpr size_t kExtendedNbytes = 1;
+constexpr unsigned kMaxTiers = 5;  // of a cascade
 constexpr uint8_t kTrailPerRun = 255;
 constexpr uint8_t kEscapeSymbol = 255;
 constexpr unsigned kMaxExtraBits = 3;  // k of kind entropy
@@ -37,10 +50,26 @@ struct Tag {
 struct BlockSpec {
   const Dtype* dtype;
   uint8_t profile;
+  bool relative;
+  // Of a block of a relative frame, its words in the base; nullptr in other frames, and where nothing is decoded.
+  const uint8_t* base;
+
+  // Of a block within the block: it stands for words that have no place in the base.
+  BlockSpec inner() const { return {dtype, profile, false, nullptr}; }
 };
 
-// Bytes of the parameters of a kind.
-static inline constexpr size_t kind_params_nbytes(uint8_t kind, const Dtype& dtype) {
+// Bytes of the parameters of an extended kind.
+static inline constexpr size_t extended_params_nbytes(uint8_t extended) {
+  switch (extended) {
+    case kExtendedCascade:
+      return 3 + 2 * kMaxTiers;
+    default:
+      return 0;
+  }
+}
+
+// Bytes of the parameters of a kind; those of an extended kind with the byte that names it.
+static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended, const Dtype& dtype) {
   switch (kind) {
     case kConstant:
       return dtype.word_nbytes;
@@ -51,10 +80,15 @@ static inline constexpr size_t kind_params_nbytes(uint8_t kind, const Dtype& dty
       return 3 + 2 * kMaxTiers;
     case kZeroGroups:
       return 6;
+    case kExtended:
+      return extended_params_nbytes(extended) + kExtendedNbytes;
     default:
       return 0;
   }
 }
+
+// The variant of extended kind cascade that the encoder gives all coded blocks of a dtype in profile resident.
+static inline constexpr uint8_t resident_variant(const Dtype& dtype) { return dtype.exponent_bits == 8 ? 0 : 1; }
 
 // Bytes of the parameters of a coding of rests of `width` bits.
 static inline constexpr size_t rest_params_nbytes(uint8_t rest, unsigned width) {

@@ -96,6 +96,8 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
 }
 
 const char* decode_constant(const Coded& coded, size_t length, const BlockOutput& output) {
+  const char* wrong = check_padding(coded, 0);
+  if (wrong != nullptr) return wrong;
   if (length != kBlockAlign) return "expected a constant block of 32 bytes";
   const size_t width = coded.dtype().word_nbytes, nbytes = coded.n * width;
   std::memcpy(output.words, coded.params, width);
@@ -170,8 +172,20 @@ const char* decode_entropy(Coded& coded, const BlockOutput& output, DecodeScratc
   return decoder->finish() ? nullptr : "expected the entropy stream to end with its symbols";
 }
 
-const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
-                         const BlockOutput& output, DecodeScratch* scratch, bool inner);
+Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
+                   DecodeScratch* scratch, bool inner);
+
+// The words of the base. The output may be the base's own memory.
+const char* decode_same(const BlockSpec& spec, size_t n, const BlockOutput& output) {
+  const size_t nbytes = n * spec.dtype->word_nbytes;
+  if (output.words == spec.base) return nullptr;
+  if (output.stream) {
+    word_kernels.stream_copy(output.words, spec.base, nbytes);
+  } else {
+    std::memcpy(output.words, spec.base, nbytes);
+  }
+  return nullptr;
+}
 
 const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
                           const BlockOutput& output) {
@@ -187,18 +201,19 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
   return nullptr;
 }
 
-const char* decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                       DecodeScratch* scratch, bool inner) {
+Fault decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
+                 DecodeScratch* scratch, bool inner) {
+  if (length == 0 && spec.relative) return decode_same(spec, n, output);
   const size_t stored = stored_nbytes(*spec.dtype, n);
   if (length > stored) return "expected a block no longer than its content";
   if (length == stored) return decode_stored(spec, block, length, n, output);
   return decode_coded(spec, block, length, n, output, scratch, inner);
 }
 
-const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+Fault decode_zero_groups(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
   ZeroGroups zeros;
-  const char* wrong = open_zero_groups(coded, &zeros);
-  if (wrong != nullptr) return wrong;
+  Fault wrong = open_zero_groups(coded, &zeros);
+  if (wrong) return wrong;
   plane_kernels.unpack_field(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
   size_t kept = 0;
   for (size_t g = 0; g < zeros.num_groups; ++g) kept += scratch->flags[g];
@@ -206,8 +221,8 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
   if (scratch->flags[zeros.num_groups - 1] != 0) kept -= zeros.num_groups * zeros.group - coded.n;
   if (kept != zeros.num_words) return "expected num_words to be the number of words in groups that are kept";
   const BlockOutput inner = {scratch->inner, false, nullptr, 0};
-  wrong = decode_any(coded.spec, coded.block, zeros.inner_nbytes, zeros.num_words, inner, scratch, true);
-  if (wrong != nullptr) return wrong;
+  wrong = decode_any(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_words, inner, scratch, true);
+  if (wrong) return wrong;
   const size_t width = coded.dtype().word_nbytes;
   const uint8_t* next = scratch->inner;
   for (size_t g = 0; g < zeros.num_groups; ++g) {
@@ -219,18 +234,25 @@ const char* decode_zero_groups(const Coded& coded, const BlockOutput& output, De
       std::memset(output.words + first * width, 0, count * width);
     }
   }
-  return nullptr;
+  return {};
 }
 
-const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
-                         const BlockOutput& output, DecodeScratch* scratch, bool inner) {
-  Coded coded{spec, block, n, {}, nullptr, 0, {}};
-  const char* wrong = open_coded(length, &scratch->rest, &coded);
-  if (wrong != nullptr) return wrong;
+// open_coded() lets no other through.
+Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+  switch (coded.extended) {
+    default:
+      return decode_cascade(coded, output, scratch);
+  }
+}
+
+Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
+                   DecodeScratch* scratch, bool inner) {
+  Coded coded{spec, block, n, {}, 0, nullptr, 0, {}};
+  Fault wrong = open_coded(length, &scratch->rest, &coded);
+  if (wrong) return wrong;
   switch (coded.tag.kind) {
     case kConstant:
-      wrong = check_padding(coded, 0);
-      return wrong != nullptr ? wrong : decode_constant(coded, length, output);
+      return decode_constant(coded, length, output);
     case kEnec:
       return decode_enec(coded, output, scratch);
     case kCascade:
@@ -239,16 +261,18 @@ const char* decode_coded(const BlockSpec& spec, const uint8_t* block, size_t len
       return decode_entropy(coded, output, scratch);
     case kPlain:
       return decode_plain(coded, output);
-    default:
+    case kZeroGroups:
       return inner ? "expected an inner block that is not zero_groups itself"
                    : decode_zero_groups(coded, output, scratch);
+    default:
+      return decode_extended(coded, output, scratch);
   }
 }
 
 }  // namespace
 
-const char* decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
-                         const BlockOutput& output, DecodeScratch* scratch) {
+Fault decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
+                   DecodeScratch* scratch) {
   return decode_any(spec, block, length, n, output, scratch, false);
 }
 
@@ -256,12 +280,12 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
   const BlockBytes* const blocks[] = {&a, &b};
   for (size_t i = 0; i < 2; ++i) {
     const BlockBytes& block = *blocks[i];
-    if (block.length >= stored_nbytes(*spec.dtype, block.n)) return;
+    if (block.length == 0 || block.length >= stored_nbytes(*spec.dtype, block.n)) return;
     const Tag tag = Tag::from(block.bytes[block.length - 1]);
     if (tag.kind != kEntropy) return;
-    Coded coded{spec, block.bytes, block.n, {}, nullptr, 0, {}};
+    Coded coded{spec, block.bytes, block.n, {}, 0, nullptr, 0, {}};
     size_t consumed = 0;
-    if (open_coded(block.length, &scratch->rest, &coded) != nullptr ||
+    if (open_coded(block.length, &scratch->rest, &coded) ||
         !scratch->ahead[i].entropy.open(coded.kind_streams(), coded.left(), block.n, &consumed)) {
       return;
     }

@@ -9,6 +9,7 @@
 #include "coders/entropy.h"
 #include "coders/rest.h"
 #include "common/format.h"
+#include "frame/open_block.h"
 #include "transforms/words.h"
 
 namespace tw {
@@ -55,18 +56,18 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
 
 // What is in a block, for those who look without decoding.
 struct BlockFacts {
-  uint8_t kind, rest, variant;
+  uint8_t kind, rest, variant, extended;
   // Sign and mantissa; exponents. Mantissa bits that are coded together with the exponent count as rest, a bit each.
   size_t rest_nbytes, kind_nbytes;
 };
 
-// Decode n words from a block of `length` bytes, behind which kSlack bytes are readable. Returns nullptr, or what is
-// wrong.
-const char* decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
-                         const BlockOutput& output, DecodeScratch* scratch);
+// Decode n words from a block of `length` bytes, behind which kSlack bytes are readable. The output may be spec.base.
+// Returns what is wrong, if anything.
+Fault decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
+                   DecodeScratch* scratch);
 
 // The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of zero groups.
-const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                          DecodeScratch* scratch, bool inner = false);
+Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
+                    DecodeScratch* scratch, bool inner = false);
 
 }  // namespace tw

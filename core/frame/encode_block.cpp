@@ -22,9 +22,11 @@ struct Block {
 
   const Dtype& dtype() const { return *spec.dtype; }
   // Of a block that has no rest.
-  size_t descriptor_nbytes(Kind kind) const { return kind_params_nbytes(kind, dtype()) + kTagNbytes; }
-  size_t descriptor_nbytes(Kind kind, const RestPlan& plan) const {
-    return plan.params_nbytes + descriptor_nbytes(kind);
+  size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
+    return kind_params_nbytes(kind, extended, dtype()) + kTagNbytes;
+  }
+  size_t descriptor_nbytes(Kind kind, const RestPlan& plan, uint8_t extended = 0) const {
+    return plan.params_nbytes + descriptor_nbytes(kind, extended);
   }
 };
 
@@ -121,22 +123,30 @@ size_t encode_enec(const Block& block) {
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-// Write the block with the tiers that were chosen for the exponents in scratch.
-size_t write_cascade(const Block& block, const Rests& rests, const CascadeParams& params) {
-  EncodeScratch& scratch = *block.scratch;
-  const size_t nbytes = cascade_nbytes(params);
+// The smallest coding of the rests that the profile has.
+RestPlan cascade_rests(const Block& block, const Rests& rests) {
   const bool allow_bytes = block.spec.profile == kProfileCompact;
-  const RestPlan plan = plan_rests(rests, scratch.runs, allow_bytes, true, &scratch.rest);
-  if (plan.streams_nbytes + nbytes + block.descriptor_nbytes(kCascade, plan) > block.stored - kBlockAlign) return 0;
+  return plan_rests(rests, block.scratch->runs, allow_bytes, true, &block.scratch->rest);
+}
+
+// Write the block with the tiers that were chosen for the exponents in scratch.
+size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params) {
+  EncodeScratch& scratch = *block.scratch;
+  const bool extended = params.shape >= kExtendedShapes;
+  const Kind kind = extended ? kExtended : kCascade;
+  const size_t nbytes = cascade_nbytes(params), descriptor = block.descriptor_nbytes(kind, plan, kExtendedCascade);
+  if (plan.streams_nbytes + nbytes + descriptor > block.stored - kBlockAlign) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
   push(&written, params.lo, 1);
   unsigned below = 0;
-  for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (3 * k - 3);
+  for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (4 * k - 4);
   push(&written, below, 2);
   for (unsigned k = 1; k <= kMaxTiers; ++k) push(&written, params.counts[k], 2);
-  push(&written, Tag{kCascade, plan.mode, params.variant}.byte(), 1);
+  if (extended) push(&written, kExtendedCascade, kExtendedNbytes);
+  const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
+  push(&written, Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
@@ -144,7 +154,16 @@ size_t encode_cascade(const Block& block) {
   const Rests rests = split_and_count(block);
   CascadeParams params;
   const bool chosen = cascade_choose(block.scratch->histogram, block.n, block.dtype().exponent_bits, &params);
-  return chosen ? write_cascade(block, rests, params) : 0;
+  return chosen ? write_cascade(block, rests, cascade_rests(block, rests), params) : 0;
+}
+
+// One shape and verbatim rests, so that a single kernel decodes the whole tensor.
+size_t encode_resident(const Block& block) {
+  const Rests rests = split_and_count(block);
+  const unsigned shape = kExtendedShapes + resident_variant(block.dtype());
+  CascadeParams params;
+  if (!cascade_fit(block.scratch->histogram, block.n, block.dtype().exponent_bits, shape, &params)) return 0;
+  return write_cascade(block, rests, plan_verbatim(rests), params);
 }
 
 // How kind entropy codes x of E + k bits. Of the 255 values from `base` on, those that earn a place in the table have
@@ -280,7 +299,7 @@ size_t encode_entropy(const Block& block) {
   CascadeParams cascade;
   if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&
       cascade_nbytes(cascade) + narrowed_rests_nbytes(rests, 0, &scratch) <= plan.nbytes) {
-    return write_cascade(block, rests, cascade);
+    return write_cascade(block, rests, cascade_rests(block, rests), cascade);
   }
   if (plan.nbytes == SIZE_MAX) return 0;
   const Dtype& dtype = block.dtype();
@@ -309,8 +328,11 @@ size_t encode_entropy(const Block& block) {
 }
 
 size_t encode_words(const Block& block) {
-  if (block.dtype().exponent_bits == 0) return encode_plain(block);
-  switch (block.spec.profile) {
+  const uint8_t profile = block.spec.profile;
+  if (block.dtype().exponent_bits == 0) return profile == kProfileResident ? 0 : encode_plain(block);
+  switch (profile) {
+    case kProfileResident:
+      return encode_resident(block);
     case kProfileEnec:
       return encode_enec(block);
     case kProfileFast:
@@ -372,7 +394,8 @@ size_t encode_zero_groups(const Block& block, size_t length) {
   }
   const size_t mask_nbytes = field_nbytes(groups, 1);
   const size_t inner_stored = stored_nbytes(block.dtype(), kept);
-  const Block inner = {block.spec, scratch.words, kept, scratch.inner, inner_stored, &scratch};
+  const BlockSpec inner_spec = block.spec.inner();
+  const Block inner = {inner_spec, scratch.words, kept, scratch.inner, inner_stored, &scratch};
   size_t inner_nbytes = encode_constant(inner);
   if (inner_nbytes == 0) inner_nbytes = encode_words(inner);
   if (inner_nbytes == 0) inner_nbytes = store_block(inner);
@@ -391,11 +414,13 @@ size_t encode_zero_groups(const Block& block, size_t length) {
 }  // namespace
 
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
+  if (spec.relative && std::memcmp(words, spec.base, n * spec.dtype->word_nbytes) == 0) return 0;  // same
   const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
+  const bool zero_groups = spec.profile == kProfileFast || spec.profile == kProfileCompact;
   size_t length = encode_constant(block);
   if (length == 0) {
     length = encode_words(block);
-    if (spec.profile != kProfileEnec) length = encode_zero_groups(block, length);
+    if (zero_groups) length = encode_zero_groups(block, length);
   }
   return length == 0 ? store_block(block) : length;
 }

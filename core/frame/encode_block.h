@@ -29,7 +29,8 @@ struct EncodeScratch {
   alignas(64) uint8_t flags[kMaxBlockWords + kSlack];
 };
 
-// Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length.
+// Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where
+// they are those of spec.base.
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch);
 
 }  // namespace tw

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "frame/content_hash.h"
@@ -13,9 +14,11 @@
 namespace tw {
 namespace {
 
-constexpr uint32_t kDefaultBlockLog2[] = {15, 15, 18};  // by profile
-// Content that one thread takes at a time, or a block if that is more: whole blocks and whole leaves in both cases.
-constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = TW_STREAM_NBYTES;
+// Words of a block that no row length changes; by profile, then of a relative frame.
+constexpr uint32_t kUsualBlockWords[] = {32768, 32768, 262144, 32768};
+constexpr uint32_t kUsualRelativeWords = 262144;
+// Content that one thread takes at a time, in whole blocks, or a block if that is more.
+constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = kMaxBlockWords * kMaxWordNbytes;
 
 struct TileScratch {
   EncodeScratch block;
@@ -26,37 +29,44 @@ struct TileScratch {
 struct Chunk {
   const tw_frame& frame;
   const uint8_t* src;
+  const uint8_t* base;  // of the same bytes; nullptr in a plain frame
   uint64_t nbytes;
   uint64_t first_byte;
   uint8_t* index;
   uint8_t* leaves;
 
-  uint64_t block_nbytes() const { return uint64_t{frame.block_words} * frame.word_nbytes; }
-  uint64_t tile_nbytes() const { return std::max(kTileNbytes, block_nbytes()); }
+  uint64_t tile_nbytes() const {
+    const uint64_t block = block_nbytes(frame);
+    return std::max<uint64_t>(1, kTileNbytes / block) * block;
+  }
 };
+
+// The leaves that end among content bytes (start, stop], or where the content ends. Those that begin before `start`
+// are read from there.
+void hash_leaves_ending(const Chunk& chunk, uint64_t start, uint64_t stop) {
+  const uint64_t first = start / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
+  const uint64_t last = stop == chunk.frame.uncompressed_nbytes ? stop : stop / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
+  if (last <= first) return;
+  const uint8_t* src = chunk.src - (chunk.first_byte - first);
+  hash_leaves(src, last - first, chunk.leaves + first / TW_LEAF_NBYTES * 16);
+}
 
 // Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.
 uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScratch* scratch) {
   const tw_frame& frame = chunk.frame;
-  const BlockSpec spec = spec_of(frame);
-  const uint64_t start = tile * chunk.tile_nbytes();
-  const uint64_t nbytes = std::min(chunk.tile_nbytes(), chunk.nbytes - start);
-  const uint64_t first_byte = chunk.first_byte + start;
-  const uint64_t block_nbytes = chunk.block_nbytes();
-  const uint64_t leaves_per_block = std::max<uint64_t>(1, block_nbytes / TW_LEAF_NBYTES);
-  uint64_t size = 0, hashed = 0;
-  for (uint64_t done = 0; done < nbytes; done += block_nbytes) {
-    // A leaf is hashed while its words are on their way into the cache.
-    if (done == hashed) {
-      const uint64_t more = std::min(leaves_per_block * TW_LEAF_NBYTES, nbytes - hashed);
-      hash_leaves(chunk.src + start + hashed, more, chunk.leaves + (first_byte + hashed) / TW_LEAF_NBYTES * 16);
-      hashed += more;
-    }
-    const uint64_t block = (first_byte + done) / block_nbytes;
+  const uint64_t first = tile * chunk.tile_nbytes();
+  const uint64_t last = std::min(first + chunk.tile_nbytes(), chunk.nbytes);
+  uint64_t size = 0;
+  for (uint64_t start = first; start < last; start += block_nbytes(frame)) {
+    const uint64_t stop = std::min(start + block_nbytes(frame), last);
+    // While its words are on their way into the cache.
+    hash_leaves_ending(chunk, chunk.first_byte + start, chunk.first_byte + stop);
+    const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
+    const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : chunk.base + start);
     uint8_t* out = dst + size;
-    const size_t length = encode_block(spec, chunk.src + start + done, num_block_words(frame, block), out, scratch);
-    const IndexEntry entry = {static_cast<uint32_t>(size / kBlockAlign),
-                              static_cast<uint32_t>(hash128(out, length).low)};
+    const size_t length = encode_block(spec, chunk.src + start, num_block_words(frame, block), out, scratch);
+    const uint32_t checksum = length == 0 ? 0 : static_cast<uint32_t>(hash128(out, length).low);
+    const IndexEntry entry = {static_cast<uint32_t>(size / kBlockAlign), checksum};
     store(chunk.index + block * sizeof entry, entry);
     size += length;
   }
@@ -65,11 +75,10 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScra
 
 // Turn the tile's offsets into the frame's.
 void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
-  const uint64_t block_nbytes = chunk.block_nbytes();
   const uint64_t start = tile * chunk.tile_nbytes();
   const uint64_t nbytes = std::min(chunk.tile_nbytes(), chunk.nbytes - start);
-  const uint64_t first = (chunk.first_byte + start) / block_nbytes;
-  for (uint64_t block = first; block < first + ceil_div(nbytes, block_nbytes); ++block) {
+  const uint64_t first = (chunk.first_byte + start) / block_nbytes(chunk.frame);
+  for (uint64_t block = first; block < first + ceil_div(nbytes, block_nbytes(chunk.frame)); ++block) {
     IndexEntry entry = load<IndexEntry>(chunk.index + block * sizeof(IndexEntry));
     entry.offset += static_cast<uint32_t>(offset / kBlockAlign);
     store(chunk.index + block * sizeof entry, entry);
@@ -103,13 +112,46 @@ int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_
   return TW_OK;
 }
 
+// The words of a row, of the last dimension; 0 where it has no whole number of them.
+uint64_t row_words(const tw_frame& frame) {
+  if (frame.ndim == 0) return 0;
+  const uint64_t size = frame.shape[frame.ndim - 1];
+  if (&find_dtype(frame.dtype) != &kOpaque) return size;
+  if (size > 8 * kMaxBlockWords) return 0;  // more bytes than a block has, whatever its bits
+  return size * frame.bits % 8 == 0 ? size * frame.bits / 8 : 0;
+}
+
+// The words of a block: whole rows, where some multiple of them is near the usual size.
+uint32_t choose_block_words(const tw_frame& frame) {
+  const uint64_t usual = is_relative(frame) ? kUsualRelativeWords : kUsualBlockWords[frame.profile];
+  const uint64_t row = row_words(frame);
+  const uint64_t least = usual / 2, most = std::min<uint64_t>(2 * usual, kMaxBlockWords);
+  const bool empty = std::find(frame.shape, frame.shape + frame.ndim, 0) != frame.shape + frame.ndim;
+  if (frame.ndim < 2 || row < 2 || row > most || empty) return static_cast<uint32_t>(usual);
+  const uint64_t unit = std::lcm(row, uint64_t{kMinBlockWords});
+  const uint64_t below = usual / unit * unit, above = below + unit;
+  if (above <= most && (below < least || above - usual < usual - below)) return static_cast<uint32_t>(above);
+  return static_cast<uint32_t>(below < least ? usual : below);
+}
+
+int check_profile(uint32_t profile, bool relative, tw_error* error) {
+  if (profile > kProfileResident) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtProfile, "expected a profile of 0 to 3, got %u", profile);
+  }
+  if (relative && profile == kProfileResident) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtProfile,
+                "expected another profile than resident for a frame with a base");
+  }
+  return TW_OK;
+}
+
 }  // namespace
 }  // namespace tw
 
 using namespace tw;
 
 int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
-                  uint32_t profile, uint32_t block_log2, tw_error* error) {
+                  uint32_t profile, uint32_t block_words, const void* base_hash, tw_error* error) {
   std::memset(frame, 0, sizeof *frame);
   if (!valid_dtype_name(dtype)) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtDtype, "expected a dtype of 1 to 16 characters A-Z 0-9 _");
@@ -118,43 +160,54 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNdim, "expected at most %d dimensions, got %u", TW_MAX_NDIM,
                 ndim);
   }
-  if (profile > kProfileCompact) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtProfile, "expected a profile of 0 to 2, got %u", profile);
-  }
-  if (block_log2 == 0) block_log2 = kDefaultBlockLog2[profile];
-  if (block_log2 < kMinBlockLog2 || block_log2 > kMaxBlockLog2) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBlockLog2, "expected a block_log2 of %u to %u, got %u",
-                kMinBlockLog2, kMaxBlockLog2, block_log2);
+  int status = check_profile(profile, base_hash != nullptr, error);
+  if (status != TW_OK) return status;
+  if (block_words != 0 && !valid_block_words(block_words)) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBlockWords,
+                "expected block_words of a multiple of %u up to %u, got %u", kMinBlockWords, kMaxBlockWords,
+                block_words);
   }
   std::strcpy(frame->dtype, dtype);
   frame->bits = bits == 0 ? find_dtype(dtype).bits : bits;
   frame->ndim = ndim;
   if (ndim != 0) std::memcpy(frame->shape, shape, 8 * size_t{ndim});
   frame->profile = profile;
-  frame->block_words = 1u << block_log2;
+  if (base_hash != nullptr) {
+    frame->features = kBaseRelative;
+    std::memcpy(frame->base_hash, base_hash, sizeof frame->base_hash);
+  }
   if (check_bits(*frame, error) != TW_OK) return TW_INVALID_ARGUMENT;
-  return complete_frame(frame, error);
+  frame->block_words = block_words != 0 ? block_words : choose_block_words(*frame);
+  status = complete_frame(frame, error);
+  if (status != TW_OK) return status;
+  if (frame->num_blocks > kMaxBlocks) {
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNumBlocks, "expected at most 2^32 blocks, got %llu",
+                as_ull(frame->num_blocks));
+  }
+  frame->header_nbytes = header_nbytes(*frame, tw_data_bound(frame->uncompressed_nbytes));
+  return TW_OK;
 }
 
 uint64_t tw_data_bound(uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
 
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  return frame->header_nbytes + data_nbytes_with_padding(tw_data_bound(frame->uncompressed_nbytes));
+  return frame->header_nbytes + tw_data_bound(frame->uncompressed_nbytes);
 }
 
-int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
+int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes, const void* base,
                      uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index, void* leaves,
                      uint32_t threads, tw_error* error) {
   *written = 0;
-  const uint64_t total = frame->uncompressed_nbytes;
+  const uint64_t total = frame->uncompressed_nbytes, block = block_nbytes(*frame);
   const bool inside = first_byte <= total && src_nbytes <= total - first_byte;
-  if (!inside || first_byte % TW_STREAM_NBYTES != 0 ||
-      (src_nbytes % TW_STREAM_NBYTES != 0 && src_nbytes != total - first_byte)) {
-    return fail(
-        error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-        "expected a chunk of a multiple of %u bytes, or the last one, at such a multiple of %llu bytes of content; "
-        "got %llu bytes at byte %llu",
-        TW_STREAM_NBYTES, as_ull(total), as_ull(src_nbytes), as_ull(first_byte));
+  if (!inside || first_byte % block != 0 || (src_nbytes % block != 0 && src_nbytes != total - first_byte)) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected a chunk of whole blocks of %llu bytes, or the last one, of %llu bytes of content; "
+                "got %llu bytes at byte %llu",
+                as_ull(block), as_ull(total), as_ull(src_nbytes), as_ull(first_byte));
+  }
+  if (is_relative(*frame) != (base != nullptr) && src_nbytes != 0) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected a base for a frame with the hash of one alone");
   }
   if (data_offset % kBlockAlign != 0) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
@@ -165,39 +218,50 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
                 as_ull(tw_data_bound(src_nbytes)), as_ull(dst_nbytes));
   }
   if (src_nbytes == 0) return TW_OK;
-  const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), src_nbytes,
+  const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes,
                        first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves)};
   return encode_chunk(chunk, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
 }
 
-void tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst) {
+int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
+                     tw_error* error) {
   frame->data_nbytes = data_nbytes;
-  frame->frame_nbytes = frame->header_nbytes + data_nbytes_with_padding(data_nbytes);
+  frame->header_nbytes = header_nbytes(*frame, data_nbytes);
+  frame->frame_nbytes = frame->header_nbytes + data_nbytes;
   store_hash(hash_root(frame->uncompressed_nbytes, static_cast<const uint8_t*>(leaves)), frame->content_hash);
+  if (is_relative(*frame) && data_nbytes == 0 &&
+      std::memcmp(frame->content_hash, frame->base_hash, sizeof frame->base_hash) != 0) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBaseHash,
+                "expected the hash of the base that the content was compared with, got another");
+  }
+  const uint64_t index_size = index_nbytes(*frame, data_nbytes);
   uint8_t* header = static_cast<uint8_t*>(dst);
-  if (frame->num_blocks != 0 && index != header + index_offset(*frame)) {
-    std::memcpy(header + index_offset(*frame), index, frame->num_blocks * sizeof(IndexEntry));
+  if (index_size != 0 && index != header + index_offset(*frame)) {
+    std::memcpy(header + index_offset(*frame), index, index_size);
   }
   std::memset(header, 0, kAtShape);
-  const uint64_t used = index_offset(*frame) + frame->num_blocks * sizeof(IndexEntry);
+  const uint64_t used = index_offset(*frame) + index_size;
   std::memset(header + used, 0, frame->header_nbytes - used);
   std::memcpy(header, kMagic, sizeof kMagic);
   header[kAtVersion] = kVersion;
   header[kAtProfile] = static_cast<uint8_t>(frame->profile);
   header[kAtNdim] = static_cast<uint8_t>(frame->ndim);
+  store(header + kAtFeatures, frame->features);
   std::memcpy(header + kAtDtype, frame->dtype, std::strlen(frame->dtype));
   store(header + kAtBits, static_cast<uint16_t>(frame->bits));
-  header[kAtBlockLog2] = static_cast<uint8_t>(trailing_zeros(frame->block_words, 0));
+  store(header + kAtBlockWords, frame->block_words);
   store(header + kAtUncompressed, frame->uncompressed_nbytes);
   store(header + kAtData, data_nbytes);
   store(header + kAtNumBlocks, frame->num_blocks);
   std::memcpy(header + kAtContentHash, frame->content_hash, sizeof frame->content_hash);
+  std::memcpy(header + kAtBaseHash, frame->base_hash, sizeof frame->base_hash);
   for (uint32_t d = 0; d < frame->ndim; ++d) store(header + kAtShape + 8 * d, frame->shape[d]);
   store(header + kAtChecksum, header_checksum(header, frame->header_nbytes));
+  return TW_OK;
 }
 
-int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes, uint32_t threads,
-                tw_error* error) {
+int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst, uint64_t dst_nbytes,
+                uint32_t threads, tw_error* error) {
   if (src_nbytes != frame->uncompressed_nbytes) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtUncompressed, "expected %llu bytes of content, got %llu",
                 as_ull(frame->uncompressed_nbytes), as_ull(src_nbytes));
@@ -212,10 +276,8 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst
   uint8_t* index = out + index_offset(*frame);
   uint64_t data_nbytes = 0;
   const int status =
-      tw_encode_blocks(frame, 0, src, src_nbytes, 0, out + frame->header_nbytes, dst_nbytes - frame->header_nbytes,
-                       &data_nbytes, index, leaves.get(), threads, error);
+      tw_encode_blocks(frame, 0, src, src_nbytes, base, 0, out + frame->header_nbytes,
+                       dst_nbytes - frame->header_nbytes, &data_nbytes, index, leaves.get(), threads, error);
   if (status != TW_OK) return status;
-  tw_encode_header(frame, data_nbytes, index, leaves.get(), dst);
-  std::memset(out + frame->header_nbytes + data_nbytes, 0, frame->frame_nbytes - frame->header_nbytes - data_nbytes);
-  return TW_OK;
+  return tw_encode_header(frame, data_nbytes, index, leaves.get(), dst, error);
 }

@@ -13,12 +13,12 @@ void count_together(size_t stream_nbytes, size_t n, unsigned bits, BlockFacts* f
   facts->kind_nbytes = stream_nbytes - moved;
 }
 
-const char* inspect_zero_groups(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
+Fault inspect_zero_groups(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
   ZeroGroups zeros;
-  const char* wrong = open_zero_groups(coded, &zeros);
-  if (wrong != nullptr) return wrong;
+  Fault wrong = open_zero_groups(coded, &zeros);
+  if (wrong) return wrong;
   BlockFacts inner;
-  wrong = inspect_block(coded.spec, coded.block, zeros.inner_nbytes, zeros.num_words, &inner, scratch, true);
+  wrong = inspect_block(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_words, &inner, scratch, true);
   facts->rest_nbytes = inner.rest_nbytes;
   facts->kind_nbytes = inner.kind_nbytes + zeros.mask_nbytes;
   return wrong;
@@ -26,20 +26,25 @@ const char* inspect_zero_groups(const Coded& coded, BlockFacts* facts, DecodeScr
 
 }  // namespace
 
-const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                          DecodeScratch* scratch, bool inner) {
+Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
+                    DecodeScratch* scratch, bool inner) {
   *facts = BlockFacts{};
   const Dtype& dtype = *spec.dtype;
   const unsigned word_bits = 8u * dtype.word_nbytes;
   const size_t stored = stored_nbytes(dtype, n);
+  if (length == 0 && spec.relative) {
+    facts->kind = TW_KIND_SAME;
+    return {};
+  }
   if (length > stored) return "expected a block no longer than its content";
   if (length == stored) {
     count_together(n * dtype.word_nbytes, n, word_bits - dtype.exponent_bits, facts);
-    return nullptr;
+    return {};
   }
-  Coded coded{spec, block, n, {}, nullptr, 0, {}};
-  const char* wrong = open_coded(length, &scratch->rest, &coded);
-  if (wrong != nullptr) return wrong;
+  Coded coded{spec, block, n, {}, 0, nullptr, 0, {}};
+  Fault wrong = open_coded(length, &scratch->rest, &coded);
+  if (wrong) return wrong;
+  facts->extended = coded.extended;
   facts->kind = coded.tag.kind;
   facts->rest = coded.tag.rest;
   facts->variant = coded.tag.variant;
@@ -50,7 +55,8 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
       uint32_t num_high = 0;
       return open_enec(coded, &params, &num_high, &facts->kind_nbytes);
     }
-    case kCascade: {
+    case kCascade:
+    case kExtended: {  // the one that there is
       CascadeParams params;
       return open_cascade(coded, &params, &facts->kind_nbytes);
     }
@@ -65,13 +71,13 @@ const char* inspect_block(const BlockSpec& spec, const uint8_t* block, size_t le
       const size_t nbytes = facts->rest_nbytes;
       facts->rest_nbytes = 0;
       count_together(nbytes, n, word_bits - dtype.exponent_bits, facts);
-      return nullptr;
+      return {};
     }
     case kZeroGroups:
       return inner ? "expected an inner block that is not zero_groups itself"
                    : inspect_zero_groups(coded, facts, scratch);
     default:
-      return nullptr;
+      return {};
   }
 }
 

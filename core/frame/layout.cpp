@@ -14,6 +14,10 @@ bool valid_dtype_name(const char* name) {
   return true;
 }
 
+bool valid_block_words(uint32_t block_words) {
+  return block_words != 0 && block_words % kMinBlockWords == 0 && block_words <= kMaxBlockWords;
+}
+
 int check_bits(const tw_frame& frame, tw_error* error) {
   const Dtype& dtype = find_dtype(frame.dtype);
   if (&dtype == &kOpaque) {
@@ -48,7 +52,6 @@ int complete_frame(tw_frame* frame, tw_error* error) {
   frame->word_nbytes = dtype.word_nbytes;
   frame->num_words = frame->uncompressed_nbytes / dtype.word_nbytes;
   frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
-  frame->header_nbytes = header_nbytes(*frame);
   return TW_OK;
 }
 
@@ -61,7 +64,9 @@ uint64_t header_checksum(const uint8_t* header, uint64_t header_nbytes) {
   return hasher.finish().low;
 }
 
-BlockSpec spec_of(const tw_frame& frame) { return {&find_dtype(frame.dtype), static_cast<uint8_t>(frame.profile)}; }
+BlockSpec spec_of(const tw_frame& frame, const uint8_t* base) {
+  return {&find_dtype(frame.dtype), static_cast<uint8_t>(frame.profile), is_relative(frame), base};
+}
 
 void store_hash(const Hash128& hash, uint8_t* dst) {
   store(dst, hash.low);

@@ -6,37 +6,47 @@ namespace {
 constexpr const char* kTooLong = "expected streams that end within the block";
 constexpr const char* kFiller = "expected zeros in filler bits";
 
+// What this version does not know, and a later one may.
+bool unknown(const Tag& tag, uint8_t extended) {
+  if (tag.kind == kStored || tag.rest > kBytes) return true;
+  return tag.kind == kExtended && extended != kExtendedCascade;
+}
+
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag) {
-  const bool compact = spec.profile == kProfileCompact;
+  const uint8_t profile = spec.profile;
+  const bool compact = profile == kProfileCompact, resident = profile == kProfileResident;
   const bool split = spec.dtype->exponent_bits != 0;
   const bool any_rest = tag.rest == kVerbatim || tag.rest == kTrimmed || (tag.rest == kBytes && compact);
   switch (tag.kind) {
     case kConstant:
       return tag.rest == kVerbatim && tag.variant == 0;
     case kEnec:
-      return split && any_rest && tag.variant >= 2 && tag.variant <= 5;
+      return !resident && split && any_rest && tag.variant >= 2 && tag.variant <= 5;
     case kCascade:
-      return split && any_rest && spec.profile != kProfileEnec;
+      return split && any_rest && (profile == kProfileFast || compact);
     case kEntropy:
       return split && any_rest && compact && tag.variant <= kMaxExtraBits && tag.variant <= spec.dtype->mantissa_bits;
     case kPlain:
-      return any_rest && tag.rest != kVerbatim && tag.variant == 0;
+      return !resident && any_rest && tag.rest != kVerbatim && tag.variant == 0;
     case kZeroGroups:
-      return tag.rest == kVerbatim && spec.profile != kProfileEnec;
-    default:
-      return false;
+      return tag.rest == kVerbatim && (profile == kProfileFast || compact);
+    default:  // extended cascade
+      return split && (tag.rest == kVerbatim || (any_rest && !resident)) && profile != kProfileEnec;
   }
 }
 
 }  // namespace
 
-const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
+Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
   coded->tag = Tag::from(coded->block[length - 1]);
+  coded->extended = coded->tag.kind == kExtended ? coded->block[length - 1 - kExtendedNbytes] : 0;
+  if (unknown(coded->tag, coded->extended))
+    return Fault::unsupported("expected a kind and rest that this version knows: a newer version wrote this block");
   if (!allowed(coded->spec, coded->tag))
     return "expected a kind, rest and variant that the profile and the dtype allow";
   const Dtype& dtype = coded->dtype();
-  const size_t descriptor = kind_params_nbytes(coded->tag.kind, dtype) + kTagNbytes;
+  const size_t descriptor = kind_params_nbytes(coded->tag.kind, coded->extended, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
   const bool split = coded->tag.kind != kPlain;
   const RestLayout layout = split ? RestLayout{true, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u - k}
@@ -45,7 +55,7 @@ const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) 
   if (descriptor + rest_params > length) return "expected a descriptor no longer than the block";
   coded->params = coded->block + length - descriptor;
   coded->available = length - descriptor - rest_params;
-  if (!coded->has_rest()) return nullptr;
+  if (!coded->has_rest()) return {};
   return coded->rest.open(coded->tag.rest, layout, coded->n, coded->block, coded->available,
                           coded->params - rest_params, scratch);
 }
@@ -80,15 +90,16 @@ const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high
 
 const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes) {
   const unsigned below = load<uint16_t>(coded.params + 1);
+  const unsigned shape = (coded.tag.kind == kExtended ? kExtendedShapes : 0) + coded.tag.variant;
+  if (shape >= kNumTierShapes) return "expected a variant of cascade that has tiers";
   *params = CascadeParams{};
-  params->variant = coded.tag.variant;
+  params->shape = static_cast<uint8_t>(shape);
   params->lo = coded.params[0];
   params->counts[0] = static_cast<uint32_t>(coded.n);
-  for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (3 * k - 3) & 7);
+  for (unsigned k = 1; k < kMaxTiers; ++k) params->below[k] = static_cast<uint8_t>(below >> (4 * k - 4) & 15);
   for (unsigned k = 1; k <= kMaxTiers; ++k) params->counts[k] = load<uint16_t>(coded.params + 1 + 2 * k);
-  if (below >> (3 * (kMaxTiers - 1)) != 0) return "expected zeros in the reserved bits of cascade";
   for (unsigned k = 1; k < kMaxTiers; ++k) {
-    const unsigned width = kTierWidths[params->variant][k];
+    const unsigned width = kTierWidths[params->shape][k];
     if (params->below[k] > (1u << width) - 1) return "expected a_k of at most the digits of its tier";
     if (width == 0 && params->counts[k + 1] != 0) return "expected count 0 for a tier that the variant lacks";
   }

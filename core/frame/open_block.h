@@ -1,5 +1,5 @@
-// The descriptor of a block, taken apart and checked; nothing is decoded. Each function returns nullptr, or what is
-// wrong.
+// The descriptor of a block, taken apart and checked; nothing is decoded. Each function returns what is wrong, if
+// anything.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +9,24 @@
 #include "coders/entropy.h"
 #include "coders/rest.h"
 #include "common/format.h"
+#include "include/tensorwire.h"
 
 namespace tw {
+
+// What is wrong with a block; nothing, if `message` is nullptr.
+struct Fault {
+  const char* message = nullptr;
+  int status = TW_CORRUPT;
+
+  Fault() = default;
+  Fault(const char* text) : message(text) {}
+  static Fault unsupported(const char* text) {
+    Fault fault(text);
+    fault.status = TW_UNSUPPORTED_VERSION;
+    return fault;
+  }
+  explicit operator bool() const { return message != nullptr; }
+};
 
 // A coded block with its descriptor taken apart.
 struct Coded {
@@ -18,6 +34,7 @@ struct Coded {
   const uint8_t* block;
   size_t n;
   Tag tag;
+  uint8_t extended;       // an ExtendedKind where the tag's kind is kExtended, else 0
   const uint8_t* params;  // of the kind
   size_t available;       // bytes before the descriptor
   RestDecoder rest;
@@ -41,13 +58,14 @@ struct ZeroGroups {
 };
 
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.
-const char* open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
+Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
 
 // After the streams: less than kBlockAlign bytes, all zero.
 const char* check_padding(const Coded& coded, size_t streams);
 
 // The kinds; *nbytes is what their streams take.
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes);
+// Of kind cascade, and of the extended one.
 const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes);
 const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes);
 const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros);

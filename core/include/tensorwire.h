@@ -17,8 +17,7 @@ extern "C" {
 
 #define TW_MAX_NDIM 64
 #define TW_FIXED_HEADER_NBYTES 128
-#define TW_LEAF_NBYTES 131072u    /* content under one leaf hash */
-#define TW_STREAM_NBYTES 2097152u /* streams of content are cut at multiples of this: whole blocks and whole leaves */
+#define TW_LEAF_NBYTES 131072u /* content under one leaf hash */
 
 typedef enum tw_status {
   TW_OK = 0,
@@ -31,7 +30,7 @@ typedef enum tw_status {
   TW_BUFFER_TOO_SMALL = 7
 } tw_status;
 
-typedef enum tw_profile { TW_ENEC = 0, TW_FAST = 1, TW_COMPACT = 2 } tw_profile;
+typedef enum tw_profile { TW_ENEC = 0, TW_FAST = 1, TW_COMPACT = 2, TW_RESIDENT = 3 } tw_profile;
 
 #define TW_NO_BLOCK UINT64_MAX
 
@@ -49,17 +48,20 @@ typedef struct tw_frame {
   uint64_t num_blocks;
   uint64_t header_nbytes; /* header and index, padded */
   uint64_t data_nbytes;   /* blocks; 0 in a frame that is still to be encoded */
-  uint64_t frame_nbytes;  /* the whole frame, padding included; 0 likewise */
+  uint64_t frame_nbytes;  /* the whole frame; 0 likewise */
   uint8_t content_hash[16];
-  uint32_t bits; /* per element */
+  uint8_t base_hash[16]; /* of a relative frame: content hash of its base; else zeros */
+  uint32_t bits;         /* per element */
   uint32_t word_nbytes;
   uint32_t block_words;
   uint32_t ndim;
-  uint32_t profile; /* tw_profile */
-  char dtype[20];   /* NUL-terminated */
+  uint32_t profile;  /* tw_profile */
+  uint32_t features; /* required_features of the header: TW_BASE_RELATIVE or 0 */
+  char dtype[20];    /* NUL-terminated */
 } tw_frame;
 
-#define TW_VERIFY 1u /* flag: check the checksum of every block before it is parsed */
+#define TW_BASE_RELATIVE 1u /* feature: the frame is relative to a base */
+#define TW_VERIFY 1u        /* flag: check the checksum of every block before it is parsed */
 
 TW_API const char* tw_version(void);
 /* "scalar", "avx2", "avx512" or "neon": what runs here. TENSORWIRE_CPU in the environment forces one; a name that is
@@ -68,29 +70,33 @@ TW_API const char* tw_cpu_target(void);
 
 /* Encoding ------------------------------------------------------------------------------------------------------- */
 
-/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_log2 0 takes the profile's
- * default. */
+/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_words 0 chooses: whole rows
+ * where their length allows. base_hash (16 bytes) makes a relative frame; NULL a plain one. */
 TW_API int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
-                         uint32_t profile, uint32_t block_log2, tw_error* error);
+                         uint32_t profile, uint32_t block_words, const void* base_hash, tw_error* error);
 /* The most bytes that a whole frame can take. */
 TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 /* The most bytes that the blocks of `nbytes` of content can take. */
 TW_API uint64_t tw_data_bound(uint64_t nbytes);
 
-/* The whole frame in one call; sets frame->data_nbytes, frame_nbytes and content_hash. */
-TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, void* dst, uint64_t dst_nbytes,
-                       uint32_t threads, tw_error* error);
+/* The whole frame in one call; sets frame->header_nbytes, data_nbytes, frame_nbytes and content_hash. `base` is the
+ * base of a relative frame, as many bytes as src; NULL for a plain one. */
+TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
+                       uint64_t dst_nbytes, uint32_t threads, tw_error* error);
 
-/* A chunk of content: bytes [first_byte, first_byte + src_nbytes). first_byte is a multiple of TW_STREAM_NBYTES,
- * src_nbytes too unless it reaches the end. The blocks go to dst, one behind the other, and `*written` is their size.
- * `data_offset` is the size of all blocks before. `index` (8 * num_blocks bytes) and `leaves` (16 bytes per
- * TW_LEAF_NBYTES of content) are those of the whole frame; the call fills in what belongs to the chunk. */
+/* A chunk of content: bytes [first_byte, first_byte + src_nbytes). Both are multiples of a block's size, block_words *
+ * word_nbytes, but src_nbytes may also reach the end. The bytes of content since the last multiple of TW_LEAF_NBYTES
+ * before first_byte must be readable in front of src: they complete a leaf. `base` has the same bytes of the base, or
+ * is NULL. The blocks go to dst, one behind the other, and `*written` is their size. `data_offset` is the size of all
+ * blocks before. `index` (8 * num_blocks bytes) and `leaves` (16 bytes per TW_LEAF_NBYTES of content) are those of the
+ * whole frame; the call fills in the blocks of the chunk and the leaves that end in it. */
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
-                            uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index,
-                            void* leaves, uint32_t threads, tw_error* error);
-/* Header and index (frame->header_nbytes bytes to dst) once all blocks are encoded; completes *frame as tw_compress
- * does. After the blocks come frame_nbytes - header_nbytes - data_nbytes zero bytes. */
-TW_API void tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst);
+                            const void* base, uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written,
+                            void* index, void* leaves, uint32_t threads, tw_error* error);
+/* Header and index (at most frame->header_nbytes bytes to dst, which become fewer where no block differs from the base)
+ * once all blocks are encoded; completes *frame as tw_compress does. */
+TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
+                            tw_error* error);
 
 /* Decoding ------------------------------------------------------------------------------------------------------- */
 
@@ -101,10 +107,13 @@ TW_API int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* fram
 TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop,
                           uint64_t* data_start, uint64_t* data_stop, tw_error* error);
 /* Decode content bytes [start, stop) into dst. `header` is what tw_decode_header accepted, `data` holds the blocks'
- * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. */
+ * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. Of a relative frame,
+ * `base` holds content bytes [base_offset, base_offset + base_nbytes) of the base and must cover the whole blocks of
+ * [start, stop); the call trusts that it is the base. dst may be the base's memory for [start, stop) if those are whole
+ * blocks; otherwise they are apart. `base` is ignored for a plain frame. */
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
-                     uint64_t data_nbytes, uint64_t start, uint64_t stop, void* dst, uint32_t threads, uint32_t flags,
-                     tw_error* error);
+                     uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
+                     uint64_t stop, void* dst, uint32_t threads, uint32_t flags, tw_error* error);
 
 /* Hashes and facts ----------------------------------------------------------------------------------------------- */
 
@@ -126,16 +135,18 @@ TW_API int tw_find_dtype(const char* name, tw_dtype* dtype);
 /* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for a dtype without an exponent. */
 TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts);
 
+#define TW_KIND_SAME 255u /* of a block of a relative frame that has no bytes: its words are the base's */
+
 typedef struct tw_block_info {
   uint64_t offset; /* from the start of the frame */
   uint64_t nbytes;
   uint64_t rest_nbytes;     /* streams of the rest, and a bit for each of its bits that an exponent is coded with */
   uint64_t exponent_nbytes; /* streams of the exponents (or of the kind), without those bits */
   uint32_t num_words;
-  uint8_t kind; /* 0 stored, else the tag's kind */
+  uint8_t kind; /* 0 stored, TW_KIND_SAME, else the tag's kind */
   uint8_t rest;
   uint8_t variant;
-  uint8_t reserved;
+  uint8_t extended; /* the extended kind where kind is 7, else 0 */
 } tw_block_info;
 
 /* Facts of blocks [first, first + count); `data` as in tw_decode. */

@@ -127,7 +127,7 @@ bool decode(const Bytes& streams, size_t n, unsigned exponent_bits, const EnecPa
 // Reads one number of a plane straight from the format's definition.
 unsigned plane_number(const uint8_t* plane, size_t n, unsigned p, size_t i) {
   const size_t run = i / 256, in_run = i % 256, count = std::min<size_t>(256, n - run * 256);
-  const size_t lanes = (count * p + 7) / 8;
+  const size_t lanes = 4 * ((count * p + 31) / 32);
   return plane[run * 32 * p + in_run % lanes] >> (p * (in_run / lanes)) & ((1u << p) - 1);
 }
 
@@ -178,12 +178,12 @@ void test_worked_example() {
   const unsigned low[] = {1, 2, 3, 4, 0, 1, 5, 2, 2, 6, 1, 6, 3, 2, 0, 5};
   const unsigned mask[] = {0, 0, 1, 1};
   const unsigned high[] = {0, 7, 0, 0, 0, 0, 0, 1};
-  assert(enec_stream_nbytes(16, params, 8) == 4 + 2 + 1 + 2 + 1);
+  assert(enec_stream_nbytes(16, params, 8) == 8 + 4 + 8);
   assert(count_high(x, params) == 8);
   const Bytes streams = encode(x, params);
   for (size_t i = 0; i < 16; ++i) assert(field_number(streams.data(), 16, 3, i) == low[i]);
-  for (size_t i = 0; i < 4; ++i) assert(plane_number(streams.data() + 6, 4, 1, i) == mask[i]);
-  for (size_t i = 0; i < 8; ++i) assert(field_number(streams.data() + 7, 8, 3, i) == high[i]);
+  for (size_t i = 0; i < 4; ++i) assert(plane_number(streams.data() + 8, 4, 1, i) == mask[i]);
+  for (size_t i = 0; i < 8; ++i) assert(field_number(streams.data() + 12, 8, 3, i) == high[i]);
   check_round_trip(x, 8, params);
 }
 

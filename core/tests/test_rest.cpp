@@ -19,7 +19,7 @@ uint64_t number(size_t i) { return uint64_t{i % 256 | 128} << (8 + 8 * (i / tw::
 
 int main() {
   constexpr unsigned kLead = 32, kWidth = 64;
-  std::vector<uint8_t> block = {8, 16, 24};
+  std::vector<uint8_t> block = {8, 16, 24, 0};
   for (size_t r = 0; r < 3; ++r) {
     const unsigned width = 3 - static_cast<unsigned>(r);  // in bytes, like the planes: the largest first
     for (unsigned plane : {2u, 1u}) {

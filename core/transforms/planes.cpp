@@ -6,24 +6,39 @@ namespace tw {
 
 extern const PlaneKernels kPlaneScalar, kPlaneAvx2, kPlaneAvx512, kPlaneNeon;
 
+namespace {
+
+bool filler_of_plane_is_zero(const uint8_t* plane, size_t n, unsigned p) {
+  const size_t nbytes = plane_nbytes(p, n);
+  if (p >= 8) {
+    for (size_t i = n * p / 8; i < nbytes; ++i) {
+      if (plane[i] != 0) return false;
+    }
+    return true;
+  }
+  const size_t count = n % kRun, lanes = plane_nbytes(p, count);
+  plane += nbytes - lanes;
+  for (size_t i = count; i < lanes * (8 / p); ++i) {
+    if ((plane[i % lanes] >> (p * (i / lanes)) & ((1u << p) - 1)) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 size_t field_nbytes(size_t n, unsigned width) {
-  size_t nbytes = n * (width & ~7u) / 8;  // planes of whole bytes
-  for (unsigned p = 4; p != 0; p /= 2) {
-    if ((width & p) != 0) nbytes += n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8;
+  size_t nbytes = 0;
+  for (unsigned p = 1; p <= width; p *= 2) {
+    if ((width & p) != 0) nbytes += plane_nbytes(p, n);
   }
   return nbytes;
 }
 
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width) {
-  field += n * (width & ~7u) / 8;
-  for (unsigned p = 4; p != 0; p /= 2) {
+  for (unsigned p = kMaxPlaneBits; p != 0; p /= 2) {
     if ((width & p) == 0) continue;
-    field += n / kRun * (kRun * p / 8);
-    const size_t count = n % kRun, lanes = (count * p + 7) / 8;
-    for (size_t i = count; i < lanes * (8 / p); ++i) {
-      if ((field[i % lanes] >> (p * (i / lanes)) & ((1u << p) - 1)) != 0) return false;
-    }
-    field += lanes;
+    if (!filler_of_plane_is_zero(field, n, p)) return false;
+    field += plane_nbytes(p, n);
   }
   return true;
 }

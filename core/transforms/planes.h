@@ -8,11 +8,15 @@ namespace tw {
 // Kernels may read this many bytes past the end of a stream and write this many past the end of scratch output.
 constexpr size_t kSlack = 64;
 constexpr size_t kRun = 256;
+constexpr unsigned kMaxPlaneBits = 64;
+
+// Bytes of a plane of n numbers of p bits: whole 32-bit words. (A full run is some of those in any case.)
+static inline constexpr size_t plane_nbytes(unsigned p, size_t n) { return (n * p + 31) / 32 * 4; }
 
 // F(n, w) of the format: bytes of n fields of w bits.
 size_t field_nbytes(size_t n, unsigned width);
 
-// Whether the bits of a field's last runs that belong to no number are zero.
+// Whether all bits of a field that belong to no number are zero: those of last runs, the padding of wide planes.
 bool filler_is_zero(const uint8_t* field, size_t n, unsigned width);
 
 // Kernels, one set per target, for fields of 1 to 8 bits (a plane of 1, 2 or 4 bits is one). Each number takes a byte.

@@ -56,7 +56,7 @@ inline void unpack_run(const uint8_t* src, uint8_t* out) {
 
 template <unsigned P, unsigned SHIFT>
 void unpack_last_run(const uint8_t* src, size_t n, uint8_t* out) {
-  const size_t lanes = (n * P + 7) / 8;
+  const size_t lanes = plane_nbytes(P, n);
   for (unsigned k = 0; k < 8 / P; ++k) {
     for (size_t j = 0; j < lanes; ++j) {
       const uint8_t number = static_cast<uint8_t>(((src[j] >> (k * P)) & ((1u << P) - 1)) << SHIFT);
@@ -92,7 +92,7 @@ inline void pack_run(const uint8_t* numbers, uint8_t* out) {
 
 template <unsigned P, unsigned SHIFT>
 void pack_last_run(const uint8_t* numbers, size_t n, uint8_t* out) {
-  const size_t lanes = (n * P + 7) / 8;
+  const size_t lanes = plane_nbytes(P, n);
   for (size_t j = 0; j < lanes; ++j) {
     unsigned byte = 0;
     for (size_t k = 0; k < 8 / P && k * lanes + j < n; ++k) {
@@ -107,8 +107,6 @@ void pack_plane(const uint8_t* numbers, size_t n, uint8_t* out) {
   for (; n >= kRun; n -= kRun, numbers += kRun, out += kRun * P / 8) pack_run<P, SHIFT>(numbers, out);
   if (n != 0) pack_last_run<P, SHIFT>(numbers, n, out);
 }
-
-inline size_t plane_nbytes(unsigned p, size_t n) { return n / kRun * (kRun * p / 8) + (n % kRun * p + 7) / 8; }
 
 // Numbers [first, first + count) of a field of n; first is a multiple of kRun.
 template <unsigned WIDTH>
@@ -180,6 +178,7 @@ void pack_field_tile(unsigned width, const uint8_t* numbers, size_t n, size_t fi
       return pack_tile<7>(numbers, n, first, count, field);
     default:
       std::memcpy(field + first, numbers, count);
+      if (first + count == n) std::memset(field + n, 0, plane_nbytes(8, n) - n);
   }
 }
 

@@ -221,11 +221,12 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
   }
   if constexpr (sizeof(T) == 4) {
     if (width == 24)
-      return unpack_pair<T, uint16_t, uint8_t>(field + 2 * first, field + 2 * n + first, count, shift, out);
+      return unpack_pair<T, uint16_t, uint8_t>(field + 2 * first, field + plane_nbytes(16, n) + first, count, shift,
+                                               out);
   }
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16) {
-      plane_kernels.unpack_field_tile(width - 8, field + n, n, first, count, small);
+      plane_kernels.unpack_field_tile(width - 8, field + plane_nbytes(8, n), n, first, count, small);
       return unpack_pair<T, uint8_t, uint8_t>(field + first, small, count, shift, out);
     }
   }
@@ -243,7 +244,7 @@ void unpack_typed(unsigned width, unsigned shift, const uint8_t* field, size_t n
       if (p == 16) unpack_plane<T, uint16_t>(plane, count, shift, combine, out);
     }
     if (p == 8) unpack_plane<T, uint8_t>(plane, count, shift, combine, out);
-    field += n * p / 8;
+    field += plane_nbytes(p, n);
     shift += p;
     combine = true;
   }
@@ -286,7 +287,9 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
       if (p == 16) pack_plane<T, uint16_t>(numbers, n, shift, field);
     }
     if (p == 8) pack_plane<T, uint8_t>(numbers, n, shift, field);
-    field += n * p / 8;
+    const size_t used = n * p / 8, nbytes = plane_nbytes(p, n);
+    std::memset(field + used, 0, nbytes - used);
+    field += nbytes;
     shift += p;
   }
   if ((width & 7) == 0) return;

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-PROFILES = ("enec", "fast", "compact")
+PROFILES = ("enec", "fast", "compact", "resident")
 FIXED_HEADER_NBYTES = 128
 MAX_NDIM = 64
 LEAF_NBYTES = 131072
-STREAM_NBYTES = 2097152
 
 _OK = 0
 _TRUNCATED = 2
@@ -39,6 +38,7 @@ _FORMAT_ERRORS: dict[int, type[FormatError]] = {
     4: LimitExceededError,
 }
 _NO_BLOCK = 2**64 - 1
+_HASH_NBYTES = 16
 _VERIFY = 1
 
 
@@ -60,11 +60,13 @@ class Frame(ctypes.Structure):
         ("data_nbytes", ctypes.c_uint64),
         ("frame_nbytes", ctypes.c_uint64),
         ("content_hash", ctypes.c_uint8 * 16),
+        ("base_hash", ctypes.c_uint8 * 16),
         ("bits", ctypes.c_uint32),
         ("word_nbytes", ctypes.c_uint32),
         ("block_words", ctypes.c_uint32),
         ("ndim", ctypes.c_uint32),
         ("profile", ctypes.c_uint32),
+        ("features", ctypes.c_uint32),
         ("dtype", ctypes.c_char * 20),
     ]
 
@@ -92,7 +94,7 @@ class BlockInfo(ctypes.Structure):
         ("kind", ctypes.c_uint8),
         ("rest", ctypes.c_uint8),
         ("variant", ctypes.c_uint8),
-        ("reserved", ctypes.c_uint8),
+        ("extended", ctypes.c_uint8),
     ]
 
 
@@ -180,19 +182,22 @@ _u64_out = ctypes.POINTER(_u64)
 
 _version = _function("tw_version", _text)
 _cpu_target = _function("tw_cpu_target", _text)
-_frame_init = _function("tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _error)
+_frame_init = _function(
+    "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _text, _error,
+)  # fmt: skip
 _frame_bound = _function("tw_frame_bound", _u64, _frame)
 _data_bound = _function("tw_data_bound", _u64, _u64)
-_compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _u64, _u32, _error)
+_compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
 _encode_blocks = _function(
-    "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _u64, _address, _u64, _u64_out, _address, _address,
-    _u32, _error,
+    "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
+    _address, _u32, _error,
 )  # fmt: skip
-_encode_header = _function("tw_encode_header", None, _frame, _u64, _address, _address, _address)
+_encode_header = _function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
 _decode_header = _function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
 _block_range = _function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
 _decode = _function(
-    "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, _address, _u32, _u32, _error,
+    "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
+    _u32, _u32, _error,
 )  # fmt: skip
 _hash_leaves = _function("tw_hash_leaves", None, _address, _u64, _address, _u32)
 _hash_root = _function("tw_hash_root", None, _u64, _address, _address)
@@ -244,13 +249,23 @@ def _check_forced_target() -> None:
 _check_forced_target()
 
 
-def frame_init(dtype: str, bits: int, shape: Sequence[int], profile: int) -> Frame:
+def frame_init(
+    dtype: str,
+    bits: int,
+    shape: Sequence[int],
+    profile: int,
+    block_words: int = 0,
+    base_hash: bytes | None = None,
+) -> Frame:
     """The frame of a tensor that is still to be encoded. All numbers must fit their C types."""
+    if base_hash is not None and len(base_hash) != _HASH_NBYTES:
+        raise ValueError(f"expected a base's hash of {_HASH_NBYTES} bytes, got {len(base_hash)}")
     if not dtype.isascii() or "\0" in dtype:
         raise ValueError(f"expected a dtype of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}")
     frame, error = Frame(), Error()
     sizes = (_u64 * max(len(shape), 1))(*shape)
-    _check(_frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, 0, error), error)
+    status = _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, block_words, base_hash, error)
+    _check(status, error)
     return frame
 
 
@@ -271,12 +286,29 @@ def _check_apart(source: Pin, target: Pin, name: str) -> None:
         raise ValueError(f"the output overlaps {name}: put it into other memory")
 
 
-def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int) -> None:
-    """The whole frame to `dst`, which must be apart from `src`; completes `frame`."""
+def _pin_base(base: Buffer | None) -> Pin:
+    return Pin(b"" if base is None else base)
+
+
+def _base_address(base: Buffer | None, origin: Pin, nbytes: int) -> int | None:
+    """Where the base is, which has as many bytes as the content; None without one."""
+    if base is None:
+        return None
+    if origin.nbytes != nbytes:
+        raise ValueError(f"expected a base of {nbytes} bytes, got {origin.nbytes}")
+    return origin.address
+
+
+def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer | None = None) -> None:
+    """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`."""
     error = Error()
-    with Pin(src) as source, Pin(dst, writable=True) as target:
+    with Pin(src) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
         _check_apart(source, target, "the array")
-        status = _compress(frame, source.address, source.nbytes, target.address, target.nbytes, threads, error)
+        _check_apart(origin, target, "the base")
+        status = _compress(
+            frame, source.address, source.nbytes, _base_address(base, origin, source.nbytes), target.address,
+            target.nbytes, threads, error,
+        )  # fmt: skip
     _check(status, error)
 
 
@@ -284,34 +316,46 @@ def encode_blocks(
     frame: Frame,
     first_byte: int,
     src: Buffer,
+    num_before: int,
     data_offset: int,
     dst: Buffer,
     index: Buffer,
     leaves: Buffer,
     threads: int,
+    base: Buffer | None = None,
 ) -> int:
-    """A chunk of content to blocks; returns their size."""
+    """A chunk of content to blocks; returns their size.
+
+    `src` begins with the content before the chunk, `num_before` bytes: at least those since a multiple of LEAF_NBYTES.
+    `base` has none of those in front.
+    """
     written, error = _u64(), Error()
     with (
         Pin(src) as source,
+        _pin_base(base) as origin,
         Pin(dst, writable=True) as target,
         Pin(index, writable=True) as entries,
         Pin(leaves, writable=True) as hashes,
     ):
+        if not first_byte % LEAF_NBYTES <= num_before <= source.nbytes:
+            raise ValueError(f"expected {first_byte % LEAF_NBYTES} bytes before the chunk, got {num_before}")
+        nbytes = source.nbytes - num_before
         status = _encode_blocks(
-            frame, first_byte, source.address, source.nbytes, data_offset, target.address, target.nbytes, written,
-            entries.address, hashes.address, threads, error,
+            frame, first_byte, source.address + num_before, nbytes, _base_address(base, origin, nbytes), data_offset,
+            target.address, target.nbytes, written, entries.address, hashes.address, threads, error,
         )  # fmt: skip
     _check(status, error)
     return written.value
 
 
 def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, dst: Buffer) -> None:
-    """Header and index to `dst`, `frame.header_nbytes` bytes; completes `frame`."""
+    """Header and index to `dst`, at most `frame.header_nbytes` bytes; completes `frame`, which then says how many."""
+    error = Error()
     with Pin(index) as entries, Pin(leaves) as hashes, Pin(dst, writable=True) as target:
         if target.nbytes < frame.header_nbytes:
             raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
-        _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address)
+        status = _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, error)
+    _check(status, error)
 
 
 def decode_header(src: Buffer) -> Frame:
@@ -353,16 +397,22 @@ def decode(
     dst: Buffer,
     threads: int,
     verify: bool,
+    base: Buffer | None = None,
+    base_offset: int = 0,
 ) -> None:
-    """Content bytes [start, stop) to `dst`, which must be apart from `data`."""
+    """Content bytes [start, stop) to `dst`, which must be apart from `data`.
+
+    `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
+    whole blocks.
+    """
     error = Error()
-    with Pin(header) as head, Pin(data) as source, Pin(dst, writable=True) as target:
+    with Pin(header) as head, Pin(data) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
         if target.nbytes != stop - start:
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")
         status = _decode(
-            frame, head.address, source.address, data_offset, source.nbytes, start, stop, target.address, threads,
-            _VERIFY if verify else 0, error,
+            frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
+            origin.nbytes, start, stop, target.address, threads, _VERIFY if verify else 0, error,
         )  # fmt: skip
     _check(status, error)
 

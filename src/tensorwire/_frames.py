@@ -12,17 +12,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from . import _core
 from ._arrays import byte_view, checked_shape
 from ._dtypes import dtype_bits
-from .errors import CorruptDataError, TruncatedDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from typing_extensions import Buffer
 
-Profile = Literal["enec", "fast", "compact"]
-
-STREAM_NBYTES = _core.STREAM_NBYTES
-"""Content is streamed in chunks of multiples of this; the last chunk of a tensor is what is left."""
+Profile = Literal["enec", "fast", "compact", "resident"]
 
 _MAX_THREADS = 1024
 
@@ -34,11 +30,11 @@ class FrameInfo(NamedTuple):
         dtype: name as in safetensors, e.g. "BF16"; a name that the format does not know is opaque bytes.
         bits: bits per element.
         shape: sizes of the dimensions, outermost first; () for a scalar.
-        profile: "enec", "fast" or "compact".
+        profile: "enec", "fast", "compact" or "resident".
         uncompressed_nbytes: size of the tensor.
         header_nbytes: size of header and index, up to the first block.
         data_nbytes: size of all blocks.
-        frame_nbytes: size of the frame, its padding included.
+        frame_nbytes: size of the frame.
         num_blocks: number of blocks.
         block_words: words in a full block.
         content_hash: 32 hexadecimal digits; depends on the uncompressed bytes alone. Not cryptographic.
@@ -72,7 +68,8 @@ class BlockInfo(NamedTuple):
             coded together with the exponent count here, one bit each, as they would take alone.
         exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
         num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain" or "zero_groups".
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups" or "extended_cascade"; "same"
+            in a relative frame.
         rest: "verbatim", "trimmed" or "bytes".
         variant: parameter of the kind, see docs/format.md.
     """
@@ -88,6 +85,8 @@ class BlockInfo(NamedTuple):
 
 
 _KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups")
+_EXTENDED_KINDS = {1: "extended_cascade"}
+_EXTENDED, _SAME = 7, 255
 _RESTS = ("verbatim", "trimmed", "bytes")
 
 
@@ -100,7 +99,7 @@ class ContentHasher:
         self._nbytes = 0
 
     def update(self, data: Buffer) -> None:
-        """Add a chunk. All chunks but the last must be multiples of 131,072 bytes (STREAM_NBYTES is one).
+        """Add a chunk. All chunks but the last must be multiples of 131,072 bytes.
 
         Raises:
             ValueError: the chunk before was not.
@@ -119,25 +118,25 @@ class ContentHasher:
 class FrameEncoder:
     """Encode one tensor chunk by chunk.
 
-    The frame is the header (known only at the end), the blocks as they come, and `trailer_nbytes` zero bytes::
+    The frame is the header (known only at the end), then the blocks as they come::
 
         encoder = FrameEncoder("BF16", shape)
         file.seek(position + encoder.header_nbytes)
-        for chunk in chunks:                        # multiples of STREAM_NBYTES but for the last
+        for chunk in chunks:                        # of any size
             nbytes = encoder.encode(chunk, out)     # out: at least encoder.data_bound(len(chunk)) bytes
             file.write(out[:nbytes])
         header = encoder.finish()                   # to be written at `position`
-        file.write(bytes(encoder.trailer_nbytes))
 
-    One thread at a time. The bytes are those of `compress`.
+    Chunks are copied only where they divide a block or a leaf of the content hash. One thread at a time. The bytes are
+    those of `compress`.
 
     Attributes:
         header_nbytes: size of header and index; known from the start.
+        block_nbytes: content of a block.
         uncompressed_nbytes: size of the tensor.
-        consumed_nbytes: content encoded so far.
+        consumed_nbytes: content taken so far.
         data_nbytes: size of the blocks so far.
         info: FrameInfo, with all sizes and the hash; there after `finish`.
-        trailer_nbytes: size of the padding behind the blocks; there after `finish`.
     """
 
     def __init__(
@@ -157,36 +156,65 @@ class FrameEncoder:
         self._frame = new_frame(dtype, bits or dtype_bits(dtype), checked_shape(shape), profile)
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
+        self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
         self.uncompressed_nbytes: int = self._frame.uncompressed_nbytes
         self.consumed_nbytes = 0
         self.data_nbytes = 0
         self._index = bytearray(8 * self._frame.num_blocks)
         self._leaves = bytearray(16 * -(-self.uncompressed_nbytes // _core.LEAF_NBYTES))
+        self._encoded_nbytes = 0  # whole blocks
+        self._kept = b""  # content from the leaf on that the next block completes
 
     def data_bound(self, nbytes: int) -> int:
-        """The most bytes that the blocks of `nbytes` of content can take."""
-        return _core.data_bound(nbytes)
+        """The most bytes that the next `encode`, of `nbytes` of content, can write."""
+        return _core.data_bound(self.consumed_nbytes - self._encoded_nbytes + nbytes)
 
     def encode(self, chunk: Buffer, out: Buffer) -> int:
         """Encode the next chunk of content; return the number of bytes put at the front of `out`.
 
         Raises:
-            ValueError: the chunk is neither a multiple of STREAM_NBYTES nor the last one, is more than what is left,
-                or `out` is smaller than `data_bound(len(chunk))`.
-            BufferError: `out` is read-only, or one of them is not contiguous.
+            ValueError: the chunk is more than what is left, `out` is smaller than `data_bound(len(chunk))` or
+                read-only, or one of them is not contiguous.
         """
-        nbytes = memoryview(chunk).nbytes
-        rest = self.uncompressed_nbytes - self.consumed_nbytes
-        if nbytes != rest and (nbytes > rest or nbytes % STREAM_NBYTES):
+        source, room = byte_view(chunk), byte_view(out, writable=True)
+        view, target = source.data, room.data
+        start, stop = self.consumed_nbytes, self.consumed_nbytes + len(view)
+        if stop > self.uncompressed_nbytes:
             raise ValueError(
-                f"expected a multiple of {STREAM_NBYTES} bytes or the last {rest} bytes of the tensor, got {nbytes}"
+                f"expected the last {self.uncompressed_nbytes - start} bytes of the tensor, got {len(view)}"
             )
-        if nbytes == 0:
-            return 0
+        if len(target) < self.data_bound(len(view)):
+            raise ValueError(f"expected an output of {self.data_bound(len(view))} bytes, got {len(target)}")
+        end = stop if stop == self.uncompressed_nbytes else stop // self.block_nbytes * self.block_nbytes
+        # Up to the first block that begins in a leaf of which the chunk has all, blocks need what was kept.
+        leaf = -(-start // _core.LEAF_NBYTES) * _core.LEAF_NBYTES
+        middle = min(end, -(-leaf // self.block_nbytes) * self.block_nbytes)
+        written = 0
+        if middle > self._encoded_nbytes:
+            before = self._leaf_start()
+            written += self._encode(self._kept + view[: middle - start], before, middle, target)
+        if end > self._encoded_nbytes:
+            before = self._leaf_start()
+            written += self._encode(view[before - start : end - start], before, end, target[written:])
+        kept_start, before = start - len(self._kept), self._leaf_start()
+        if before < start:
+            self._kept = self._kept[before - kept_start :] + view
+        else:
+            self._kept = bytes(view[before - start :])
+        self.consumed_nbytes = stop
+        return written
+
+    def _leaf_start(self) -> int:
+        """Where the leaf begins in which the next block does."""
+        return self._encoded_nbytes // _core.LEAF_NBYTES * _core.LEAF_NBYTES
+
+    def _encode(self, content: Buffer, start: int, stop: int, out: memoryview) -> int:
+        """Encode the next blocks, up to `stop`; `content` is that of [start, stop)."""
         written = _core.encode_blocks(
-            self._frame, self.consumed_nbytes, chunk, self.data_nbytes, out, self._index, self._leaves, self._threads
-        )
-        self.consumed_nbytes += nbytes
+            self._frame, self._encoded_nbytes, content, self._encoded_nbytes - start, self.data_nbytes, out,
+            self._index, self._leaves, self._threads,
+        )  # fmt: skip
+        self._encoded_nbytes = stop
         self.data_nbytes += written
         return written
 
@@ -201,7 +229,6 @@ class FrameEncoder:
         header = bytearray(self.header_nbytes)
         _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves, header)
         self.info = _frame_info(self._frame)
-        self.trailer_nbytes = self.info.frame_nbytes - self.header_nbytes - self.data_nbytes
         return bytes(header)
 
 
@@ -220,7 +247,7 @@ class FrameReader:
 
     Attributes:
         info: FrameInfo.
-        trailer_nbytes: size of the zero padding behind the blocks.
+        block_nbytes: content of a block; only the last one may have less.
     """
 
     MIN_HEADER_NBYTES = _core.FIXED_HEADER_NBYTES
@@ -248,7 +275,7 @@ class FrameReader:
         self._header = bytes(view[: _core.header_size(view[: self.MIN_HEADER_NBYTES])])
         self._frame = _core.decode_header(self._header)
         self.info = _frame_info(self._frame)
-        self.trailer_nbytes = self.info.frame_nbytes - self.info.header_nbytes - self.info.data_nbytes
+        self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
 
     def data_range(self, start: int, stop: int) -> tuple[int, int]:
         """The bytes [lo, hi) of the blocks, counted from the first block, that content bytes [start, stop) need.
@@ -284,23 +311,6 @@ class FrameReader:
         self._check_range(start, stop)
         _core.decode(self._frame, self._header, data, data_offset, start, stop, out, num_threads(threads), verify)
 
-    def check_trailer(self, trailer: Buffer) -> None:
-        """Check the `trailer_nbytes` bytes behind the blocks.
-
-        Raises:
-            CorruptDataError: they are not zero.
-            TruncatedDataError: there are fewer.
-        """
-        padding = bytes(memoryview(trailer)[: self.trailer_nbytes])
-        start = self.info.frame_nbytes - self.trailer_nbytes
-        if len(padding) < self.trailer_nbytes:
-            raise TruncatedDataError(
-                f"expected a frame of {self.info.frame_nbytes} bytes, got {start + len(padding)}",
-                byte=start + len(padding),
-            )
-        if any(padding):
-            raise CorruptDataError("expected zeros after the last block", byte=start)
-
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
     ) -> list[BlockInfo]:
@@ -321,7 +331,7 @@ class FrameReader:
                 info.rest_nbytes,
                 info.exponent_nbytes,
                 info.num_words,
-                _KINDS[info.kind],
+                _kind_name(info),
                 _RESTS[info.rest],
                 info.variant,
             )
@@ -331,6 +341,12 @@ class FrameReader:
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
             raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
+
+
+def _kind_name(info: _core.BlockInfo) -> str:
+    if info.kind == _SAME:
+        return "same"
+    return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
 
 
 def num_threads(threads: int | None) -> int:

@@ -27,7 +27,6 @@ from ._arrays import (
 from ._core import cpu_target
 from ._dtypes import FloatFields, dtype_bits, float_fields, torch_name
 from ._frames import (
-    STREAM_NBYTES,
     BlockInfo,
     ContentHasher,
     FrameEncoder,
@@ -53,7 +52,6 @@ Framework = Literal["np", "pt", "bytes"]
 Out = TypeVar("Out")
 
 __all__ = [
-    "STREAM_NBYTES",
     "BlockInfo",
     "ContentHasher",
     "FloatFields",
@@ -343,7 +341,6 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
         raise CorruptDataError(
             f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=info.frame_nbytes
         )
-    reader.check_trailer(whole.data[info.header_nbytes + info.data_nbytes :])
     return whole, reader
 
 

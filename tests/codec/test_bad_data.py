@@ -29,6 +29,9 @@ from tests.support.registry import DTYPES, PROFILES, Input
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+BLOCK_ERRORS = (CorruptDataError, UnsupportedVersionError)
+"""What a damaged block may look like: damage can make it one of a kind that a later version may have."""
+
 MAGIC = bytes.fromhex("93545746 0D0A1A0A")
 
 
@@ -40,10 +43,14 @@ def decompress(frame: bytes, **options: object) -> bytes:
     return bytes(tensorwire.decompress(frame, framework="bytes", threads=1, **options))
 
 
+def usual_block_words(profile: str) -> int:
+    """Words of a block where the tensor has no rows."""
+    return tensorwire.frame_info(compress(Input("", "U8", (1,), b"\1"), profile)).block_words
+
+
 def blocks_frame(profile: str = "fast") -> bytes:
     """A frame of five blocks, no two alike."""
-    block_words = tensorwire.frame_info(compress(registry.tiny_input("BF16"), profile)).block_words
-    words = registry.weights("BF16", 4 * block_words + 100, "several blocks")
+    words = registry.weights("BF16", 4 * usual_block_words(profile) + 100, "several blocks")
     return compress(Input("", "BF16", words.shape, words.tobytes()), profile)
 
 
@@ -91,7 +98,7 @@ def test_unverified_damage_gives_an_error_or_as_many_bytes(dtype: str, profile: 
         try:
             tensorwire.decompress(frame, out=memoryview(out)[32:-32], verify=False, threads=1)
             results.add("decoded")
-        except CorruptDataError:
+        except BLOCK_ERRORS:
             results.add("refused")
         assert out[:32] == out[-32:] == b"\xa5" * 32
         frame[bit // 8] ^= 1 << bit % 8
@@ -120,7 +127,7 @@ def test_damage_behind_right_checksums(dtype: str, profile: str) -> None:
         out = bytearray(b"\xa5" * (len(item.data) + 64))
         try:
             tensorwire.decompress(surgery.close(), out=memoryview(out)[32:-32], threads=1)
-        except CorruptDataError as error:
+        except BLOCK_ERRORS as error:
             blocks.add(error.block)
         assert out[:32] == out[-32:] == b"\xa5" * 32
     assert blocks == {0}
@@ -146,19 +153,6 @@ def test_bytes_behind_the_frame() -> None:
     for tail in (b"\0", bytes(64), frame):
         with pytest.raises(CorruptDataError, match=f"expected a frame of {len(frame)} bytes, got"):
             decompress(frame + tail)
-
-
-def test_padding_behind_the_blocks_is_zero() -> None:
-    for count in range(1, 400, 16):
-        frame = bytearray(compress(Input("", "U8", (count,), registry.rng("padding").bytes(count))))
-        info = tensorwire.frame_info(frame)
-        if info.header_nbytes + info.data_nbytes < info.frame_nbytes:
-            break
-    else:
-        pytest.fail("no frame has padding behind its blocks")
-    frame[-1] = 1
-    with pytest.raises(CorruptDataError, match="zeros after the last block"):
-        decompress(frame)
 
 
 @pytest.mark.parametrize("garbage", [b"", b"\x93", MAGIC, b"PK\x03\x04" * 100, bytes(4096), b"\xff" * 4096])
@@ -194,7 +188,7 @@ def test_a_range_next_to_a_damaged_block_still_decodes() -> None:
 @pytest.mark.parametrize("dtype", [*registry.FLOATS, "F64", "I32", "U8"])
 def test_swapped_blocks_with_their_own_checksums_decode_as_what_they_are(dtype: str, profile: str) -> None:
     """Checksums cover a block's bytes, not its place: the content hash in the header tells."""
-    block_words = tensorwire.frame_info(compress(registry.tiny_input(dtype), profile)).block_words
+    block_words = usual_block_words(profile)
     words = registry.weights(dtype, 2 * block_words, "swap")
     surgery = Surgery(compress(Input("", dtype, words.shape, words.tobytes()), profile))
     (first, second), (_, stop) = surgery.block_span(0), surgery.block_span(1)
@@ -232,13 +226,16 @@ def many(*changes: Callable[[Surgery], None]) -> Callable[[Surgery], None]:
 
 HOSTILE = [
     ("magic", field("magic", b"\x93TWF\r\n\x1a\r"), CorruptDataError),
-    ("version-1", field("version", 1), UnsupportedVersionError),
+    ("version-0", field("version", 0), UnsupportedVersionError),
+    ("version-2", field("version", 2), UnsupportedVersionError),
     ("version-255", field("version", 255), UnsupportedVersionError),
-    ("profile", field("profile", 3), CorruptDataError),
-    ("order", field("order", 1), CorruptDataError),
+    ("profile", field("profile", 4), CorruptDataError),
+    ("order-1", field("order", 1), UnsupportedVersionError),
+    ("order-255", field("order", 255), UnsupportedVersionError),
     ("ndim-65", field("ndim", 65), LimitExceededError),
     ("ndim-255", field("ndim", 255), LimitExceededError),
-    *[(f"feature-{bit}", field("required_features", 1 << bit), UnsupportedVersionError) for bit in range(32)],
+    *[(f"feature-{bit}", field("required_features", 1 << bit), UnsupportedVersionError) for bit in range(1, 32)],
+    ("resident-of-a-base", many(field("profile", 3), field("required_features", 1)), CorruptDataError),
     ("dtype-empty", field("dtype", bytes(16)), CorruptDataError),
     ("dtype-lower", field("dtype", b"bf16"), CorruptDataError),
     ("dtype-gap", field("dtype", b"BF16\0X"), CorruptDataError),
@@ -249,10 +246,8 @@ HOSTILE = [
     ("bits-0", field("bits", 0), CorruptDataError),
     ("bits-8", field("bits", 8), CorruptDataError),
     ("bits-1025", many(field("dtype", b"OPAQUE"), field("bits", 1025)), CorruptDataError),
-    ("block-7", field("block_log2", 7), CorruptDataError),
-    ("block-19", field("block_log2", 19), CorruptDataError),
-    ("block-255", field("block_log2", 255), CorruptDataError),
-    ("reserved-35", field("reserved_35", b"\0\0\0\0\1"), CorruptDataError),
+    *[(f"block-{n}", field("block_words", n), CorruptDataError) for n in (0, 128, 257, 2**18 + 256, 2**32 - 256)],
+    ("reserved-34", field("reserved_34", b"\0\1"), CorruptDataError),
     ("reserved-96", field("reserved_96", b"\1"), CorruptDataError),
     ("base-hash", field("base_hash", b"\1"), CorruptDataError),
     ("uncompressed-0", field("uncompressed_nbytes", 0), CorruptDataError),
@@ -276,7 +271,7 @@ HOSTILE = [
     ("shape-wraps", lambda s: s.set_shape(s.get("uncompressed_nbytes") // 2 + 2**60), FormatError),
     (
         "huge-but-consistent",
-        many(shape(2**60), field("uncompressed_nbytes", 2**61), field("num_blocks", 2**60 >> 14)),
+        many(shape(2**60), field("uncompressed_nbytes", 2**61), field("num_blocks", 2**60 >> 15)),
         FormatError,
     ),
 ]
@@ -363,11 +358,11 @@ def test_blocks_longer_than_stored() -> None:
 def test_constant_bomb_needs_its_index() -> None:
     """A terabyte of zeros: the index alone would be hundreds of megabytes, and it has to be there."""
     surgery = Surgery(compress(Input("", "U8", (100_000,), bytes(100_000))))
-    block_log2 = surgery.get("block_log2")
+    block_words = surgery.get("block_words")
     surgery.set_shape(2**40)
     surgery.set("uncompressed_nbytes", 2**40)
-    surgery.set("num_blocks", 2**40 >> block_log2)
-    surgery.set("data_nbytes", 32 * (2**40 >> block_log2))
+    surgery.set("num_blocks", 2**40 // block_words)
+    surgery.set("data_nbytes", 32 * (2**40 // block_words))
     with pytest.raises(FormatError):
         decompress(surgery.close())
 
@@ -392,7 +387,7 @@ for numel in (2**35, 2**45, 2**60):
     surgery = Surgery(blocks_frame())
     surgery.set_shape(numel)
     surgery.set("uncompressed_nbytes", 2 * numel)
-    surgery.set("num_blocks", numel >> surgery.get("block_log2"))
+    surgery.set("num_blocks", numel // surgery.get("block_words"))
     try:
         tensorwire.decompress(surgery.close(), framework="bytes", threads=1)
     except tensorwire.FormatError:

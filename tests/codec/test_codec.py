@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import tensorwire
 from tensorwire import TruncatedDataError
-from tensorwire.codec import STREAM_NBYTES, ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
+from tensorwire._frames import new_frame
+from tensorwire.codec import ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
 from tests.support import registry
 from tests.support.frame_surgery import content_hash as specified_content_hash
 from tests.support.registry import DTYPES, FLOATS, PROFILES, Input
@@ -184,45 +185,85 @@ def test_works_after_fork() -> None:
 # Chunks -------------------------------------------------------------------------------------------------------------
 
 
+# Pieces of chunks: nothing, parts of a word, of a block and of a leaf of the content hash, several blocks.
+CHUNKS = (0, 1, 131_071, 200_000, 32_768, 1, 2_000_000, 131_072, 5, 4_000_000)
+
+
+@pytest.mark.parametrize("row", [1, 1000, 24_576])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "F8_E5M2", "U8", "MXINT_12"])
-def test_chunks_give_the_bytes_of_one_call(dtype: str, profile: str) -> None:
-    nbytes = 3 * STREAM_NBYTES + 12 * 1000
+def test_chunks_of_any_size_give_the_bytes_of_one_call(dtype: str, profile: str, row: int) -> None:
+    nbytes = 64 * 98_304
     if dtype == "MXINT_12":
         bits, content = 12, registry.rng(dtype).bytes(nbytes)
     else:
         content = registry.weights(dtype, nbytes // np.dtype(registry.words_of(dtype)).itemsize).tobytes()
         bits = 0
-    shape = (nbytes * 8 // (bits or 8 * np.dtype(registry.words_of(dtype)).itemsize),)
+    numel = nbytes * 8 // (bits or 8 * np.dtype(registry.words_of(dtype)).itemsize)
+    shape = (numel // row, row)
+    content = content[: numel // row * row * nbytes // numel]
     whole = compress(Input("", dtype, shape, content), profile)
     encoder = FrameEncoder(dtype, shape, bits=bits, profile=profile)
-    assert encoder.uncompressed_nbytes == nbytes
+    assert encoder.uncompressed_nbytes == len(content)
+    if dtype != "MXINT_12":  # whose row of 1000 is 1500 bytes: no block has whole ones
+        assert encoder.block_nbytes % (row * nbytes // numel) == 0
     blocks, position = b"", 0
-    for size in (STREAM_NBYTES, 2 * STREAM_NBYTES, nbytes):
+    for size in (*CHUNKS, nbytes):
         chunk = content[position : position + size]
         out = bytearray(encoder.data_bound(len(chunk)))
         blocks += out[: encoder.encode(chunk, out)]
         position += len(chunk)
-        if position == nbytes:
-            break
-    assert encoder.consumed_nbytes == nbytes
-    frame = encoder.finish() + blocks + bytes(encoder.trailer_nbytes)
-    assert frame == whole
+        assert encoder.consumed_nbytes == position
+    assert encoder.finish() + blocks == whole
     assert encoder.info == tensorwire.frame_info(whole)
     assert encoder.data_nbytes == encoder.info.data_nbytes
 
 
-def test_encoder_refuses_chunks_that_cut_a_block() -> None:
-    encoder = FrameEncoder("BF16", (STREAM_NBYTES,))
-    out = bytearray(encoder.data_bound(4 * STREAM_NBYTES))
-    for nbytes in (100, STREAM_NBYTES + 2, 3 * STREAM_NBYTES):
-        with pytest.raises(ValueError, match="expected a multiple of"):
-            encoder.encode(bytes(nbytes), out)
+def test_what_an_encoder_refuses_changes_nothing() -> None:
+    content = registry.weights("BF16", 100_000, "refused").tobytes()
+    encoder = FrameEncoder("BF16", (100_000,))
+    out = bytearray(encoder.data_bound(2 * len(content)))
+    with pytest.raises(ValueError, match="the last 200000 bytes"):
+        encoder.encode(content + b"\0", out)
+    with pytest.raises(ValueError, match="an output of"):
+        encoder.encode(content, bytearray(10))
+    with pytest.raises(ValueError, match="read-only"):
+        encoder.encode(content, bytes(out))
     with pytest.raises(ValueError, match="bytes of content"):
         encoder.finish()
-    with pytest.raises(ValueError, match=r"room|buffer|small|bytes"):
-        encoder.encode(bytes(STREAM_NBYTES), bytearray(10))
     assert encoder.consumed_nbytes == 0
+    blocks = out[: encoder.encode(content, out)]
+    assert encoder.finish() + blocks == tensorwire.compress(content, dtype="BF16")
+
+
+# (shape, words of a block): the multiple of lcm(row, 256) nearest to 32768 between 16384 and 65536, if there is one.
+@pytest.mark.parametrize(
+    ("dtype", "shape", "profile", "expected"),
+    [
+        ("BF16", (1_000_000,), "fast", 32_768),
+        ("BF16", (), "fast", 32_768),
+        ("BF16", (1000, 1), "fast", 32_768),
+        ("BF16", (0, 1000), "fast", 32_768),
+        ("BF16", (384, 1536), "fast", 32_256),
+        ("BF16", (1000, 384), "enec", 33_024),
+        ("F32", (8, 4096, 11_008), "resident", 33_024),
+        ("BF16", (10, 65_536), "fast", 65_536),
+        ("BF16", (10, 49_152), "fast", 49_152),
+        ("BF16", (10, 65_537), "fast", 32_768),
+        ("BF16", (10, 257), "fast", 32_768),
+        ("BF16", (10, 2**40), "fast", 32_768),
+        ("BF16", (1000, 1000), "compact", 256_000),
+        ("BF16", (10, 196_608), "compact", 196_608),
+        ("F4", (10, 2000), "fast", 32_000),
+        ("F4", (10, 2001), "fast", 32_768),
+        ("MXINT_12", (10, 2**20), "fast", 32_768),
+    ],
+)
+def test_blocks_are_whole_rows_where_that_is_possible(
+    dtype: str, shape: tuple[int, ...], profile: str, expected: int
+) -> None:
+    bits = {"F4": 4, "MXINT_12": 12}.get(dtype, 0)
+    assert new_frame(dtype, bits, shape, profile).block_words == expected
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -265,7 +306,7 @@ def test_range_outside_the_tensor(span: tuple[int, int]) -> None:
 
 
 def test_block_infos_add_up() -> None:
-    block_words = tensorwire.frame_info(compress(registry.tiny_input("BF16"))).block_words
+    block_words = new_frame("BF16", 0, (10**6,), "fast").block_words
     words = registry.weights("BF16", 3 * block_words + 100)
     words[block_words : 2 * block_words] = 0
     frame = compress(Input("", "BF16", words.shape, words.tobytes()))
@@ -319,7 +360,7 @@ def test_exponent_histogram_of_something_without(dtype: str, nbytes: int) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "U8"])
 def test_tensor_beyond_4_gib(dtype: str) -> None:
-    nbytes = 2**32 + 3 * STREAM_NBYTES + 40_000
+    nbytes = 2**32 + 6 * 2**20 + 40_000
     # Pages that nobody has written to take no memory.
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     words = registry.weights(dtype, 3_000_000).tobytes()[:3_000_000]
@@ -329,7 +370,7 @@ def test_tensor_beyond_4_gib(dtype: str) -> None:
     frame = tensorwire.compress(pages, dtype=dtype, shape=shape)
     assert tensorwire.frame_info(frame).uncompressed_nbytes == nbytes
     assert len(frame) < 2**28
-    hasher, window = ContentHasher(), 256 * STREAM_NBYTES
+    hasher, window = ContentHasher(), 2**29
     for start in range(0, nbytes, window):
         stop = min(start + window, nbytes)
         chunk = tensorwire.decompress_range(frame, start, stop)

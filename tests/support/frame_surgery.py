@@ -20,8 +20,8 @@ FIELDS = {
     "required_features": (12, "<I"),
     "dtype": (16, "16s"),
     "bits": (32, "<H"),
-    "block_log2": (34, "B"),
-    "reserved_35": (35, "5s"),
+    "reserved_34": (34, "2s"),
+    "block_words": (36, "<I"),
     "uncompressed_nbytes": (40, "<Q"),
     "data_nbytes": (48, "<Q"),
     "num_blocks": (56, "<Q"),
@@ -50,7 +50,7 @@ class Surgery:
         self.ndim = self.bytes[11]
         self.num_blocks = self.get("num_blocks")
         self.index = 128 + 8 * self.ndim
-        self.header_nbytes = -(-(self.index + 8 * self.num_blocks) // 64) * 64
+        self.header_nbytes = -(-(self.index + 8 * self.num_blocks) // 32) * 32
 
     def get(self, field: str) -> int:
         offset, form = FIELDS[field]

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROFILES = ("enec", "fast", "compact")
+PROFILES = ("enec", "fast", "compact", "resident")
 CPU_TARGETS = ("scalar", "avx2", "avx512", "neon")
 
 

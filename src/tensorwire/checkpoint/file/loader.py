@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import STREAM_NBYTES, content_hash, new_buffer
+from ...codec import content_hash, new_buffer
 from ...errors import ErrorContext
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from .reader import StoredFile, StoredTensor
 
-_TASK_NBYTES = 2 * STREAM_NBYTES
-"""What a thread decodes at a time: small enough for its cache, large enough to make calls cheap."""
+_TASK_NBYTES = 4 << 20
+"""About what a thread decodes at a time: whole blocks, small enough for its cache, enough to make calls cheap."""
 
 _OWN_MEMORY_NBYTES = 1 << 20
 """A tensor from this size on has memory of its own, which is freed with it; smaller ones share some."""
@@ -40,8 +40,12 @@ def load_bytes(
     outs = _allocate(sizes)
     tasks = []
     for tensor, out in zip(tensors, outs, strict=True):
-        # A plain tensor is hashed as a whole.
-        step = _TASK_NBYTES if tensor.compressed or tensor.content_hash is None else max(1, len(out))
+        step = _TASK_NBYTES
+        if tensor.compressed:
+            block_nbytes = stored.frame(tensor).block_nbytes
+            step = max(1, _TASK_NBYTES // block_nbytes) * block_nbytes
+        elif tensor.content_hash is not None:  # which is of all content
+            step = max(1, len(out))
         tasks += [_Task(tensor, start, out[start : start + step]) for start in range(0, len(out), step)]
     tasks.sort(key=lambda task: task.tensor.compressed)  # the long ones first
 

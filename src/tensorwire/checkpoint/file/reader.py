@@ -148,7 +148,6 @@ class StoredFile:
                 message = f"expected a frame of {expected} bytes, got a payload of {nbytes}"
                 raise kind(message, byte=min(expected, nbytes))
             self.check_hash(tensor, frame.info.content_hash)
-            self._check_end(frame, start + nbytes)
         with self._lock:
             self._frames[tensor.name] = frame
         return frame
@@ -164,11 +163,6 @@ class StoredFile:
         if length <= len(prefix):
             return prefix
         return prefix + self.file.read(start + len(prefix), length - len(prefix))
-
-    def _check_end(self, frame: FrameReader, stop: int) -> None:
-        """Check what is behind the blocks of a frame that ends at `stop`."""
-        if frame.trailer_nbytes:
-            frame.check_trailer(self.file.read(stop - frame.trailer_nbytes, frame.trailer_nbytes))
 
     def forget(self, tensor: StoredTensor) -> None:
         """Free the header of a frame that has been read."""
@@ -208,8 +202,11 @@ class StoredFile:
         lo, hi = frame.data_range(start, stop)
         data = scratch[: hi - lo] if scratch is not None and hi - lo <= len(scratch) else new_buffer(hi - lo)
         with ErrorContext(file=self.path, tensor=tensor.name):
-            self.file.read_into(base + frame.info.header_nbytes + lo, data)
+            self._read_blocks(frame, base + frame.info.header_nbytes + lo, data)
             frame.decode(data, out, start=start, stop=stop, data_offset=lo, threads=threads, verify=verify)
+
+    def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
+        self.file.read_into(position, out)
 
     def check_hash(self, tensor: StoredTensor, found: str) -> None:
         """Raise CorruptDataError if a tensor's content hash is recorded and not the one found."""

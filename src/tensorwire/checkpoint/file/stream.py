@@ -10,12 +10,13 @@ from .reader import StoredFile
 if TYPE_CHECKING:
     from ..storage.pipeline import Chunk
     from ..storage.streams import InputStream, SpoolFile
-    from .reader import StoredTensor
 
 
 class StoredStream(StoredFile):
-    """A `StoredFile` that reads a stream; of a tensor each byte can be read once, `forget` it then."""
+    """A `StoredFile` that reads a stream; of a tensor each byte can be read once, in order; `forget` it then."""
 
+    _kept = b""
+    _kept_end = 0
     _header_guess = FrameReader.MIN_HEADER_NBYTES  # not a byte of the blocks
 
     def __init__(self, stream: InputStream) -> None:
@@ -25,13 +26,15 @@ class StoredStream(StoredFile):
     def _data_nbytes(self, header_nbytes: int) -> int | None:
         return None
 
-    def _check_end(self, frame: FrameReader, stop: int) -> None:
-        """It has not come yet: see `forget`."""
-
-    def forget(self, tensor: StoredTensor) -> None:
-        frame = self._frames.pop(tensor.name, None)
-        if frame is not None:
-            super()._check_end(frame, self.header.data_start + tensor.entry.stop)
+    def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
+        """A block that two reads need comes once, so the bytes of the last one are kept."""
+        end = position + len(out)
+        num_kept = max(0, self._kept_end - position)
+        if num_kept:
+            out[:num_kept] = self._kept[len(self._kept) - num_kept :][: len(out)]
+        if end > self._kept_end:
+            self.file.read_into(position + num_kept, out[num_kept:])
+            self._kept, self._kept_end = bytes(out[-frame.block_nbytes :]), end
 
 
 class KeptTensors:

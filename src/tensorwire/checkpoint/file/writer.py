@@ -1,6 +1,6 @@
 """Writes a compressed safetensors file, tensor by tensor, in bounded memory.
 
-Frames come first, each a multiple of 64 bytes, so that all are aligned; then the tensors that gain nothing, plain,
+Frames come first, each a multiple of 32 bytes, so that all are aligned; then the tensors that gain nothing, plain,
 widest dtypes first, so that each is aligned to its element. The header is reserved from the worst case and written at
 the end.
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 MIN_GAIN_NBYTES = 256
 """A frame must save this much, or the tensor stays plain: about what its second entry in the header costs."""
 
-_BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 3)
+_BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 2)
+"""Room for the blocks of a window and for the largest block, which may have begun in the window before."""
 _NUM_BUFFERS = 3
 _NO_HASH = "0" * 32
 
@@ -85,7 +86,7 @@ class CompressedWriter:
         return build_header(self._metadata, entries).data_start
 
     def put(self, index: int, start: int, data: memoryview) -> None:
-        """Add the content of tensor `index` from byte `start` on: a multiple of STREAM_NBYTES or all that is left."""
+        """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
         tensor = self._tensors[index]
         if start == 0:
             self._begin(tensor)
@@ -127,9 +128,6 @@ class CompressedWriter:
             self._plain.append((index, tensor))
             return
         self._output.patch(self._start, header)
-        trailer = self._output.room(encoder.trailer_nbytes)
-        trailer[:] = bytes(encoder.trailer_nbytes)
-        self._output.advance(encoder.trailer_nbytes)
         start = self._start - self._data_start
         self._frames.append(
             TensorEntry(payload_name(tensor.name), "U8", (info.frame_nbytes,), start, start + info.frame_nbytes)

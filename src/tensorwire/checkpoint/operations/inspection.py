@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from math import ceil, log2, prod
+from math import log2, prod
 from typing import TYPE_CHECKING
 
 from ...codec import exponent_histogram, float_fields, new_buffer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ...codec import BlockInfo, FrameInfo, FrameReader
+    from ...codec import BlockInfo, FrameReader
     from ..file.reader import StoredTensor
     from ..progress import Progress
 
@@ -142,21 +142,13 @@ def _count_exponents(
 def _blocks(stored: StoredFile, tensor: StoredTensor, frame: FrameReader) -> list[BlockInfo]:
     infos: list[BlockInfo] = []
     base = stored.header.data_start + tensor.entry.start + frame.info.header_nbytes
-    step = WINDOW_NBYTES // _block_nbytes(frame.info)
+    step = max(1, WINDOW_NBYTES // frame.block_nbytes)
     for first in range(0, frame.info.num_blocks, step):
-        start = first * _block_nbytes(frame.info)
-        lo, hi = frame.data_range(start, min(start + WINDOW_NBYTES, frame.info.uncompressed_nbytes))
         count = min(step, frame.info.num_blocks - first)
+        stop = min((first + count) * frame.block_nbytes, frame.info.uncompressed_nbytes)
+        lo, hi = frame.data_range(first * frame.block_nbytes, stop)
         infos += frame.block_infos(stored.file.read(base + lo, hi - lo), data_offset=lo, first=first, count=count)
     return infos
-
-
-def _block_nbytes(info: FrameInfo) -> int:
-    """Content bytes of a full block. A word is an element or a byte; the number of blocks tells which."""
-    for word_nbytes in (1, 2, 4, 8):
-        if ceil(info.uncompressed_nbytes / (info.block_words * word_nbytes)) == info.num_blocks:
-            return info.block_words * word_nbytes
-    raise AssertionError("a frame that was checked has words of 1 to 8 bytes")
 
 
 def _entropy(counts: list[int]) -> float:

@@ -10,13 +10,13 @@ import queue
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import STREAM_NBYTES, new_buffer
+from ...codec import new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-WINDOW_NBYTES = 4 * STREAM_NBYTES
+WINDOW_NBYTES = 8 << 20
 """Size of a window: large enough for all cores to code in it, small enough to stay in their caches."""
 
 _NUM_WINDOWS = 6
@@ -33,8 +33,8 @@ class Chunk(NamedTuple):
 def plan_windows(sizes: Sequence[int]) -> Iterator[list[Chunk]]:
     """Cut tensors of these sizes, in order, into windows.
 
-    A window holds a chunk of one large tensor, a multiple of STREAM_NBYTES unless it is the last one, or several small
-    tensors. Empty tensors come along as empty chunks.
+    A window holds a chunk of one large tensor, WINDOW_NBYTES unless it is the last one, or several small tensors. Empty
+    tensors come along as empty chunks.
     """
     chunks: list[Chunk] = []
     room = WINDOW_NBYTES

@@ -1,0 +1,173 @@
+// Relative frames through the C ABI: blocks that are the base's, blocks that are not, and frames without an index.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "common/hash.h"
+#include "frame/layout.h"
+#include "include/tensorwire.h"
+#include "tests/check.h"
+#include "tests/target.h"
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+constexpr uint32_t kBlockWords = 512;
+constexpr size_t kBlockNbytes = 2 * kBlockWords;
+constexpr size_t kNumBlocks = 7;
+constexpr size_t kNumel = kNumBlocks * kBlockWords - 100;
+
+// BF16 words near 1 that are no two alike in a row.
+Bytes make_base() {
+  Bytes bytes(2 * kNumel);
+  uint32_t state = 1;
+  for (size_t i = 0; i < kNumel; ++i) {
+    state = state * 1664525 + 1013904223;
+    const uint16_t word = static_cast<uint16_t>(0x3f00 | state >> 24);
+    std::memcpy(bytes.data() + 2 * i, &word, 2);
+  }
+  return bytes;
+}
+
+Bytes hash_of(const Bytes& content) {
+  Bytes leaves(16 * (content.size() / TW_LEAF_NBYTES + 1)), hash(16);
+  tw_hash_leaves(content.data(), content.size(), leaves.data(), 1);
+  tw_hash_root(content.size(), leaves.data(), hash.data());
+  return hash;
+}
+
+Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1) {
+  tw_frame frame;
+  tw_error error;
+  const uint64_t numel = content.size() / 2;
+  const Bytes hash = hash_of(base);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, kBlockWords, hash.data(), &error) == TW_OK);
+  Bytes bytes(tw_frame_bound(&frame));
+  CHECK(tw_compress(&frame, content.data(), content.size(), base.data(), bytes.data(), bytes.size(), threads, &error) ==
+        TW_OK);
+  bytes.resize(frame.frame_nbytes);
+  return bytes;
+}
+
+int decode(const Bytes& bytes, const Bytes& base, uint64_t base_offset, uint64_t start, uint64_t stop, uint8_t* dst) {
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+  uint64_t first = 0, last = 0;
+  CHECK(tw_block_range(&frame, bytes.data(), start, stop, &first, &last, &error) == TW_OK);
+  const Bytes data(bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes + first),
+                   bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes + last));
+  return tw_decode(&frame, bytes.data(), data.data(), first, data.size(), base.data(), base_offset, base.size(), start,
+                   stop, dst, 2, TW_VERIFY, &error);
+}
+
+void check_decodes(const Bytes& bytes, const Bytes& base, const Bytes& content) {
+  Bytes out(content.size());
+  CHECK(decode(bytes, base, 0, 0, content.size(), out.data()) == TW_OK && out == content);
+  Bytes in_place = base;
+  CHECK(decode(bytes, in_place, 0, 0, content.size(), in_place.data()) == TW_OK && in_place == content);
+  // Parts, of which the base has the whole blocks and no byte more.
+  for (size_t first = 0; first < kNumBlocks; ++first) {
+    const size_t start = first * kBlockNbytes, stop = std::min(start + 2 * kBlockNbytes, content.size());
+    const Bytes of_base(base.begin() + static_cast<ptrdiff_t>(start), base.begin() + static_cast<ptrdiff_t>(stop));
+    Bytes part(stop - start - 2);
+    CHECK(decode(bytes, of_base, start, start + 1, stop - 1, part.data()) == TW_OK);
+    CHECK(std::equal(part.begin(), part.end(), content.begin() + static_cast<ptrdiff_t>(start) + 1));
+    CHECK(decode(bytes, of_base, start + 2, start + 1, stop - 1, part.data()) == TW_INVALID_ARGUMENT);
+  }
+}
+
+uint64_t check_some_blocks(const Bytes& base, const std::vector<size_t>& changed) {
+  Bytes content = base;
+  for (const size_t block : changed) content[block * kBlockNbytes + 3] ^= 1;
+  const Bytes bytes = compress(content, base);
+  CHECK(compress(content, base, 3) == bytes);
+  check_decodes(bytes, base, content);
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+  CHECK(frame.features == TW_BASE_RELATIVE && frame.num_blocks == kNumBlocks);
+  CHECK(std::memcmp(frame.base_hash, hash_of(base).data(), 16) == 0);
+  std::vector<tw_block_info> infos(kNumBlocks);
+  CHECK(tw_block_infos(&frame, bytes.data(), bytes.data() + frame.header_nbytes, 0, frame.data_nbytes, 0, kNumBlocks,
+                       infos.data(), &error) == TW_OK);
+  for (size_t block = 0; block < kNumBlocks; ++block) {
+    const bool same = std::find(changed.begin(), changed.end(), block) == changed.end();
+    CHECK((infos[block].kind == TW_KIND_SAME) == same && (infos[block].nbytes == 0) == same);
+  }
+  return tw::hash128(bytes.data(), bytes.size()).low;
+}
+
+void check_all_same(const Bytes& base) {
+  const Bytes bytes = compress(base, base);
+  CHECK(bytes.size() == 160);  // 128, one size, padding: no index
+  check_decodes(bytes, base, base);
+  const Bytes nothing;
+  CHECK(compress(nothing, nothing).size() == 160);
+}
+
+// The header with a change, and a checksum that is right.
+int header_status(Bytes bytes, size_t at, uint8_t value) {
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+  bytes[at] = value;
+  tw::store(bytes.data() + tw::kAtChecksum, tw::header_checksum(bytes.data(), frame.header_nbytes));
+  return tw_decode_header(bytes.data(), bytes.size(), &frame, &error);
+}
+
+void check_refusals(const Bytes& base) {
+  Bytes content = base;
+  for (const size_t block : {1u, 4u}) content[block * kBlockNbytes] ^= 1;
+  const Bytes bytes = compress(content, base);
+  const size_t index = tw::kAtShape + 8;
+  CHECK(header_status(bytes, 0, bytes[0]) == TW_OK);
+  CHECK(header_status(bytes, index, 1) == TW_CORRUPT);          // the first block does not begin at 0
+  CHECK(header_status(bytes, index + 4, 1) == TW_CORRUPT);      // a checksum of no bytes
+  CHECK(header_status(bytes, index + 8 * 6, 0) == TW_CORRUPT);  // an offset that falls
+  CHECK(header_status(bytes, index + 8 * 6, 255) == TW_CORRUPT);
+  CHECK(header_status(bytes, tw::kAtProfile, TW_RESIDENT) == TW_CORRUPT);
+  CHECK(header_status(bytes, tw::kAtFeatures, 3) == TW_UNSUPPORTED_VERSION);
+  CHECK(header_status(bytes, tw::kAtFeatures, 0) == TW_CORRUPT);  // a plain frame has no base, and no empty blocks
+  const Bytes all_same = compress(base, base);
+  CHECK(header_status(all_same, tw::kAtBaseHash, static_cast<uint8_t>(all_same[tw::kAtBaseHash] + 1)) == TW_CORRUPT);
+
+  // An output in the base's memory that is not its place, or not of whole blocks.
+  Bytes memory = base;
+  CHECK(decode(bytes, memory, 0, kBlockNbytes, 3 * kBlockNbytes, memory.data()) == TW_INVALID_ARGUMENT);
+  CHECK(decode(bytes, memory, 0, 0, kBlockNbytes + 2, memory.data()) == TW_INVALID_ARGUMENT);
+  CHECK(memory == base);
+
+  tw_frame frame;
+  tw_error error;
+  const uint64_t numel = kNumel;
+  const uint8_t wrong[16] = {1};
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_RESIDENT, 0, wrong, &error) == TW_INVALID_ARGUMENT);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, 0, wrong, &error) == TW_OK);
+  CHECK(frame.block_words == 262144);
+  Bytes out(tw_frame_bound(&frame));
+  const auto status = [&](const uint8_t* of) {
+    return tw_compress(&frame, base.data(), base.size(), of, out.data(), out.size(), 1, &error);
+  };
+  CHECK(status(nullptr) == TW_INVALID_ARGUMENT);
+  CHECK(status(base.data()) == TW_INVALID_ARGUMENT);  // nothing differs, so this is not the hash of the base
+}
+
+}  // namespace
+
+int main() {
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  const Bytes base = make_base();
+  uint64_t all = 0;
+  for (const std::vector<size_t>& changed :
+       {std::vector<size_t>{0}, {6}, {0, 6}, {3}, {1, 2, 5}, {0, 1, 2, 3, 4, 5, 6}}) {
+    all = all * 31 + check_some_blocks(base, changed);
+  }
+  check_all_same(base);
+  check_refusals(base);
+  std::printf("hash %016llx\n", static_cast<unsigned long long>(all));
+  return 0;
+}
