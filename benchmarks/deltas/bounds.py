@@ -21,6 +21,16 @@ def bound_bits(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
     return sum(map(_tensor_bits, *zip(*pairs, strict=True)))
 
 
+def changes_by_exponent(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[tuple[int, int, int]]:
+    """(exponent of the base, words with it, how many of them change), of all tensors together."""
+    words, changed = np.zeros((2, EXPONENTS), np.int64)
+    for old, new in pairs:
+        exponents = old.reshape(-1) >> 7 & 0xFF
+        words += np.bincount(exponents, minlength=EXPONENTS)
+        changed += np.bincount(exponents[(old != new).reshape(-1)], minlength=EXPONENTS)
+    return [(int(each), int(words[each]), int(changed[each])) for each in np.flatnonzero(words)]
+
+
 def ordered(words: np.ndarray) -> np.ndarray:
     """The order-preserving map of BF16 words to integers: a larger float has a larger integer."""
     return words ^ np.where(words & 0x8000, np.uint16(0xFFFF), np.uint16(0x8000))

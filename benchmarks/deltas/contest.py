@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.deltas import pairs
-from benchmarks.deltas.bounds import bound_bits
+from benchmarks.deltas.bounds import bound_bits, changes_by_exponent
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.timing import interleave, pinned, relative, speed, timed
 from tensorwire import _core
@@ -129,12 +129,13 @@ def run(tensors: Sequence[tuple[Words, Words]], adapters: Sequence[Adapter], rou
 
 
 def facts(tensors: Sequence[tuple[Words, Words]]) -> dict[str, Any]:
-    """Of a pair: its size, what changed, and the least bits that it needs."""
+    """Of a pair: its size, what changed, and the least bits that it needs; (exponent, words, changed) of the base."""
     return {
         "tensors": len(tensors),
         "words": sum(new.size for _, new in tensors),
         "changed": sum(int(np.count_nonzero(old != new)) for old, new in tensors),
         "bound_bits": bound_bits(tensors),
+        "by_exponent": changes_by_exponent(tensors),
     }
 
 

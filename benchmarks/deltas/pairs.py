@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 LARGE_WORDS = 1 << 25
 NEAR, FAR = ("1e-6", "5e-6", "2e-5"), ("far4", "far24")
 UNRELATED = "unrelated"
-# By name the learning rate: one that changes about 2 % of the words, and one that changes most of them.
-SYNTHETIC = {"synthetic-sparse": 5e-6, "synthetic-dense": 1e-3}
+# By name the learning rate: nothing changes, about 2 % of the words do, and most of them.
+SYNTHETIC = {"synthetic-same": 0.0, "synthetic-sparse": 5e-6, "synthetic-dense": 1e-3}
 NAMES = (*NEAR, *FAR, UNRELATED, *SYNTHETIC)
 
 

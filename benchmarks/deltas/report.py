@@ -32,11 +32,11 @@ def render(results: dict[str, Any]) -> str:
 
 
 def _pair(facts: dict[str, Any], rows: list[Row]) -> str:
-    bound = facts["bound_bits"]
+    bound, changed = facts["bound_bits"], facts["changed"]
+    a_change = f"{bound / changed:.3f} bits a change, " if changed else ""
     head = (
         f"## {facts['name']}\n\n{facts['words']} words in {facts['tensors']} tensors, of which "
-        f"{facts['changed'] / facts['words']:.4%} changed. Bound: {bound / facts['changed']:.3f} bits a change, "
-        f"{bound / facts['words']:.4f} bits a word."
+        f"{changed / facts['words']:.4%} changed. Bound: {a_change}{bound / facts['words']:.4f} bits a word."
     )
     mine = [row for row in rows if row["pair"] == facts["name"]]
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
@@ -53,6 +53,8 @@ def _cells(row: Row, facts: dict[str, Any]) -> list[str]:
 
 
 def _bits(row: Row, count: int, form: str) -> str:
+    if not count:
+        return "-"
     text = f"{8 * row['nbytes'] / count:{form}}"
     return text + (f" ({8 * row['by_tensor']['nbytes'] / count:{form}})" if "by_tensor" in row else "")
 

@@ -20,7 +20,7 @@ WHOLE = {"compact": (8.3, 6.8, 5.9)}
 OF_PEERS = {"gap + XOR, zstd 1": 0.57, "XOR, zstd 1": 0.46}
 # Bits a word, of pairs of which most words changed.
 FAR = dict(zip(pairs.FAR, (2.3, 4.0), strict=True))
-SPARSE, DENSE = "synthetic-sparse", "synthetic-dense"
+SAME, SPARSE, DENSE = pairs.SYNTHETIC
 PROFILES = ("fast", "compact")
 
 
@@ -40,7 +40,7 @@ class _Targets:
         yield from self._far()
         for cpu in (None, *self._forced):
             yield from self._speed(cpu)
-        yield from self._no_help()
+        yield from self._limits()
 
     def _near(self) -> Iterator[Verdict]:
         for limits, unit in ((BY_TENSOR, "one frame a matrix"), (WHOLE, "one frame")):
@@ -75,8 +75,10 @@ class _Targets:
                 figure = self._figure(DENSE, profile, direction, "median", True, cpu)
                 yield Verdict(f"{profile} {direction}, GB/s{on}", DENSE, figure, 1)
 
-    def _no_help(self) -> Iterator[Verdict]:
+    def _limits(self) -> Iterator[Verdict]:
         for profile in PROFILES:
+            nbytes = self._nbytes(SAME, f"relative {profile}", True)
+            yield Verdict(f"{profile}, bytes of a frame that changes nothing", SAME, nbytes, 256, at_most=True)
             for whole, unit in ((False, "by matrix"), (True, "in one")):
                 ours, plain = (
                     self._nbytes(pairs.UNRELATED, f"{kind} {profile}", whole) for kind in ("relative", "plain")

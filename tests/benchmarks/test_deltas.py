@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.deltas import contest, pairs, report, run, targets
-from benchmarks.deltas.bounds import bound_bits, ordered
+from benchmarks.deltas.bounds import bound_bits, changes_by_exponent, ordered
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.deltas.synthetic import synthetic_pair, to_bf16
 
@@ -60,6 +60,7 @@ def test_the_bound_of_a_small_pair_by_hand() -> None:
     new = np.array([0x3F80] * 3 + [0x3F81, 0x4081, 0x407F], np.uint16)
     expected = 4 * (2 * 0.25 + math.log2(4 / 3) * 0.75) + 2
     assert bound_bits([(old, new)]) == pytest.approx(expected)
+    assert changes_by_exponent([(old, new), (old, old)]) == [(127, 8, 1), (129, 4, 2)]
     assert bound_bits([(old, new), (old, old)]) == pytest.approx(expected)
 
 
