@@ -19,6 +19,8 @@ struct Accumulators {
       acc[h] = _mm256_add_epi64(acc[h], _mm256_mul_epu32(key, _mm256_srli_epi64(key, 32)));
       sum[h] = _mm256_add_epi64(sum[h], value);
     }
+    // Without this GCC takes the products of all stripes of a block before it adds them up, and keeps them in memory.
+    asm("" : "+x"(acc[0]), "+x"(acc[1]), "+x"(sum[0]), "+x"(sum[1]));
   }
 
   void fold() {

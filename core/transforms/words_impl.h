@@ -273,8 +273,37 @@ inline void pack_plane(const uint8_t* __restrict numbers, size_t n, unsigned shi
   for (size_t i = 0; i < n; ++i) as<P>(plane)[i].value = static_cast<P>(as<T>(numbers)[i].value >> shift);
 }
 
+// Two planes at once: low[i] | high[i] << bits of low = the lowest bits of numbers[i].
+template <class T, class Low, class High>
+inline void pack_pair(const uint8_t* __restrict numbers, size_t n, uint8_t* __restrict low, uint8_t* __restrict high) {
+  for (size_t i = 0; i < n; ++i) {
+    if constexpr (sizeof(T) == 2) {  // half of a number each: nothing is narrowed
+      low[i] = numbers[2 * i];
+      high[i] = numbers[2 * i + 1];
+    } else {
+      const T number = as<T>(numbers)[i].value;
+      as<Low>(low)[i].value = static_cast<Low>(number);
+      as<High>(high)[i].value = static_cast<High>(number >> (8 * sizeof(Low)));
+    }
+  }
+}
+
 template <class T>
 void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
+  if constexpr (sizeof(T) == 4) {
+    if (width == 24 && shift == 0) return pack_pair<T, uint16_t, uint8_t>(numbers, n, field, field + 2 * n);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (width > 8 && width < 16 && shift == 0) {
+      for (size_t first = 0; first < n; first += kSegment) {
+        alignas(64) uint8_t high[kSegment + kSlack];
+        const size_t count = n - first < kSegment ? n - first : kSegment;
+        pack_pair<T, uint8_t, uint8_t>(numbers + 2 * first, count, field + first, high);
+        plane_kernels.pack_field_tile(width - 8, high, n, first, count, field + n);
+      }
+      return;
+    }
+  }
   for (unsigned p = 8 * sizeof(T); p >= 8; p /= 2) {
     if ((width & p) == 0) continue;
     if constexpr (sizeof(T) == 8) {
