@@ -288,18 +288,31 @@ inline void pack_pair(const uint8_t* __restrict numbers, size_t n, uint8_t* __re
   }
 }
 
+// Zeros in the padding of a plane. Returns where the next one begins.
+inline uint8_t* end_plane(uint8_t* plane, unsigned p, size_t n) {
+  const size_t used = n * p / 8, nbytes = plane_nbytes(p, n);
+  std::memset(plane + used, 0, nbytes - used);
+  return plane + nbytes;
+}
+
 template <class T>
 void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
   if constexpr (sizeof(T) == 4) {
-    if (width == 24 && shift == 0) return pack_pair<T, uint16_t, uint8_t>(numbers, n, field, field + 2 * n);
+    if (width == 24 && shift == 0) {
+      uint8_t* high = end_plane(field, 16, n);
+      pack_pair<T, uint16_t, uint8_t>(numbers, n, field, high);
+      end_plane(high, 8, n);
+      return;
+    }
   }
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16 && shift == 0) {
+      uint8_t* high_field = end_plane(field, 8, n);
       for (size_t first = 0; first < n; first += kSegment) {
         alignas(64) uint8_t high[kSegment + kSlack];
         const size_t count = n - first < kSegment ? n - first : kSegment;
         pack_pair<T, uint8_t, uint8_t>(numbers + 2 * first, count, field + first, high);
-        plane_kernels.pack_field_tile(width - 8, high, n, first, count, field + n);
+        plane_kernels.pack_field_tile(width - 8, high, n, first, count, high_field);
       }
       return;
     }
@@ -316,9 +329,7 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
       if (p == 16) pack_plane<T, uint16_t>(numbers, n, shift, field);
     }
     if (p == 8) pack_plane<T, uint8_t>(numbers, n, shift, field);
-    const size_t used = n * p / 8, nbytes = plane_nbytes(p, n);
-    std::memset(field + used, 0, nbytes - used);
-    field += nbytes;
+    field = end_plane(field, p, n);
     shift += p;
   }
   if ((width & 7) == 0) return;
