@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "coders/two_bits.h"
 #include "common/cpu.h"
 
 namespace tw {
@@ -93,10 +94,37 @@ void tiers_of(const CascadeParams& params, Tier tiers[kMaxTiers]) {
   }
 }
 
-void names_of(const Tier& tier, uint8_t names[kMaxNames]) {
-  for (unsigned d = 0; d < kMaxNames; ++d) {
-    names[d] = static_cast<uint8_t>(tier.start + d + (d >= tier.below ? tier.gap : 0));
+DigitNames names_of(const Tier& tier) {
+  DigitNames names;
+  const auto name = [&](unsigned d) { return static_cast<uint8_t>(tier.start + d + (d >= tier.below ? tier.gap : 0)); };
+  for (unsigned i = 0; i < kMaxNames; ++i) {
+    names.low[i] = name(i & tier.escape);
+    names.high[i] = name(i >> 2);
   }
+  return names;
+}
+
+// One tier of n exponents: its digits to the field, those that it escapes to `next`. In place is fine.
+void encode_tier(const Tier& tier, unsigned width, const uint8_t* exponents, size_t n, uint8_t* field, uint8_t* next,
+                 uint8_t* digits) {
+  const size_t runs = width == 2 ? n / kRun : 0, done = runs * kRun;
+  next += two_bit_kernels.split(tier.start, tier.below, tier.gap, exponents, runs, field, next);
+  cascade_kernels.split(tier.start, tier.below, tier.gap, tier.escape, exponents + done, n - done, digits, next);
+  plane_kernels.pack_field(width, digits, n - done, field + runs * (kRun / 4));
+}
+
+// Exponents [first, first + count) of a tier of n; those that it escapes are the next of `next`. Returns how many.
+size_t decode_tier(const DigitNames& names, unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
+                   const uint8_t* next, uint8_t* out) {
+  size_t used = 0;
+  if (width == 2) {
+    const size_t runs = count / kRun;
+    used = two_bit_kernels.expand(field + first / 4, names, next, runs, out);
+    first += runs * kRun, count -= runs * kRun, out += runs * kRun;
+    if (count == 0) return used;
+  }
+  plane_kernels.unpack_field_tile(width, field, n, first, count, out);
+  return used + cascade_kernels.expand(static_cast<uint8_t>((1u << width) - 1), names.low, next + used, count, out);
 }
 
 }  // namespace
@@ -134,9 +162,7 @@ void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8
   const uint8_t* current = exponents;
   for (unsigned k = 0; k < count; ++k) {
     const size_t n = params.counts[k];
-    const Tier& tier = tiers[k];
-    cascade_kernels.split(tier.start, tier.below, tier.gap, tier.escape, current, n, scratch->odd, scratch->even);
-    plane_kernels.pack_field(kTierWidths[params.shape][k], scratch->odd, n, dst);
+    encode_tier(tiers[k], kTierWidths[params.shape][k], current, n, dst, scratch->even, scratch->odd);
     dst += field_nbytes(n, kTierWidths[params.shape][k]);
     current = scratch->even;
   }
@@ -174,11 +200,9 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
   }
   for (unsigned k = count - 1; k > 0; --k) {
     const size_t n = params.counts[k];
-    uint8_t names[kMaxNames];
-    names_of(tiers[k], names);
     if (!filler_is_zero(fields[k], n, kTierWidths[params.shape][k])) return false;
-    plane_kernels.unpack_field(kTierWidths[params.shape][k], fields[k], n, out);
-    if (cascade_kernels.expand(tiers[k].escape, names, next, n, out) != params.counts[k + 1]) return false;
+    const size_t used = decode_tier(names_of(tiers[k]), kTierWidths[params.shape][k], fields[k], n, 0, n, next, out);
+    if (used != params.counts[k + 1]) return false;
     uint8_t* decoded = out;
     out = next;
     next = decoded;
@@ -190,13 +214,12 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
   used_ = 0;
   num_escapes_ = params.counts[1];
   width_ = kTierWidths[params.shape][0];
-  names_of(tiers[0], names_);
+  names_ = names_of(tiers[0]);
   return true;
 }
 
 void CascadeDecoder::decode(size_t first, size_t count, uint8_t* out) {
-  plane_kernels.unpack_field_tile(width_, field_, n_, first, count, out);
-  used_ += cascade_kernels.expand(static_cast<uint8_t>((1u << width_) - 1), names_, next_ + used_, count, out);
+  used_ += decode_tier(names_, width_, field_, n_, first, count, next_ + used_, out);
 }
 
 const CascadeKernels& cascade_kernels = pick<kCascadeScalar, kCascadeAvx2, kCascadeAvx512, kCascadeNeon>();

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "coders/two_bits.h"
 #include "common/format.h"
 #include "transforms/planes.h"
 
@@ -10,7 +11,6 @@ namespace tw {
 
 // Shapes 0 to 7 are the variants of kind cascade; from kExtendedShapes on come those of extended kind cascade.
 constexpr unsigned kExtendedShapes = 8, kNumTierShapes = 10;
-constexpr unsigned kMaxNames = 16;  // of a tier, its escape included
 // Widths of the coded tiers by shape; 0 where a tier does not exist.
 extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
 
@@ -60,7 +60,7 @@ class CascadeDecoder {
   const uint8_t* next_;
   size_t n_, used_, num_escapes_;
   unsigned width_;
-  uint8_t names_[kMaxNames];
+  DigitNames names_;
 };
 
 struct CascadeKernels {

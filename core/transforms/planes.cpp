@@ -17,11 +17,14 @@ bool filler_of_plane_is_zero(const uint8_t* plane, size_t n, unsigned p) {
     return true;
   }
   const size_t count = n % kRun, lanes = plane_nbytes(p, count);
+  if (count == 0) return true;
   plane += nbytes - lanes;
-  for (size_t i = count; i < lanes * (8 / p); ++i) {
-    if ((plane[i % lanes] >> (p * (i / lanes)) & ((1u << p) - 1)) != 0) return false;
-  }
-  return true;
+  // The first lanes have a number more than the others.
+  const size_t numbers = count / lanes, longer = count % lanes;
+  uint8_t filler = 0;
+  for (size_t j = 0; j < longer; ++j) filler |= static_cast<uint8_t>(plane[j] >> (p * (numbers + 1)));
+  for (size_t j = longer; j < lanes; ++j) filler |= static_cast<uint8_t>(plane[j] >> (p * numbers));
+  return filler == 0;
 }
 
 }  // namespace

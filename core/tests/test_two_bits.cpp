@@ -1,0 +1,69 @@
+// Kernels of two-bit digits against planes and tiers in turn, with few escapes, some, and nothing else; the output is
+// not exceeded, and a tier may be split in place.
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "coders/cascade.h"
+#include "coders/two_bits.h"
+#include "tests/check.h"
+#include "tests/target.h"
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+constexpr uint8_t kEscape = 3, kMark = 0xa5;
+
+// Exponents of a tier: of each 256, `named` or fewer that it names; none of those of earlier tiers.
+Bytes exponents(size_t n, unsigned start, unsigned below, unsigned gap, unsigned named) {
+  std::mt19937 random(static_cast<unsigned>(n) * 257 + named);
+  Bytes all(n + tw::kSlack);
+  for (size_t i = 0; i < n; ++i) {
+    const unsigned any = static_cast<unsigned>(random()), digit = any >> 8 & 3;
+    all[i] = static_cast<uint8_t>(any % 256 < named ? start + digit + (digit >= below ? gap : 0)
+                                                    : start + kEscape + gap + (any >> 16) % 100);
+  }
+  return all;
+}
+
+void check(size_t runs, unsigned start, unsigned below, unsigned gap, unsigned named) {
+  const size_t n = runs * tw::kRun, field_nbytes = n / 4;
+  const Bytes x = exponents(n, start, below, gap, named);
+  const uint8_t s = static_cast<uint8_t>(start), b = static_cast<uint8_t>(below), g = static_cast<uint8_t>(gap);
+
+  Bytes digits(n + tw::kSlack), expected(n + tw::kSlack), expected_field(field_nbytes + 1, kMark);
+  const size_t escapes = tw::cascade_kernels.split(s, b, g, kEscape, x.data(), n, digits.data(), expected.data());
+  tw::plane_kernels.pack_field(2, digits.data(), n, expected_field.data());
+  Bytes next = x, field(field_nbytes + 1, kMark);
+  CHECK(tw::two_bit_kernels.split(s, b, g, next.data(), runs, field.data(), next.data()) == escapes);
+  CHECK(std::memcmp(next.data(), expected.data(), escapes) == 0);
+  CHECK(field == expected_field);
+
+  tw::DigitNames names;
+  for (unsigned i = 0; i < tw::kMaxNames; ++i) {
+    const auto name = [&](unsigned d) { return static_cast<uint8_t>(start + d + (d >= below ? gap : 0)); };
+    names.low[i] = name(i & 3);
+    names.high[i] = name(i >> 2);
+  }
+  Bytes out(n + 1, kMark);
+  CHECK(tw::two_bit_kernels.expand(field.data(), names, next.data(), runs, out.data()) == escapes);
+  CHECK(std::memcmp(out.data(), x.data(), n) == 0);
+  CHECK(out[n] == kMark);
+}
+
+}  // namespace
+
+int main() {
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  for (const size_t runs : {0u, 1u, 2u, 7u, 8u, 9u, 33u}) {
+    for (const unsigned named : {0u, 1u, 128u, 200u, 255u, 256u}) {
+      check(runs, 120, 0, 0, named);
+      check(runs, 117, 3, 3, named);
+      check(runs, 119, 1, 10, named);
+      check(runs, 0, 0, 3, named);
+    }
+  }
+  std::printf("ok\n");
+  return 0;
+}
