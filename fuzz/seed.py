@@ -10,9 +10,9 @@ import hashlib
 from pathlib import Path
 
 from reference.tensorwire_reference import decode
+from tests.support import golden
 
 ROOT = Path(__file__).resolve().parent.parent
-MAGIC = bytes.fromhex("935457460D0A1A0A")
 MAX_NBYTES = 2048
 # As in round_trip.cpp.
 DTYPES = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I64", "I32", "U16", "BOOL", "F4", "C128")
@@ -26,13 +26,13 @@ def add(target: str, data: bytes) -> None:
 
 
 def main() -> None:
-    for path in sorted((ROOT / "tests" / "golden" / "v1").rglob("*")):
-        frame = path.read_bytes() if path.is_file() else b""
-        if not frame.startswith(MAGIC):
-            continue
+    valid, invalid = golden.manifest("frames"), golden.manifest("invalid")
+    for entry in (*valid, *invalid):
+        frame = golden.frame_of(entry)
         if len(frame) <= MAX_NBYTES:
             add("decode", b"\1" + frame)  # flags: repair the checksums
-        decoded = decode(frame)
+    for entry in valid:
+        decoded = decode(golden.frame_of(entry), golden.base_of(entry))
         if decoded.dtype in DTYPES and len(decoded.data) <= MAX_NBYTES:
             dtype, profile = DTYPES.index(decoded.dtype), PROFILES.index(decoded.profile)
             add("round_trip", bytes([dtype, profile, decoded.block_words // 256 % 256, 0]) + decoded.data)

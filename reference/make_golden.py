@@ -1,4 +1,4 @@
-"""Write the golden frames of version 0, from the root: `PYTHONPATH=.:tests python -m reference.make_golden`.
+"""Write the golden frames of version 1, from the root: `PYTHONPATH=. python -m reference.make_golden`.
 
 See tests/golden/README.md for when that is allowed.
 """
@@ -6,45 +6,69 @@ See tests/golden/README.md for when that is allowed.
 import json
 from hashlib import sha256
 from pathlib import Path
-
-from conformance import CASES
+from typing import Any
 
 from reference.tensorwire_reference import decode
+from reference.tensorwire_reference.hashes import content_hash
+from tests.support.conformance import CASES, Case
+from tests.support.malformed import MALFORMED, Malformed
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "v0"
-MAX_TOTAL_NBYTES = 600_000
+GOLDEN = Path(__file__).parent.parent / "tests" / "golden" / "v1"
+MAX_TOTAL_NBYTES = 700_000
 
 
 def main() -> None:
-    frames = {case.name: (case, case.build()) for case in CASES if case.golden}
-    total = sum(len(frame) for _, frame in frames.values())
+    cases = [(case, case.build()) for case in CASES if case.golden]
+    malformed = [(one, one.build()) for one in MALFORMED]
+    used = [item.base for item, _ in (*cases, *malformed)]
+    bases = {content_hash(base).hex(): base for base in used if base is not None}
+    files = {f"{case.name}.tw": frame for case, frame in cases}
+    files |= {f"invalid/{one.name}.tw": frame for one, frame in malformed}
+    files |= {f"bases/{name}": base for name, base in bases.items()}
+    total = sum(map(len, files.values()))
     if total > MAX_TOTAL_NBYTES:
-        raise SystemExit(f"the frames take {total} bytes together; at most {MAX_TOTAL_NBYTES} belong in a repository")
-    GOLDEN.mkdir(parents=True, exist_ok=True)
-    for stale in GOLDEN.glob("*.tw"):
-        stale.unlink()
-    entries = []
-    for name, (case, frame) in frames.items():
-        decoded = decode(frame)
-        if decoded.data != case.data:
-            raise SystemExit(f"{name} does not decode to its input")
-        (GOLDEN / f"{name}.tw").write_bytes(frame)
-        entries.append(
-            {
-                "name": name,
-                "dtype": decoded.dtype,
-                "shape": decoded.shape,
-                "bits": decoded.bits,
-                "profile": decoded.profile,
-                "block_log2": decoded.block_log2,
-                "nbytes": len(case.data),
-                "sha256": sha256(case.data).hexdigest(),
-                "codings": decoded.codings,
-            }
-        )
-    lines = ",\n".join(json.dumps(entry) for entry in entries)
-    (GOLDEN / "manifest.json").write_text(f'{{"version": 0, "frames": [\n{lines}\n]}}\n')
-    print(f"{len(frames)} frames, {total} bytes")
+        raise SystemExit(f"the files take {total} bytes together; at most {MAX_TOTAL_NBYTES} belong in a repository")
+    _write(files, [_entry(case, frame) for case, frame in cases], [_of_malformed(one) for one, _ in malformed])
+    print(f"{len(cases)} frames, {len(malformed)} invalid ones, {len(bases)} bases, {total} bytes")
+
+
+def _name_of(base: bytes | None) -> str | None:
+    return None if base is None else content_hash(base).hex()
+
+
+def _entry(case: Case, frame: bytes) -> dict[str, Any]:
+    decoded = decode(frame, case.base)
+    if decoded.data != case.data:
+        raise SystemExit(f"{case.name} does not decode to its input")
+    return {
+        "name": case.name,
+        "dtype": decoded.dtype,
+        "shape": decoded.shape,
+        "bits": decoded.bits,
+        "profile": decoded.profile,
+        "block_words": decoded.block_words,
+        "nbytes": len(case.data),
+        "sha256": sha256(case.data).hexdigest(),
+        "base": _name_of(case.base),
+        "codings": decoded.codings,
+    }
+
+
+def _of_malformed(malformed: Malformed) -> dict[str, Any]:
+    return {"name": malformed.name, "error": malformed.error, "base": _name_of(malformed.base)}
+
+
+def _write(files: dict[str, bytes], frames: list[dict[str, Any]], invalid: list[dict[str, Any]]) -> None:
+    for folder in (GOLDEN, GOLDEN / "invalid", GOLDEN / "bases"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for stale in folder.iterdir():
+            if stale.is_file():
+                stale.unlink()
+    for name, content in files.items():
+        (GOLDEN / name).write_bytes(content)
+    lists = (",\n".join(map(json.dumps, entries)) for entries in (frames, invalid))
+    manifest = '{{"version": 1, "frames": [\n{}\n], "invalid": [\n{}\n]}}\n'.format(*lists)
+    (GOLDEN / "manifest.json").write_text(manifest)
 
 
 if __name__ == "__main__":

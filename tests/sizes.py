@@ -6,11 +6,12 @@ Golden frames are files, so these inputs are the same everywhere, whatever the v
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tensorwire
+from reference.tensorwire_reference import decode
+from tests.support import golden
 from tests.support.registry import PROFILES
 
 if TYPE_CHECKING:
@@ -22,15 +23,10 @@ COLUMNS = ("input", "dtype", "nbytes", *PROFILES)
 
 def rows() -> Iterator[tuple[str, ...]]:
     """Of each input its name, dtype, size, and the sizes of its frames."""
-    for manifest in sorted(TABLE.with_name("golden").glob("v*/manifest.json")):
-        for entry in json.loads(manifest.read_text())["frames"]:
-            golden = manifest.with_name(f"{entry['name']}.tw").read_bytes()
-            data = tensorwire.decompress(golden, framework="bytes")
-            sizes = [
-                len(tensorwire.compress(data, dtype=entry["dtype"], shape=entry["shape"], profile=profile))
-                for profile in PROFILES
-            ]
-            yield (f"{manifest.parent.name}/{entry['name']}", entry["dtype"], *map(str, (len(data), *sizes)))
+    for entry in golden.manifest("frames"):
+        data = decode(golden.frame_of(entry), golden.base_of(entry)).data
+        sizes = [len(tensorwire.compress()) for profile in PROFILES]
+        yield (f"v1/{entry['name']}", entry["dtype"], *map(str, (len(data), *sizes)))
 
 
 def write() -> None:

@@ -1,32 +1,48 @@
-"""A reference decoder and a plain encoder of the tensorwire frame format, version 0. See docs/format.md."""
+"""A reference decoder and a plain encoder of the tensorwire frame format, version 1. See docs/format.md."""
 
 from .cascade import Cascade
 from .decoder import Frame, decode
-from .encoder import Constant, Kind, Plain, Stored, ZeroGroups, encode
+from .encoder import encode
 from .enec import Enec
 from .entropy import Entropy
-from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from .errors import (
+    BaseMismatchError,
+    CorruptDataError,
+    FormatError,
+    LimitExceededError,
+    TruncatedDataError,
+    UnsupportedVersionError,
+)
+from .kinds import Constant, InnerKind, Kind, Plain, Stored, Zeros
+from .modal import Modal
+from .relative import Dense, Same, Sparse
 from .rests import Bytes, Rest, Trimmed, Verbatim
 
 __all__ = [
+    "BaseMismatchError",
     "Bytes",
     "Cascade",
     "Constant",
     "CorruptDataError",
+    "Dense",
     "Enec",
     "Entropy",
     "FormatError",
     "Frame",
+    "InnerKind",
     "Kind",
     "LimitExceededError",
+    "Modal",
     "Plain",
     "Rest",
+    "Same",
+    "Sparse",
     "Stored",
     "Trimmed",
     "TruncatedDataError",
     "UnsupportedVersionError",
     "Verbatim",
-    "ZeroGroups",
+    "Zeros",
     "decode",
     "encode",
 ]

@@ -10,21 +10,27 @@ import numpy as np
 from .errors import UnfitError, require
 from .planes import U64, Reader, pack_field
 
-PARAMS_NBYTES = 13
 TIER_WIDTHS = ((2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,))
+SECOND_TIER_WIDTHS = ((4,), (3,))
 _MOST_TIERS = 5
+
+
+def widths_of(table: int) -> tuple[tuple[int, ...], ...]:
+    """The tier shapes of table 1 (kind 3) or 2 (extended kind 1)."""
+    return (TIER_WIDTHS, SECOND_TIER_WIDTHS)[table - 1]
 
 
 @dataclass(frozen=True)
 class Cascade:
     """Parameters of the kind; those that are None are chosen for each block.
 
-    `below` is (a2, a3, ...), one number for each coded tier behind the first.
+    `below` is (a2, a3, ...), one number for each coded tier behind the first. `table` says whose rows `variant` counts.
     """
 
     variant: int | None = None
     lo: int | None = None
     below: tuple[int, ...] | None = None
+    table: int = 1
     code: ClassVar[int] = 3
 
 
@@ -43,16 +49,14 @@ def _in_range(names: list[list[int]], exponent_bits: int) -> bool:
     return all(0 <= e < 1 << exponent_bits for tier in names for e in tier)
 
 
-def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
-    """Read `n` exponents. Also returns the name of the coding."""
+def decode(params: bytes, widths: tuple[int, ...], reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
+    """Read `n` exponents. Also returns the parameters in words."""
     lo, packed, *counts = struct.unpack("<B6H", params)
-    below = tuple(packed >> shift & 7 for shift in (0, 3, 6, 9))
-    widths = TIER_WIDTHS[variant]
-    require(packed < 1 << 12, "cascade: reserved bits are set")
+    below = tuple(packed >> shift & 15 for shift in (0, 4, 8, 12))
     for tier, a in enumerate(below, 2):
         most = (1 << widths[tier - 1]) - 1 if tier <= len(widths) else 0
         require(a <= most, f"cascade: a{tier} is {a}, at most {most}")
-    require(not any(counts[len(widths) :]), f"cascade: counts {counts} of tiers that variant {variant} lacks")
+    require(not any(counts[len(widths) :]), f"cascade: counts {counts} of tiers that {widths} lacks")
     names_of_tiers = _names(widths, lo, below[: len(widths) - 1])
     require(_in_range(names_of_tiers, exponent_bits), f"cascade: tiers name more than 0..{(1 << exponent_bits) - 1}")
 
@@ -66,12 +70,12 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
         require(len(waiting) == escapes, f"cascade: {len(waiting)} escapes, but a count of {escapes}")
     x[waiting] = reader.field(len(waiting), 8)
     require(bool((x < 1 << exponent_bits).all()), f"cascade: an exponent has more than {exponent_bits} bits")
-    return x, f"cascade/{variant}(lo={lo},a={','.join(map(str, below))},escapes={','.join(map(str, counts))})"
+    return x, f"(lo={lo},a={','.join(map(str, below))},escapes={','.join(map(str, counts))})"
 
 
 def encode(kind: Cascade, x: U64, exponent_bits: int) -> tuple[bytes, bytes, int]:
     """The streams, the parameters and the variant. Raises `UnfitError` if a count does not fit."""
-    variants = range(len(TIER_WIDTHS)) if kind.variant is None else (kind.variant,)
+    variants = range(len(widths_of(kind.table))) if kind.variant is None else (kind.variant,)
     coded = [_encode(x, variant, kind, exponent_bits) for variant in variants]
     fitting = [(streams, params, v) for (streams, params, fits), v in zip(coded, variants, strict=True) if fits]
     if not fitting:
@@ -80,7 +84,7 @@ def encode(kind: Cascade, x: U64, exponent_bits: int) -> tuple[bytes, bytes, int
 
 
 def _encode(x: U64, variant: int, kind: Cascade, exponent_bits: int) -> tuple[bytes, bytes, bool]:
-    widths = TIER_WIDTHS[variant]
+    widths = widths_of(kind.table)[variant]
     lo, below = _choose(x, widths, kind.lo, kind.below, 1 << exponent_bits)
     names_of_tiers = _names(widths, lo, below)
     if not _in_range(names_of_tiers, exponent_bits):
@@ -97,7 +101,7 @@ def _encode(x: U64, variant: int, kind: Cascade, exponent_bits: int) -> tuple[by
     streams.append(pack_field(left, 8))
     counts += [0] * (_MOST_TIERS - len(counts))
     fits = max(counts) <= 0xFFFF
-    packed = sum(a << 3 * i for i, a in enumerate(below))
+    packed = sum(a << 4 * i for i, a in enumerate(below))
     return b"".join(streams), struct.pack("<B6H", lo, packed, *(c & 0xFFFF for c in counts)), fits
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from .errors import UnfitError, require
 from .planes import U64, Reader, ones, pack_field
 
-PARAMS_NBYTES = 4
-
 
 @dataclass(frozen=True)
 class Enec:
@@ -28,8 +26,7 @@ class Enec:
 
 
 def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
-    """Read `n` exponents. Also returns the name of the coding."""
-    require(2 <= variant <= 5, f"enec: variant {variant}")
+    """Read `n` exponents. Also returns the parameters in words."""
     b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
     require(1 <= m < nb <= exponent_bits, f"enec: m {m}, nb {nb}, {exponent_bits} exponent bits")
     y = reader.field(n, m)
@@ -38,7 +35,7 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
     require(int(high.sum()) == num_high, f"enec: num_high {num_high}, but {int(high.sum())} words have a high part")
     y[high] |= reader.field(num_high, nb - m) << np.uint64(m)
     s = y.astype(np.int64) - (y >> np.uint64(nb - 1) << np.uint64(nb)).astype(np.int64)
-    return ((b - s) % (1 << exponent_bits)).astype(np.uint64), f"enec/{1 << variant}(b={b},m={m},nb={nb})"
+    return ((b - s) % (1 << exponent_bits)).astype(np.uint64), f"(b={b},m={m},nb={nb})"
 
 
 def encode(kind: Enec, x: U64, exponent_bits: int) -> tuple[bytes, bytes]:

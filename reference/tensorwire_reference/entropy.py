@@ -1,4 +1,4 @@
-"""Section "Kind entropy": exponents, with up to three bits of the mantissa, as symbols of an entropy stream."""
+"""Section "Kind entropy": exponents, with up to three bits below them, as symbols of an entropy stream."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,13 +9,12 @@ from .errors import UnfitError, require
 from .planes import U64, Reader, pack_field
 from .rans import read_symbols, write_symbols
 
-PARAMS_NBYTES = 4
 ESCAPE = 255
 
 
 @dataclass(frozen=True)
 class Entropy:
-    """`k` bits of the mantissa go with the exponent; `base` None is chosen for each block.
+    """`k` bits of the word go with the exponent; `base` None is chosen for each block.
 
     Escaped is what lies outside the window of 255 values from base on, and what occurs at most `rare` times in a block.
     """
@@ -26,8 +25,8 @@ class Entropy:
     code: ClassVar[int] = 4
 
 
-def decode(params: bytes, k: int, reader: Reader, n: int, x_bits: int) -> tuple[U64, str]:
-    """Read `n` values x of `x_bits` bits. Also returns the name of the coding."""
+def decode(params: bytes, reader: Reader, n: int, x_bits: int) -> tuple[U64, str]:
+    """Read `n` values x of `x_bits` bits. Also returns the parameters in words."""
     base, num_escapes = int.from_bytes(params[:2], "little"), int.from_bytes(params[2:], "little")
     most = max((1 << x_bits) - ESCAPE, 0)
     require(base <= most, f"entropy: base {base}, at most {most}")
@@ -37,7 +36,7 @@ def decode(params: bytes, k: int, reader: Reader, n: int, x_bits: int) -> tuple[
     x = symbols + np.uint64(base)
     x[escaped] = reader.field(num_escapes, x_bits)
     require(bool((x < 1 << x_bits).all()), f"entropy: an x has more than {x_bits} bits")
-    return x, f"entropy/{k}(base={base},escapes={num_escapes})"
+    return x, f"(base={base},escapes={num_escapes})"
 
 
 def encode(kind: Entropy, x: U64, x_bits: int) -> tuple[bytes, bytes]:

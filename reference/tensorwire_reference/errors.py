@@ -1,8 +1,8 @@
-"""The four errors that docs/format.md names, and one for the encoder."""
+"""The errors that docs/format.md names, and one for the encoder."""
 
 
 class FormatError(ValueError):
-    """Base of the errors a decoder raises."""
+    """Base of the errors that a decoder raises for a frame."""
 
 
 class CorruptDataError(FormatError):
@@ -14,11 +14,15 @@ class TruncatedDataError(FormatError):
 
 
 class UnsupportedVersionError(FormatError):
-    """The version or a required feature is unknown."""
+    """The version, a required feature or a coding is unknown."""
 
 
 class LimitExceededError(FormatError):
     """A size is above the format's cap."""
+
+
+class BaseMismatchError(ValueError):
+    """The base of a relative frame is another tensor, or was not given."""
 
 
 class UnfitError(ValueError):

@@ -18,14 +18,14 @@ def runs_of(n: int) -> Iterator[slice]:
 
 
 def plane_nbytes(n: int, p: int) -> int:
-    """Size of a plane of `n` numbers of `p` bits. A full run fills its bytes, so only the last one rounds up."""
-    return (n * p + 7) // 8
+    """Size of a plane of `n` numbers of `p` bits. A full run fills its 32-bit words, so only the last one rounds up."""
+    return 4 * -(-n * p // 32)
 
 
 def pack_plane(numbers: U64, p: int) -> bytes:
     """Store numbers below `2**p`."""
     if p >= 8:
-        return numbers.astype(f"<u{p // 8}").tobytes()
+        return numbers.astype(f"<u{p // 8}").tobytes().ljust(plane_nbytes(len(numbers), p), b"\0")
     out = []
     for run in runs_of(len(numbers)):
         part = numbers[run]
@@ -42,7 +42,9 @@ def unpack_plane(data: bytes, n: int, p: int) -> U64:
     Raises `CorruptDataError` if a bit of no number is set.
     """
     if p >= 8:
-        return np.frombuffer(data, f"<u{p // 8}").astype(np.uint64)
+        end = n * p // 8
+        require(not any(data[end:]), f"a plane of {n} numbers of {p} bits has bytes set behind its last number")
+        return np.frombuffer(data[:end], f"<u{p // 8}").astype(np.uint64)
     raw = np.frombuffer(data, np.uint8)
     shifts = np.arange(0, 8, p, dtype=np.uint8)[:, None]
     mask = np.uint8((1 << p) - 1)
@@ -63,7 +65,7 @@ def plane_widths(w: int) -> list[int]:
 
 
 def field_nbytes(n: int, w: int) -> int:
-    """`F(n, w)`."""
+    """Size of a field of `n` numbers of `w` bits."""
     return sum(plane_nbytes(n, p) for p in plane_widths(w))
 
 
@@ -98,13 +100,13 @@ class Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._position = 0
+        self.position = 0
 
     def take(self, nbytes: int) -> bytes:
         """The next `nbytes` bytes."""
-        end = self._position + nbytes
+        end = self.position + nbytes
         require(end <= len(self._data), f"a stream ends at byte {end} of a block's {len(self._data)} stream bytes")
-        start, self._position = self._position, end
+        start, self.position = self.position, end
         return self._data[start:end]
 
     def field(self, n: int, w: int) -> U64:
@@ -112,5 +114,5 @@ class Reader:
         return unpack_field(self.take(field_nbytes(n, w)), n, w)
 
     def rest(self) -> bytes:
-        """All bytes that were not taken."""
-        return self.take(len(self._data) - self._position)
+        """All bytes that were not taken, which stay."""
+        return self._data[self.position :]

@@ -7,12 +7,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import require
-from .planes import U64, Reader
+from .planes import U64, Reader, pack_plane
 
 STATES = 32
 TOTAL = 4096
 LOWEST = 1 << 16
 MAX_Q = 12
+
+
+def _zigzag(d: int) -> int:
+    return 2 * d if d >= 0 else -2 * d - 1
+
+
+def _unzigzag(z: int) -> int:
+    return z // 2 if z % 2 == 0 else -((z + 1) // 2)
 
 
 class _Bits:
@@ -35,15 +43,8 @@ class _Bits:
         require(self._byte == 0, "frequency table: unused bits of the last byte are set")
 
 
-def _zigzag(d: int) -> int:
-    return 2 * d if d >= 0 else -2 * d - 1
-
-
-def _unzigzag(z: int) -> int:
-    return z // 2 if z % 2 == 0 else -((z + 1) // 2)
-
-
-def _read_frequencies(reader: Reader) -> list[int]:
+def read_frequencies(reader: Reader) -> list[int]:
+    """One table: the frequency of each of the 256 symbols."""
     first, last, implied = reader.take(3)
     require(first <= implied <= last, f"frequency table: implied symbol {implied} is outside {first}..{last}")
     frequencies = [0] * 256
@@ -91,30 +92,42 @@ def _starts(frequencies: list[int]) -> list[int]:
     return [sum(frequencies[:s]) for s in range(256)]
 
 
-def read_symbols(reader: Reader, n: int) -> U64:
-    """Decode an entropy stream of `n` symbols. Raises `CorruptDataError`."""
-    num_words = int.from_bytes(reader.take(4), "little")
-    table = _read_frequencies(reader)
+def _padding(nbytes: int) -> int:
+    return -nbytes % 4
+
+
+def _tables(frequencies: list[list[int]]) -> tuple[U64, U64]:
+    """By class and symbol, the frequencies and their sums below each symbol."""
+    return np.array(frequencies, np.uint64), np.array([_starts(table) for table in frequencies], np.uint64)
+
+
+def read_symbols(reader: Reader, n: int, classes: U64 | None = None, num_tables: int = 1) -> U64:
+    """Decode an entropy stream of `n` symbols; `classes` gives the table of each. Raises `CorruptDataError`."""
+    begin_of_stream = reader.position
+    num_units = int.from_bytes(reader.take(4), "little")
+    tables = [read_frequencies(reader) for _ in range(num_tables)]
+    require(not any(reader.take(_padding(reader.position - begin_of_stream))), "entropy stream: padding is set")
     states = np.frombuffer(reader.take(4 * STATES), "<u4").astype(np.uint64)
-    words = np.frombuffer(reader.take(2 * num_words), "<u2").astype(np.uint64)
+    units = reader.field(num_units, 16)
     require(bool((states >= LOWEST).all()), "entropy stream: a first state is below 2^16")
-    frequency = np.array(table, np.uint64)
-    start = np.array(_starts(table), np.uint64)
-    symbol_of_slot = np.repeat(np.arange(256), table)
+    frequency, start = _tables(tables)
+    symbol_of_slot = np.array([np.repeat(np.arange(256), table) for table in tables])
+    classes = np.zeros(n, np.uint64) if classes is None else classes
     symbols = np.empty(n, np.uint64)
     position = 0
     for begin in range(0, n, STATES):
         x = states[: min(STATES, n - begin)]
+        c = classes[begin : begin + len(x)]
         slot = x % TOTAL
-        s = symbol_of_slot[slot]
+        s = symbol_of_slot[c, slot]
         symbols[begin : begin + len(x)] = s
-        x[:] = frequency[s] * (x // TOTAL) + slot - start[s]
+        x[:] = frequency[c, s] * (x // TOTAL) + slot - start[c, s]
         hungry = np.flatnonzero(x < LOWEST)
-        more = words[position : position + len(hungry)]
-        require(len(more) == len(hungry), "entropy stream: the words end early")
+        more = units[position : position + len(hungry)]
+        require(len(more) == len(hungry), "entropy stream: the units end early")
         x[hungry] = x[hungry] * LOWEST + more
         position += len(hungry)
-    require(position == num_words, f"entropy stream: {num_words - position} words are left over")
+    require(position == num_units, f"entropy stream: {num_units - position} units are left over")
     require(bool((states == LOWEST).all()), "entropy stream: a last state is not 2^16")
     return symbols
 
@@ -126,7 +139,7 @@ def _round_down(frequency: int) -> int:
 
 
 def choose_frequencies(symbols: U64) -> tuple[list[int], int]:
-    """A legal table for `symbols` (at least one), and its implied symbol: the most frequent one."""
+    """A legal table for `symbols`, which may be none, and its implied symbol: the most frequent one."""
     counts = np.bincount(symbols.astype(np.int64), minlength=256).tolist()
     implied = counts.index(max(counts))
     frequencies = [max(_round_down(c * TOTAL // len(symbols)), 1) if c else 0 for c in counts]
@@ -140,21 +153,21 @@ def choose_frequencies(symbols: U64) -> tuple[list[int], int]:
     return frequencies, implied
 
 
-def write_symbols(symbols: U64) -> bytes:
-    """Encode symbols below 256 (at least one) as an entropy stream."""
-    table, implied = choose_frequencies(symbols)
-    frequency = np.array(table, np.uint64)
-    start = np.array(_starts(table), np.uint64)
+def write_symbols(symbols: U64, classes: U64 | None = None, num_tables: int = 1) -> bytes:
+    """Encode symbols below 256 (at least one) as an entropy stream; `classes` gives the table of each."""
+    classes = np.zeros(len(symbols), np.uint64) if classes is None else classes
+    chosen = [choose_frequencies(symbols[classes == c]) for c in range(num_tables)]
+    frequency, start = _tables([table for table, _ in chosen])
     states = np.full(STATES, LOWEST, np.uint64)
     steps: list[npt.NDArray[np.uint64]] = []
     for begin in reversed(range(0, len(symbols), STATES)):
-        s = symbols[begin : begin + STATES]
+        s, c = symbols[begin : begin + STATES], classes[begin : begin + STATES]
         x = states[: len(s)]
-        f = frequency[s]
+        f = frequency[c, s]
         full = x >= f * np.uint64(LOWEST * LOWEST // TOTAL)
         steps.append(x[full] % LOWEST)
         x[full] //= LOWEST
-        x[:] = x // f * TOTAL + x % f + start[s]
-    words = np.concatenate(steps[::-1]).astype("<u2")
-    head = len(words).to_bytes(4, "little") + _write_frequencies(table, implied)
-    return head + states.astype("<u4").tobytes() + words.tobytes()
+        x[:] = x // f * TOTAL + x % f + start[c, s]
+    units = np.concatenate(steps[::-1])
+    head = len(units).to_bytes(4, "little") + b"".join(_write_frequencies(*table) for table in chosen)
+    return head + bytes(_padding(len(head))) + states.astype("<u4").tobytes() + pack_plane(units, 16)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from .errors import CorruptDataError, UnfitError, require
-from .planes import U64, Reader, ones, pack_field, runs_of
+from .planes import U64, Reader, ones, pack_field, pack_plane, runs_of
 from .rans import read_symbols, write_symbols
 
 PER_RUN = 255
@@ -77,7 +77,7 @@ def _decode_trimmed(params: bytes, reader: Reader, n: int, width: int) -> tuple[
         return reader.field(n, width - lead - trail) << np.uint64(trail), "trimmed"
     rests = np.empty(n, np.uint64)
     runs = list(runs_of(n))
-    for run, t in zip(runs, reader.take(len(runs)), strict=True):
+    for run, t in zip(runs, reader.field(len(runs), 8).tolist(), strict=True):
         require(lead + t <= width, f"trimmed rest: {lead} + {t} of {width} bits")
         rests[run] = reader.field(run.stop - run.start, width - lead - t) << np.uint64(t)
     return rests, "trimmed-run"
@@ -94,7 +94,7 @@ def _encode_trimmed(rest: Trimmed, rests: U64, width: int) -> tuple[bytes, bytes
         t = _trailing_zeros(int(np.bitwise_or.reduce(rests[run])), width - lead)
         trails.append(t)
         fields.append(pack_field(rests[run] >> np.uint64(t), width - lead - t))
-    return bytes(trails) + b"".join(fields), bytes([lead, PER_RUN])
+    return pack_plane(np.array(trails, np.uint64), 8) + b"".join(fields), bytes([lead, PER_RUN])
 
 
 def _trailing_zeros(bits: int, most: int) -> int:
@@ -109,7 +109,7 @@ def _decode_bytes(params: bytes, reader: Reader, n: int, width: int) -> tuple[U6
         if MODES[mode] == "verbatim":
             values = reader.field(n, bits)
         elif MODES[mode] == "constant":
-            values = np.full(n, reader.take(1)[0], np.uint64)
+            values = np.repeat(reader.field(1, 8), n)
         else:
             values = read_symbols(reader, n)
         require(bool((values <= ones(bits)).all()), f"bytes rest: slice {i} has a value of more than {bits} bits")
@@ -141,4 +141,4 @@ def _encode_slice(values: U64, bits: int, mode: str) -> bytes:
         return write_symbols(values)
     if (values != values[0]).any():
         raise UnfitError("the slice is not constant")
-    return bytes([int(values[0])])
+    return pack_plane(values[:1], 8)

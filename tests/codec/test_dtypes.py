@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from reference.tensorwire_reference.header import dtype_of
+from reference.tensorwire_reference.dtypes import dtype_of
 from tensorwire import _core, codec
 from tests.support import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
 
-def _table() -> dict[str, tuple[int, int, int, int]]:
-    """Bits, bytes of a word, E and M of each dtype that the page names."""
+class Row(NamedTuple):
+    """What the page says of a dtype: E, and R where words are split."""
+
+    bits: int
+    word_nbytes: int
+    exponent_bits: int
+    rest_bits: int
+    split: str
+    ordered: bool
+
+
+def _table() -> dict[str, Row]:
     section = PAGE.read_text().split("### Dtypes")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| ([A-Z0-9_, ]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+|-) \|$", section, re.MULTILINE)
+    cells = r"^\| ([A-Z0-9_, ]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+|-) \| (\w+) \| (yes|no) \|$"
     return {
-        name: (int(bits), int(word), int(exponent), 0 if mantissa == "-" else int(mantissa))
-        for names, bits, word, exponent, mantissa in rows
+        name: Row(int(bits), int(word), int(exponent), 0 if rest == "-" else int(rest), split, ordered == "yes")
+        for names, bits, word, exponent, rest, split, ordered in re.findall(cells, section, re.MULTILINE)
         for name in names.split(", ")
     }
 
@@ -34,15 +45,15 @@ def test_the_page_names_every_dtype_of_the_registry_that_is_not_opaque() -> None
 
 @pytest.mark.parametrize("name", TABLE)
 def test_everybody_agrees_with_the_page(name: str) -> None:
-    bits, word_nbytes, exponent_bits, mantissa_bits = TABLE[name]
-    row = _core.find_dtype(name)
-    assert row is not None
-    assert (row.bits, row.word_nbytes, row.exponent_bits, row.mantissa_bits) == TABLE[name]
+    row, core = TABLE[name], _core.find_dtype(name)
+    assert core is not None
+    assert (core.bits, core.word_nbytes) == (row.bits, row.word_nbytes)
+    of_float = (row.exponent_bits, row.rest_bits - 1) if row.split == "float" else None
+    assert of_float in (None, (core.exponent_bits, core.mantissa_bits))
+    assert codec.dtype_bits(name) == row.bits
+    assert codec.float_fields(name) == of_float
     reference = dtype_of(name)
-    assert (reference.bits, reference.word_nbytes) == (bits, word_nbytes)
-    assert (reference.exponent_bits, reference.mantissa_bits) == (exponent_bits, mantissa_bits)
-    assert codec.dtype_bits(name) == bits
-    assert codec.float_fields(name) == ((exponent_bits, mantissa_bits) if exponent_bits else None)
+    assert Row(*(getattr(reference, field) for field in Row._fields)) == row
 
 
 @pytest.mark.parametrize("name", [*registry.OPAQUE, "", "bf16", "BF16X"])

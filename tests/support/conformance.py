@@ -1,13 +1,10 @@
 """Frames that between them take every path of a decoder, made with the reference encoder from seeded inputs.
 
-`CASES` is for every decoder: build the frame, decode it, compare with `data`. Inputs are made of integers only.
+`CASES` is for every decoder: build the frame, decode it, compare with `data`.
 """
 
 import itertools
-import zlib
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,106 +16,38 @@ from reference.tensorwire_reference import (
     Entropy,
     Kind,
     Plain,
-    Rest,
     Stored,
     Trimmed,
     Verbatim,
-    ZeroGroups,
-    encode,
 )
+from tests.support.cases import (
+    ALL_PROFILES,
+    FLOATS,
+    INTEGERS,
+    OPAQUE,
+    PROFILES,
+    RESTS,
+    SPLIT_INTEGERS,
+    Case,
+    case,
+    exponent_bits,
+    floats,
+    generator,
+    integers,
+    rest_bits,
+    small_integers,
+    to_bytes,
+    words_nbytes,
+    words_of,
+)
+from tests.support.conformance_relative import RELATIVE_CASES
+from tests.support.conformance_zeros import ZEROS_CASES
 
-PROFILES = ("enec", "fast", "compact")
-# dtype: (bytes of a word, exponent bits, mantissa bits)
-FLOATS = {"BF16": (2, 8, 7), "F16": (2, 5, 10), "F32": (4, 8, 23), "F8_E4M3": (1, 4, 3), "F8_E5M2": (1, 5, 2)}
-INTEGERS = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-OPAQUE = {"C64": 64, "F4": 4, "F6_E2M3": 6, "F8_E8M0": 8, "LONGEST_NAME_016": 1024}
-RESTS: dict[str, Rest] = {"verbatim": Verbatim(), "trimmed": Trimmed(), "trimmed-run": Trimmed(per_run=True)}
+__all__ = ["CASES", "SPLIT", "Case", "floats"]
 
-
-class Case(NamedTuple):
-    """One frame. `coding` is (start, end) of the reference's name of the first block's coding."""
-
-    name: str
-    build: Callable[[], bytes]
-    data: bytes
-    dtype: str
-    shape: tuple[int, ...]
-    bits: int | None
-    profile: str
-    coding: tuple[str, str]
-    golden: bool
-
-
-def words_nbytes(dtype: str) -> int:
-    return FLOATS[dtype][0] if dtype in FLOATS else INTEGERS.get(dtype, 1)
-
-
-def generator(name: str) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(name.encode()))
-
-
-def to_bytes(words: np.ndarray, dtype: str) -> bytes:
-    return words.astype(f"<u{words_nbytes(dtype)}").tobytes()
-
-
-def floats(
-    dtype: str, n: int, name: str, *, exponents: np.ndarray | None = None, zero_bits: int = 0, skew: bool = False
-) -> bytes:
-    """`n` floats. exponents: default a few common, some of all. zero_bits: lowest ones. skew: few bits set."""
-    rng = generator(name)
-    _, e_bits, m_bits = FLOATS[dtype]
-    top = (1 << e_bits) - 1
-    if exponents is None:
-        common = np.maximum(top * 3 // 4 - rng.geometric(0.75, n), 0)
-        exponents = np.where(rng.random(n) < 0.06, rng.integers(0, top, n, endpoint=True), common)
-        exponents[n // 2] = top
-    mantissas = rng.integers(0, 1 << m_bits, n)
-    if skew:
-        mantissas &= rng.integers(0, 1 << m_bits, n) & rng.integers(0, 1 << m_bits, n) & rng.integers(0, 1 << m_bits, n)
-    signs = rng.integers(0, 2, n)
-    words = (signs << (e_bits + m_bits)) | (exponents << m_bits) | (mantissas >> zero_bits << zero_bits)
-    return to_bytes(words, dtype)
-
-
-def integers(dtype: str, n: int, name: str, bits: int, shift: int = 0) -> bytes:
-    """`n` words of `bits` random bits, `shift` zeros below them; rare bits are the higher ones."""
-    rng = generator(name)
-    words = rng.integers(0, 1 << bits, n, dtype=np.uint64)
-    rare = rng.random(n) < 0.9
-    words[rare] >>= np.uint64(bits // 2)
-    return to_bytes(words << np.uint64(shift), dtype)
-
-
-def sparse(data: bytes, dtype: str, name: str, group: int) -> bytes:
-    """`data` with most groups of words set to zero, the first and the last not."""
-    words = np.frombuffer(data, f"<u{words_nbytes(dtype)}").copy()
-    keep = generator(f"{name} groups").random(-(-len(words) // group)) < 0.3
-    keep[[0, -1]] = True
-    words[~np.repeat(keep, group)[: len(words)]] = 0
-    return words.tobytes()
-
-
-def case(
-    name: str,
-    data: bytes,
-    dtype: str,
-    *,
-    coding: tuple[str, str] = ("", ""),
-    shape: tuple[int, ...] | None = None,
-    bits: int | None = None,
-    profile: str = "compact",
-    block_log2: int = 11,
-    kind: Kind | None = None,
-    rest: Rest | None = None,
-    golden: bool = True,
-) -> Case:
-    if dtype in OPAQUE:
-        bits = OPAQUE[dtype]
-    if shape is None:
-        shape = (len(data) * 8 // bits if bits else len(data) // words_nbytes(dtype),)
-    options = {"bits": bits, "profile": profile, "block_log2": block_log2, "kind": kind, "rest": rest}
-    build = partial(encode, data, dtype, shape, **options)
-    return Case(name, build, data, dtype, shape, bits, profile, coding, golden)
+SPLIT = (*FLOATS, *SPLIT_INTEGERS)
+BYTES_MODES = ("verbatim", "constant", "entropy")
+NO_GAIN = ("verbatim", "trimmed", "trimmed-run", "bytes-verbatim")  # with these, 4 bits in place of 4 save nothing
 
 
 def _sizes() -> Iterator[Case]:
@@ -126,25 +55,31 @@ def _sizes() -> Iterator[Case]:
         name = f"size-{dtype}-{n}"
         data = floats(dtype, n, name) if dtype in FLOATS and n else integers(dtype, n, name, words_nbytes(dtype) * 5)
         # A block of 512 words: one short of it, exactly it, one more.
-        profile = PROFILES[n % 3]
-        yield case(name, data, dtype, block_log2=9, profile=profile, golden=n in (0, 1, 257, 513) and dtype in FLOATS)
+        profile = ALL_PROFILES[n % 4]
+        golden = n in (1, 257, 513) if dtype in FLOATS else n == 255
+        yield case(name, data, dtype, block_words=512, profile=profile, golden=golden)
+    for n in range(2, 32, 7):  # fewer words than states, or than bits of a 32-bit word
+        yield case(f"few-{n}", floats("BF16", n, f"few-{n}"), "BF16", block_words=256)
+    for block_words in (256, 768, 1280):  # no power of two
+        data = floats("F16", 2 * block_words + 77, f"block-words-{block_words}")
+        yield case(f"block-words-{block_words}", data, "F16", profile="fast", block_words=block_words)
     yield case("scalar-F32", b"\x01\x00\xc0\x7f", "F32", shape=())
     yield case("empty-huge", b"", "U8", shape=(1 << 63, 0, 1 << 63))
     yield case("ndim-64", bytes(range(24)), "I16", shape=(1,) * 61 + (3, 2, 2))
-    yield case("shape-3-5-7", floats("BF16", 105, "shape-3-5-7"), "BF16", shape=(3, 5, 7), block_log2=8)
+    yield case("shape-3-5-7", floats("BF16", 105, "shape-3-5-7"), "BF16", shape=(3, 5, 7), block_words=256)
 
 
 def _every_pattern() -> Iterator[Case]:
     for dtype in FLOATS:
         nbytes, *_ = FLOATS[dtype]
         patterns = np.arange(1 << min(16, 8 * nbytes), dtype=np.uint64) << np.uint64(16 if nbytes == 4 else 0)
-        for profile in PROFILES:
+        for profile in ALL_PROFILES:
             yield case(
                 f"every-pattern-{dtype}-{profile}",
                 to_bytes(patterns | np.uint64(nbytes == 4), dtype),
                 dtype,
                 profile=profile,
-                golden=nbytes == 1,
+                golden=nbytes == 1 and profile == "compact",
             )
 
 
@@ -152,22 +87,80 @@ def _stored_and_constant() -> Iterator[Case]:
     for dtype in (*FLOATS, *INTEGERS):
         nbytes = words_nbytes(dtype)
         noise = generator(f"stored-{dtype}").bytes(nbytes * 300)
-        yield case(f"stored-{dtype}", noise, dtype, block_log2=8, kind=Stored(), coding=("stored", ""))
+        yield case(f"stored-{dtype}", noise, dtype, block_words=256, kind=Stored(), coding=("stored", ""))
         word = b"\x81\x7f\xa5\x5a\xc3\x3c\x99\xfe"[:nbytes]
         yield case(
             f"constant-{dtype}",
             word * 300,
             dtype,
-            block_log2=8,
+            block_words=256,
             kind=Constant(),
-            profile=PROFILES[nbytes % 3],
+            profile=ALL_PROFILES[nbytes % 4],
             coding=("constant", ""),
         )
-        yield case(f"constant-zero-{dtype}", bytes(nbytes * 262145), dtype, block_log2=18, coding=("constant", ""))
+        yield case(f"constant-zero-{dtype}", bytes(nbytes * 1025), dtype, block_words=1024, coding=("constant", ""))
+    yield case("constant-largest-blocks", bytes(8 * 262145), "I64", block_words=262144, coding=("constant", ""))
     for dtype, bits in OPAQUE.items():
         numel = 1 if bits == 1024 else 3
         data = generator(f"opaque-{dtype}").bytes((numel * bits + 7) // 8)
         yield case(f"opaque-{dtype}", data, dtype, shape=(numel,), bits=bits, coding=("stored", ""))
+
+
+def split_words(dtype: str, n: int, name: str, *, zero_bits: int = 0, calm: bool = False) -> bytes:
+    """Words with an exponent. calm: no rare exponents."""
+    if dtype not in FLOATS:
+        return small_integers(dtype, n, name, mean=8, sigma=3)
+    top = (1 << FLOATS[dtype][1]) - 1
+    exponents = top * 3 // 4 - np.minimum(generator(f"{name} calm").geometric(0.75, n), 6) if calm else None
+    return floats(dtype, n, name, exponents=exponents, zero_bits=zero_bits)
+
+
+def bytes_input(dtype: str, n: int, name: str, mode: str) -> bytes:
+    """Words whose rests have slices that suit the mode."""
+    data = split_words(dtype, n, name, calm=True)
+    low = rest_bits(dtype) - (dtype in FLOATS)
+    if mode == "constant":  # all signs equal, and all that is below the exponent
+        exponents = words_of(data, dtype) >> np.uint64(low) << np.uint64(low)
+        if dtype in FLOATS:
+            exponents |= np.uint64(1 << 8 * words_nbytes(dtype) - 1)
+        return to_bytes(exponents | np.uint64(1), dtype)
+    if mode == "entropy":  # few bits set
+        words, rng = words_of(data, dtype), generator(f"{name} bits")
+        few = rng.integers(0, 1 << low, n, dtype=np.uint64) & rng.integers(0, 1 << low, n, dtype=np.uint64)
+        return to_bytes(words & ~np.uint64((1 << low) - 1) | words & few, dtype)
+    return data
+
+
+def _every_coding() -> Iterator[Case]:
+    """Every kind with an exponent, with each of its variants and each rest; of BF16 all pairs, of others in turn."""
+    by_name: dict[str, tuple[Kind, str]] = {
+        **{f"enec/{4 << i}": (Enec(group=4 << i), PROFILES[i % 3]) for i in range(4)},
+        **{f"cascade/{i}": (Cascade(variant=i), "fast") for i in range(8)},
+        **{f"cascade2/{i}": (Cascade(variant=i, table=2), ("fast", "resident")[i]) for i in range(2)},
+        **{f"entropy/{k}": (Entropy(k=k), "compact") for k in range(4)},
+    }
+    for d, dtype in enumerate(SPLIT):
+        for i, (coding, (kind, profile)) in enumerate(by_name.items()):
+            if isinstance(kind, Entropy) and kind.k >= rest_bits(dtype):
+                continue
+            n = 900 if words_nbytes(dtype) == 1 else 580
+            k = kind.k if isinstance(kind, Entropy) else 0
+            for j, rest_name in enumerate((*RESTS, *(f"bytes-{mode}" for mode in BYTES_MODES))):
+                if coding == "cascade2/0" and exponent_bits(dtype) == 4 and rest_name in NO_GAIN:
+                    continue
+                name = f"coding-{coding.replace('/', '-')}-{rest_name}-{dtype}"
+                if rest_name in RESTS:
+                    rest, label = RESTS[rest_name], f"+{rest_name}"
+                    data = split_words(dtype, n, name, zero_bits=int(rest_name == "trimmed"), calm=True)
+                    allowed = "fast" if j and profile == "resident" else profile
+                else:
+                    modes = (rest_name.removeprefix("bytes-"),) * -(-(rest_bits(dtype) - k) // 8)
+                    rest, label = Bytes(modes), f"+bytes[{','.join(modes)}]"
+                    data = bytes_input(dtype, n, name, modes[0])
+                    allowed = "compact"
+                golden = (d + i + j) % (2 if dtype == "BF16" else 7) == 0
+                options = {"profile": allowed, "kind": kind, "rest": rest, "golden": golden}
+                yield case(name, data, dtype, coding=(f"{coding}(", label), **options)
 
 
 def _enec() -> Iterator[Case]:
@@ -193,23 +186,11 @@ def _enec() -> Iterator[Case]:
                 kind=Enec(group=group, b=b, m=m, nb=nb),
                 rest=RESTS[rest_name],
                 coding=(f"enec/{group}(b={b},m={m},nb={nb})", f"+{rest_name}"),
-                golden=dtype == "BF16" or nb == e_bits,
+                golden=nb == e_bits and m % 2 == 1 and dtype != "F32",
             )
 
 
 def _cascade() -> Iterator[Case]:
-    for dtype, variant in itertools.product(FLOATS, range(8)):
-        rest_name = tuple(RESTS)[variant % 3]
-        name = f"cascade-{dtype}-{variant}"
-        yield case(
-            name,
-            floats(dtype, 1100, name, zero_bits=variant % 3 % 2),
-            dtype,
-            profile=PROFILES[1 + variant % 2],
-            kind=Cascade(variant=variant),
-            rest=RESTS[rest_name],
-            coding=(f"cascade/{variant}(", f"+{rest_name}"),
-        )
     all_of_three: list[tuple[int, ...]] = list(itertools.product(range(4), range(8)))
     all_of_five: list[tuple[int, ...]] = list(itertools.product(range(2), range(2), range(4), range(8)))
     half_of_five = [below for below in all_of_five if sum(below) % 4 < 2]
@@ -223,7 +204,7 @@ def _cascade() -> Iterator[Case]:
             kind=Cascade(variant=variant, lo=126, below=below),
             rest=Verbatim(),
             coding=(f"cascade/{variant}(lo=126,a={','.join(map(str, below))},", "+verbatim"),
-            golden=sum(below) % 8 == 0,
+            golden=sum(below) % 16 == 0,
         )
     # Tiers that begin with exponent 0 or end with the highest one, and every exponent of the range.
     shapes = ((0, (3, 7)), (3, (1, 1, 3, 7)))  # variant; c of its tiers behind the first, where c is 3
@@ -245,8 +226,16 @@ def _cascade() -> Iterator[Case]:
                 kind=Cascade(variant=variant, lo=lo, below=below),
                 rest=Verbatim(),
                 coding=(f"cascade/{variant}(lo={lo},a={','.join(map(str, below))},", "+verbatim"),
-                golden=variant == 3,
+                golden=variant == 3 and dtype == "F16",
             )
+    for dtype, row, lo in itertools.product(("F8_E4M3", "F8_E5M2"), range(2), (0, 1)):
+        top = (1 << FLOATS[dtype][1]) - 1
+        first = lo * (top + 1 - (15, 7)[row])  # the interval begins with exponent 0, or ends with the highest one
+        name = f"cascade2-{dtype}-{row}-{first}"
+        exponents = np.clip(first + generator(name).geometric(0.4, 1100) - 1, 0, top)
+        data = floats(dtype, 1100, name, exponents=exponents, zero_bits=1)
+        kind, coding = Cascade(variant=row, lo=first, table=2), (f"cascade2/{row}(lo={first},", "+trimmed")
+        yield case(name, data, dtype, profile="fast", kind=kind, rest=Trimmed(), coding=coding)
     yield case(
         "cascade-no-escape",
         floats("F32", 700, "cascade-no-escape", exponents=generator("no escape").integers(90, 93, 700)),
@@ -258,25 +247,17 @@ def _cascade() -> Iterator[Case]:
 
 
 def _entropy() -> Iterator[Case]:
-    for dtype, (_, _, m_bits) in FLOATS.items():
-        for k in range(min(3, m_bits) + 1):
-            for rest_name, rest in RESTS.items():
-                name = f"entropy-{dtype}-{k}-{rest_name}"
-                data = floats(dtype, 1500, name, zero_bits=int(rest_name != "verbatim" and k < m_bits))
-                coding = (f"entropy/{k}(", f"+{rest_name}")
-                golden = rest_name == tuple(RESTS)[k % 3]
-                yield case(name, data, dtype, kind=Entropy(k=k), rest=rest, coding=coding, golden=golden)
     for k, base in ((0, 1), (1, 100), (3, 300)):  # escapes on both sides of the window
         name = f"entropy-escapes-{k}"
         exponents = np.where(generator(name).random(1500) < 0.03, generator(name).choice([0, 1, 254, 255], 1500), 60)
         exponents[:2] = 0, 255
         data = floats("BF16", 1500, name, exponents=exponents)
         yield case(name, data, "BF16", kind=Entropy(k=k, base=base), coding=(f"entropy/{k}(base={base}", ""))
-    for dtype, (_, _, m_bits) in FLOATS.items():  # escapes of every width, of values that are in the window as well
-        for k in range(min(3, m_bits) + 1):
+    for dtype in SPLIT:  # escapes of every width, of values that are in the window as well
+        for k in range(min(3, rest_bits(dtype) - 1) + 1):
             name = f"entropy-rare-{dtype}-{k}"
-            kind, coding = Entropy(k=k, rare=3), (f"entropy/{k}(", "+verbatim")
-            yield case(name, floats(dtype, 1501, name), dtype, kind=kind, rest=Verbatim(), coding=coding, golden=k == 1)
+            options = {"kind": Entropy(k=k, rare=3), "rest": Verbatim(), "golden": k == 1 and dtype != "F32"}
+            yield case(name, split_words(dtype, 1501, name), dtype, coding=(f"entropy/{k}(", "+verbatim"), **options)
     one = floats("BF16", 1500, "entropy-one-symbol", exponents=np.full(1500, 77))
     yield case("entropy-one-symbol", one, "BF16", kind=Entropy(), rest=Verbatim(), coding=("entropy/0", "+verbatim"))
     full = integers("U8", 2048, "entropy-all-symbols", 8)[:-256] + bytes(range(256))
@@ -301,24 +282,20 @@ def _trimmed_rest() -> Iterator[Case]:
         coding = ("cascade/1(", "+trimmed-run")
         kind, rest = Cascade(variant=1), Trimmed(per_run=True)
         data = to_bytes(words, dtype)
-        golden = nbytes < 4
-        yield case(name, data, dtype, profile="fast", block_log2=13, kind=kind, rest=rest, coding=coding, golden=golden)
+        golden = nbytes == 1
+        options = {"profile": "fast", "block_words": 8192, "kind": kind, "rest": rest, "golden": golden}
+        yield case(name, data, dtype, coding=coding, **options)
 
 
 def _bytes_rest() -> Iterator[Case]:
-    modes = ("verbatim", "constant", "entropy")
-    for dtype, (_, _, m_bits) in FLOATS.items():
-        slices = (m_bits + 8) // 8
-        for mode, kind in itertools.product(modes, (Enec(group=8), Cascade(variant=2), Entropy())):
+    for dtype in SPLIT:
+        slices = -(-rest_bits(dtype) // 8)
+        for mode, kind in itertools.product(BYTES_MODES, (Enec(group=8), Cascade(variant=2), Entropy())):
             name = f"bytes-{mode}-{dtype}-{type(kind).__name__.lower()}"
-            data = floats(dtype, 1500, name, skew=mode == "entropy")
-            if mode == "constant":  # all signs and mantissas equal
-                words = np.frombuffer(data, f"<u{words_nbytes(dtype)}").astype(np.int64)
-                exponents = words & (((1 << FLOATS[dtype][1]) - 1) << m_bits)
-                data = to_bytes(exponents | 1 << (8 * words_nbytes(dtype) - 1) | 1, dtype)
+            data = bytes_input(dtype, 1500, name, mode)
             label = f"+bytes[{','.join([mode] * slices)}]"
             coding = (type(kind).__name__.lower(), label)
-            yield case(name, data, dtype, kind=kind, rest=Bytes((mode,) * slices), coding=coding, golden=slices < 3)
+            yield case(name, data, dtype, kind=kind, rest=Bytes((mode,) * slices), coding=coding, golden=False)
     mixed = floats("F32", 1500, "bytes-mixed", zero_bits=8, skew=True)
     coding = ("entropy/0", "+bytes[constant,verbatim,entropy]")
     rest = Bytes(("constant", "verbatim", "entropy"))
@@ -335,7 +312,7 @@ def _plain() -> Iterator[Case]:
             if rest_name == "trimmed-run":  # one run keeps all its bits, one is zero
                 data = data[: 256 * nbytes] + bytes(256 * nbytes) + data[512 * nbytes :]
             coding = (f"plain+{rest_name}", rest_name)
-            golden = profile == "fast"
+            golden = profile == "fast" and dtype not in FLOATS and rest_name == "trimmed-run"
             yield case(name, data, dtype, profile=profile, kind=Plain(), rest=rest, coding=coding, golden=golden)
         modes = ("verbatim", "constant", "entropy", "verbatim", "constant", "entropy", "constant", "constant")
         modes = ("entropy",) if nbytes == 1 else modes[:nbytes]
@@ -345,48 +322,15 @@ def _plain() -> Iterator[Case]:
             if mode == "constant":
                 words = words & ~np.uint64(255 << 8 * i) | np.uint64((0xA0 + i) << 8 * i)
         coding = (f"plain+bytes[{','.join(modes)}]", "")
-        yield case(name, to_bytes(words, dtype), dtype, kind=Plain(), rest=Bytes(modes), coding=coding)
-
-
-def _zero_groups() -> Iterator[Case]:
-    inners = (Enec(), Cascade(variant=0), Entropy(), Plain(), Stored())
-    for i, (dtype, log2) in enumerate(itertools.product(FLOATS, range(8))):
-        group, inner = 1 << log2, inners[i % 5]
-        name = f"zero-groups-{dtype}-{group}"
-        words = 2021 if not isinstance(inner, Entropy) else 4095
-        data = sparse(floats(dtype, words, name, zero_bits=int(isinstance(inner, Plain))), dtype, name, group)
-        rest: Rest = Trimmed() if isinstance(inner, Plain) or i % 2 else Verbatim()
-        yield case(
-            name,
-            data,
-            dtype,
-            block_log2=12,
-            profile="compact" if isinstance(inner, Entropy) else PROFILES[1 + i % 2],
-            kind=ZeroGroups(inner=inner, group=group),
-            rest=rest,
-            coding=(f"zero_groups/{group}({type(inner).__name__.lower()}", ")"),
-            golden=len(data) < 5000,
-        )
-    for dtype in (*INTEGERS, "F4"):
-        name = f"zero-groups-{dtype}"
-        data = sparse(integers(dtype, 1001, name, 4), dtype, name, 16)
-        kind = ZeroGroups(inner=Plain(), group=16)
-        coding = ("zero_groups/16(plain+trimmed", ")")
-        yield case(name, data, dtype, profile="fast", kind=kind, rest=Trimmed(), coding=coding)
-    lone = bytearray(4 * 999)
-    lone[4 * 500 : 4 * 501] = b"\x00\x00\x00\x80"
-    kind = ZeroGroups(inner=Stored(), group=1)
-    yield case("zero-groups-one-word", bytes(lone), "F32", kind=kind, coding=("zero_groups/1(stored", ")"))
-    equal = sparse(b"\x80\x3f" * 1000, "BF16", "equal", 4)
-    kind = ZeroGroups(inner=Constant(), group=4)
-    yield case("zero-groups-constant", equal, "BF16", kind=kind, coding=("zero_groups/4(constant", ")"))
+        golden = nbytes < 4 or dtype in ("F32", "U64")
+        yield case(name, to_bytes(words, dtype), dtype, kind=Plain(), rest=Bytes(modes), coding=coding, golden=golden)
 
 
 def _whole_blocks() -> Iterator[Case]:
-    for (dtype, block_log2), profile in itertools.product((("BF16", 18), ("F8_E4M3", 16)), PROFILES):
+    for (dtype, block_words), profile in itertools.product((("BF16", 1 << 18), ("F8_E4M3", 1 << 16)), ALL_PROFILES):
         name = f"whole-blocks-{dtype}-{profile}"
-        n = (1 << block_log2) + 1
-        yield case(name, floats(dtype, n, name), dtype, profile=profile, block_log2=block_log2, golden=False)
+        data = floats(dtype, block_words + 1, name)
+        yield case(name, data, dtype, profile=profile, block_words=block_words, golden=False)
 
 
 def _most_that_two_bytes_count() -> Iterator[Case]:
@@ -403,20 +347,22 @@ def _most_that_two_bytes_count() -> Iterator[Case]:
     for kind, coding in kinds:
         name = f"most-counted-{type(kind).__name__.lower()}"
         data = floats("BF16", n, name, exponents=exponents)
-        yield case(name, data, "BF16", block_log2=18, kind=kind, rest=Verbatim(), coding=coding, golden=False)
+        yield case(name, data, "BF16", block_words=262144, kind=kind, rest=Verbatim(), coding=coding, golden=False)
 
 
 CASES = (
     *_sizes(),
     *_every_pattern(),
     *_stored_and_constant(),
+    *_every_coding(),
     *_enec(),
     *_cascade(),
     *_entropy(),
     *_trimmed_rest(),
     *_bytes_rest(),
     *_plain(),
-    *_zero_groups(),
     *_whole_blocks(),
     *_most_that_two_bytes_count(),
+    *ZEROS_CASES,
+    *RELATIVE_CASES,
 )

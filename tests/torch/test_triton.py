@@ -48,7 +48,7 @@ def dtypes_in_turn() -> list[Case]:
     """One case where the conformance cases differ by dtype alone, here and there another: the interpreter is slow."""
     alike: dict[str, list[Case]] = {}
     for case in CASES:
-        if case.dtype in FLOATS and not case.name.startswith("every-pattern"):
+        if case.dtype in FLOATS and case.base is None and not case.name.startswith("every-pattern"):
             alike.setdefault(case.name.replace(case.dtype, ""), []).append(case)
     return [cases[k % len(cases)] for k, cases in enumerate(alike.values())]
 
@@ -100,7 +100,7 @@ def test_cascade_across_segments_and_blocks(
     monkeypatch.setattr(triton_decode, "_SEGMENT", segment)
     n = 1024 + 1024 - 256 - 3
     item = Input("", dtype, (n,), floats(dtype, n, f"segments {variant}"))
-    options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_log2": 10}
+    options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_words": 1024}
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("cascade", "verbatim", variant)] * 2
     check(frame, item)
@@ -116,7 +116,7 @@ def test_enec_across_segments_and_blocks(group: int, dtype: str, segment: int, m
     exponents[::97] = 0
     exponents[-1] = 0
     item = Input("", dtype, (n,), floats(dtype, n, f"segments {group}", exponents=exponents))
-    options = {"kind": Enec(group=group), "rest": Verbatim(), "profile": "enec", "block_log2": 10}
+    options = {"kind": Enec(group=group), "rest": Verbatim(), "profile": "enec", "block_words": 1024}
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("enec", "verbatim", group.bit_length() - 1)] * 2
     check(frame, item)
@@ -128,7 +128,7 @@ def test_trimmed_rests(dtype: str, kind: Cascade | Enec) -> None:
     word, _, mantissa_bits, _ = FLOATS[dtype]
     words = registry.weights(dtype, 1000) & word(~7 & (1 << (8 * np.dtype(word).itemsize - 1)) - 1)
     item = Input("", dtype, words.shape, words.tobytes())
-    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Trimmed(), profile="fast", block_log2=9)
+    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Trimmed(), profile="fast", block_words=512)
     assert {rest for _, rest, _ in kinds(frame)} == {"trimmed"}
     assert all(b"\x01\x03" in block_tail(frame, k) for k in range(2)), f"{mantissa_bits + 1} bits: 1 above, 3 below"
     check(frame, item)
@@ -159,7 +159,7 @@ def test_core_frames(dtype: str, profile: str, monkeypatch: pytest.MonkeyPatch) 
 def test_special_values(name: str, dtype: str) -> None:
     (item,) = [item for item in registry.small_inputs() if (item.name, item.dtype) == (name, dtype)]
     for kind in (Cascade(), Enec()):
-        check(encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_log2=11), item)
+        check(encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=2048), item)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -174,7 +174,7 @@ def test_nan_payloads_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None:
     nans = np.concatenate([nans, nans | word(1 << (exponent_bits + mantissa_bits))])
     words[1003 : 1003 + len(nans)] = nans
     item = Input("", dtype, (64, 64), words.tobytes())
-    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_log2=12)
+    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=4096)
     assert [name for name, _, _ in kinds(frame)] == [type(kind).__name__.lower()]
     check(frame, item)
 
@@ -189,9 +189,9 @@ def test_every_pattern_in_coded_blocks(kind: Cascade | Enec, dtype: str, monkeyp
         common = np.frombuffer(floats(dtype, 3840, "common", exponents=top - 3 + np.arange(3840) % 2), words.dtype)
         words = np.concatenate([common, words])
     item = Input("", dtype, words.shape, words.tobytes())
-    block_log2 = {"F16": 13, "F8_E4M3": 12, "F8_E5M2": 12}.get(dtype, 11)
-    monkeypatch.setattr(triton_decode, "_SEGMENT", 1 << block_log2)
-    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_log2=block_log2)
+    block_words = {"F16": 8192, "F8_E4M3": 4096, "F8_E5M2": 4096}.get(dtype, 2048)
+    monkeypatch.setattr(triton_decode, "_SEGMENT", block_words)
+    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=block_words)
     assert {name for name, _, _ in kinds(frame)} == {type(kind).__name__.lower()}
     check(frame, item)
 
@@ -205,7 +205,7 @@ def test_shapes(dtype: str, shape: tuple[int, ...]) -> None:
 
 def small_frame() -> bytes:
     words = registry.weights("BF16", 1000)
-    return encode(words.tobytes(), "BF16", (1000,), kind=Cascade(variant=0), rest=Verbatim(), block_log2=9)
+    return encode(words.tobytes(), "BF16", (1000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=512)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 150, 191, 192, 500, -64, -1])
@@ -247,7 +247,7 @@ def test_parameters_of_cascade(back: int, bits: int) -> None:
 def test_damage_stays_in_its_block(value: int) -> None:
     """Streams that contradict their counts: other blocks decode as ever."""
     words = registry.weights("BF16", 1500).tobytes()
-    options = {"rest": Verbatim(), "profile": "fast", "block_log2": 9}
+    options = {"rest": Verbatim(), "profile": "fast", "block_words": 512}
     for kind in (Cascade(variant=0), Enec(group=4)):
         surgery = Surgery(encode(words, "BF16", (1500,), kind=kind, **options))
         start, stop = surgery.block_span(1)

@@ -140,8 +140,7 @@ class _Verifier:
                         self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256(reader.header.prefix)
-            stream = WindowStream(reader.sizes, fill, unit=reader.block_nbytes)
-            with Worker("hash") as hashing, stream as windows:
+            with Worker("hash") as hashing, WindowStream(reader.sizes, fill) as windows:
                 for window in windows:
                     nbytes = len(window.data)
                     hashing.submit(digest.update, window.data, done=window.release)

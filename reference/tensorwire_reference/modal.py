@@ -1,0 +1,43 @@
+"""Section "Kind modal": one exponent for nearly all words, a mask and a plane for the others."""
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .errors import require
+from .masks import read_mask, write_mask
+from .planes import U64, Reader, pack_plane
+
+_PARAMS = struct.Struct("<BI")
+
+
+@dataclass(frozen=True)
+class Modal:
+    """`variant` is that of the mask; `mode` None is the most frequent exponent."""
+
+    variant: int = 2
+    mode: int | None = None
+    code: ClassVar[int] = 7
+    extended: ClassVar[int] = 2
+
+
+def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: int) -> tuple[U64, str]:
+    """Read `n` exponents. Also returns the parameters in words."""
+    mode, num_others = _PARAMS.unpack(params)
+    mask = read_mask(variant, reader, n)
+    require(int(mask.sum()) == num_others, f"modal: num_others {num_others}, the mask says {int(mask.sum())}")
+    x = np.full(n, mode, np.uint64)
+    x[mask] = reader.field(num_others, 8)
+    require(
+        mode < 1 << exponent_bits and bool((x < 1 << exponent_bits).all()), f"modal: more than {exponent_bits} bits"
+    )
+    return x, f"(mode={mode},others={num_others})"
+
+
+def encode(kind: Modal, x: U64) -> tuple[bytes, bytes]:
+    """The streams and the parameters."""
+    mode = int(np.bincount(x.astype(np.int64)).argmax()) if kind.mode is None else kind.mode
+    others = x != mode
+    return write_mask(kind.variant, others) + pack_plane(x[others], 8), _PARAMS.pack(mode, int(others.sum()))

@@ -1,0 +1,173 @@
+"""Section "Kinds of relative frames": steps, classes by the base's exponent, and the kinds sparse and dense."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from .bits import BitReader, BitWriter, best_g, best_k, gaps_of
+from .dtypes import Dtype
+from .errors import require
+from .planes import U64, Reader
+from .rans import read_symbols, write_symbols
+from .words import from_ordinals, ordinals, split
+
+_MOST_THRESHOLDS = 7
+
+
+@dataclass(frozen=True)
+class Same:
+    """The words of the base: no payload."""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Positions and steps of the changed words, for each class of `thresholds`."""
+
+    thresholds: tuple[int, ...] = ()
+    code: ClassVar[int] = 7
+    extended: ClassVar[int] = 3
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The step of every word, coded by the table of its class."""
+
+    thresholds: tuple[int, ...] = ()
+    code: ClassVar[int] = 7
+    extended: ClassVar[int] = 4
+
+
+def decode(kind: str, params: bytes, reader: Reader, base: U64, dtype: Dtype) -> tuple[U64, str]:
+    """The words of a block, given those of the base. Also returns the parameters in words."""
+    thresholds = list(params)
+    require(thresholds == sorted(set(thresholds)), f"{kind}: thresholds {thresholds} do not ascend")
+    classes = _classes(thresholds, base, dtype)
+    read = _read_sparse if kind == "sparse" else _read_dense
+    sizes, negative = read(reader, classes, len(thresholds) + 1)
+    half = np.uint64(1 << dtype.word_bits - 1)
+    require(not (sizes > half).any(), f"{kind}: a step of {sizes.max()}")
+    require(not ((sizes == half) & ~negative).any(), f"{kind}: a positive step of {half}")
+    with np.errstate(over="ignore"):
+        numbers = ordinals(base, dtype) + np.where(negative, -sizes, sizes)
+    return from_ordinals(numbers, dtype), f"(thresholds={thresholds},changed={int((sizes > 0).sum())})"
+
+
+def encode(kind: Sparse | Dense, words: U64, base: U64, dtype: Dtype) -> tuple[bytes, bytes]:
+    """The streams and the parameters. Raises `UnfitError`."""
+    thresholds = list(kind.thresholds)
+    if thresholds and dtype.split != "float":
+        raise ValueError(f"{kind} needs floats, not {dtype.name}")
+    if thresholds != sorted(set(thresholds)) or len(thresholds) > _MOST_THRESHOLDS:
+        raise ValueError(f"thresholds {thresholds}")
+    sizes, negative = _steps(words, base, dtype)
+    write = _write_sparse if isinstance(kind, Sparse) else _write_dense
+    classes = _classes(thresholds, base, dtype)
+    return write(sizes, negative, classes, len(thresholds) + 1), bytes(thresholds)
+
+
+def _classes(thresholds: list[int], base: U64, dtype: Dtype) -> U64:
+    """The class of each word: how many thresholds are at most the exponent of its base."""
+    if not thresholds:
+        return np.zeros(len(base), np.uint64)
+    exponents, _ = split(base, dtype)
+    return np.searchsorted(np.array(thresholds, np.uint64), exponents, side="right").astype(np.uint64)
+
+
+def _steps(words: U64, base: U64, dtype: Dtype) -> tuple[U64, np.ndarray]:
+    """Of each word the size of its step, and whether it is negative."""
+    unused = np.uint64(64 - dtype.word_bits)
+    with np.errstate(over="ignore"):
+        numbers = ordinals(words, dtype) - ordinals(base, dtype) << unused  # the sign is bit 63
+        negative = numbers >> np.uint64(63) == 1
+        return np.where(negative, -numbers, numbers) >> unused, negative
+
+
+def _read_sparse(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, np.ndarray]:
+    bits = BitReader(reader)
+    sizes, negative = np.zeros(len(classes), np.uint64), np.zeros(len(classes), np.bool_)
+    changed = []
+    for c in range(num_classes):
+        words = np.flatnonzero(classes == c)
+        m = bits.golomb(0)
+        require(m <= len(words), f"sparse: {m} changed words of class {c}, which has {len(words)}")
+        k = bits.bits(5) if m else 0
+        rank, ranks = -1, []
+        for _ in range(m):
+            rank += 1 + bits.gap(k)
+            require(rank < len(words), f"sparse: word {rank} of class {c}, which has {len(words)}")
+            negative[words[rank]] = bits.bits(1)
+            ranks.append(rank)
+        changed.append(words[ranks])
+    for words in changed:
+        sizes[words] = 1
+        for _ in range(3):
+            words = words[bits.subset(len(words))]
+            sizes[words] += np.uint64(1)
+        g = bits.bits(4) if len(words) else 0
+        for word in words:
+            sizes[word] += np.uint64(bits.golomb(g))
+    bits.finish()
+    return sizes, negative
+
+
+def _write_sparse(sizes: U64, negative: np.ndarray, classes: U64, num_classes: int) -> bytes:
+    bits = BitWriter()
+    changed = []
+    for c in range(num_classes):
+        words = np.flatnonzero(classes == c)
+        ranks = np.flatnonzero(sizes[words])
+        bits.golomb(len(ranks), 0)
+        gaps = gaps_of(ranks)
+        if gaps:
+            k = best_k(gaps)
+            bits.bits(k, 5)
+            for rank, gap in zip(ranks, gaps, strict=True):
+                bits.gap(gap, k)
+                bits.bits(int(negative[words[rank]]), 1)
+        changed.append(words[ranks])
+    for words in changed:
+        for least in (2, 3, 4):
+            larger = sizes[words] >= least
+            bits.subset(larger)
+            words = words[larger]
+        if len(words):
+            left = [int(size) - 4 for size in sizes[words]]
+            g = best_g(left)
+            bits.bits(g, 4)
+            for value in left:
+                bits.golomb(value, g)
+    return bits.finish()
+
+
+def _read_dense(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, np.ndarray]:
+    symbols = read_symbols(reader, len(classes), classes, num_classes)
+    sizes, negative = np.zeros(len(classes), np.uint64), np.zeros(len(classes), np.bool_)
+    bits = BitReader(reader)
+    for i in np.flatnonzero(symbols):
+        symbol = int(symbols[i])
+        negative[i] = bits.bits(1)
+        if symbol < 4:
+            sizes[i] = symbol
+            continue
+        j, h = divmod(symbol - 4, 2)
+        size = (2 + h << j + 1) + bits.bits(j + 1)
+        require(size < 1 << 64, f"dense: a step of symbol {symbol}")
+        sizes[i] = size
+    bits.finish()
+    return sizes, negative
+
+
+def _write_dense(sizes: U64, negative: np.ndarray, classes: U64, num_classes: int) -> bytes:
+    bits = BitWriter()
+    symbols = np.zeros(len(sizes), np.uint64)
+    for i in np.flatnonzero(sizes):
+        size = int(sizes[i])
+        bits.bits(int(negative[i]), 1)
+        if size < 4:
+            symbols[i] = size
+            continue
+        j = size.bit_length() - 3  # the size has j + 3 bits: a one, h, and j + 1 low bits
+        symbols[i] = 4 + 2 * j + (size >> j + 1 & 1)
+        bits.bits(size, j + 1)
+    return write_symbols(symbols, classes, num_classes) + bits.finish()

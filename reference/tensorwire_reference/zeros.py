@@ -1,0 +1,77 @@
+"""Section "Kind zeros": zeros of either sign by a mask, the other words in an inner block."""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from .bits import BitReader, BitWriter
+from .dtypes import Dtype
+from .errors import UnfitError, require
+from .header import UNIT, ceil_to
+from .masks import read_mask, write_mask
+from .planes import U64, Reader
+from .words import is_zero
+
+_PARAMS = struct.Struct("<IHB")
+PLUS, MINUS, MIXED = range(3)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The parameters of the kind."""
+
+    num_kept: int
+    inner_nbytes: int
+    signs: int
+
+
+def parse(params: bytes, n: int, dtype: Dtype) -> Params:
+    """Check what can be checked without the streams."""
+    num_kept, inner_units, signs = _PARAMS.unpack(params)
+    inner_nbytes = UNIT * inner_units
+    require(num_kept <= n, f"zeros: {num_kept} words are kept of {n}")
+    require((num_kept > 0) == (inner_units > 0), f"zeros: inner_units {inner_units} for {num_kept} words")
+    require(inner_nbytes <= ceil_to(num_kept * dtype.word_nbytes, UNIT), "zeros: the inner block is too long")
+    require(signs <= (MIXED if dtype.split == "float" else PLUS), f"zeros: signs {signs}")
+    return Params(num_kept, inner_nbytes, signs)
+
+
+def decode(params: Params, variant: int, reader: Reader, n: int, kept_words: U64, dtype: Dtype) -> U64:
+    """Read mask and signs, and put the words together."""
+    kept = read_mask(variant, reader, n)
+    require(int(kept.sum()) == params.num_kept, f"zeros: the mask keeps {int(kept.sum())}, not {params.num_kept}")
+    signs = np.full(n - len(kept_words), params.signs, np.uint64)
+    if params.signs == MIXED:
+        bits = BitReader(reader)
+        signs = bits.array(len(signs)).astype(np.uint64)
+        bits.finish()
+    words = np.empty(n, np.uint64)
+    words[kept] = kept_words
+    words[~kept] = signs << np.uint64(dtype.word_bits - 1)
+    return words
+
+
+def encode(words: U64, variant: int, signs: int | None, dtype: Dtype) -> tuple[U64, bytes, int]:
+    """The kept words, the streams behind the inner block, and signs (chosen if None)."""
+    zero = is_zero(words, dtype)
+    if not zero.any():
+        raise UnfitError("zeros: there is none")
+    bits_of_signs = words[zero] >> np.uint64(dtype.word_bits - 1)
+    least = int(bits_of_signs[0]) if (bits_of_signs == bits_of_signs[0]).all() else MIXED
+    signs = least if signs is None else signs
+    if signs not in (least, MIXED) or (signs == MIXED and dtype.split != "float"):
+        raise UnfitError(f"zeros: signs {signs}")
+    streams = write_mask(variant, ~zero)
+    if signs == MIXED:
+        bits = BitWriter()
+        bits.array(bits_of_signs)
+        streams += bits.finish()
+    return words[~zero], streams, signs
+
+
+def pack_params(num_kept: int, inner_nbytes: int, signs: int) -> bytes:
+    """Raises `UnfitError` if the inner block is too long."""
+    if inner_nbytes > 0xFFFF * UNIT:
+        raise UnfitError("zeros: inner_units does not fit two bytes")
+    return _PARAMS.pack(num_kept, inner_nbytes // UNIT, signs)

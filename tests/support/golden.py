@@ -1,0 +1,30 @@
+"""The golden files of the format's version: frames, bases, and invalid frames with their errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "golden" / "v1"
+
+
+def manifest(part: str) -> list[dict[str, Any]]:
+    """The entries of "frames" or "invalid". Raises if a file is missing or unlisted."""
+    listed = json.loads((FOLDER / "manifest.json").read_text())
+    names = {f"{entry['name']}.tw" for entry in listed["frames"]}
+    names |= {f"invalid/{entry['name']}.tw" for entry in listed["invalid"]}
+    names |= {f"bases/{entry['base']}" for entry in (*listed["frames"], *listed["invalid"]) if entry["base"]}
+    there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
+    if there - {"manifest.json"} != names:
+        raise AssertionError(f"golden files and manifest differ: {sorted(there ^ names)[:5]}")
+    return listed[part]
+
+
+def frame_of(entry: dict[str, Any]) -> bytes:
+    folder = FOLDER / "invalid" if "error" in entry else FOLDER
+    return (folder / f"{entry['name']}.tw").read_bytes()
+
+
+def base_of(entry: dict[str, Any]) -> bytes | None:
+    return (FOLDER / "bases" / entry["base"]).read_bytes() if entry["base"] else None

@@ -1,0 +1,194 @@
+"""Malformed frames of the kinds zeros and modal, of masks, and of the kinds of relative frames."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from reference.tensorwire_reference import Dense, Modal, Plain, Sparse, Stored, Trimmed, Zeros
+from reference.tensorwire_reference.encoder import pack_block
+from reference.tensorwire_reference.planes import field_nbytes
+from reference.tensorwire_reference.rans import write_symbols
+from tests.support.malforming import (
+    VERSION,
+    Edit,
+    Malformed,
+    bf16,
+    bit_string,
+    instead,
+    level,
+    make,
+    patch,
+    rans_zeros,
+    replace,
+    unchanged,
+)
+
+N = 300
+_KEPT = bf16(40)
+_STORED = _KEPT.ljust(96, b"\0")  # an inner block of 40 words
+_DATA = _KEPT + bytes(2 * (N - 40))
+_FIRST_40 = "1" * 40 + "0" * (N - 40)
+# golomb(0) of 1 and of 2, as the page says it: q = 1, and one bit.
+_ONE, _TWO = "010", "011"
+
+
+def _zeros_block(streams: bytes, num_kept: int = 40, units: int = 3, signs: int = 0, variant: int = 0) -> Edit:
+    return instead(streams, struct.pack("<IHB", num_kept, units, signs), 6, 0, variant)
+
+
+def _zeros() -> Iterator[Malformed]:
+    zeros: dict[str, Any] = {"kind": Zeros(Stored(), 0)}
+    mask = level(_FIRST_40)
+    yield make("zeros-rest", replace({-1: 6 | 1 << 3}), _DATA, **zeros)
+    yield make("zeros-num-kept-0", replace({-8: 0}), _DATA, **zeros)
+    yield make("zeros-num-kept-41", replace({-8: 41}), _DATA, **zeros)
+    yield make("zeros-num-kept-huge", replace({-5: 0xFF}), _DATA, **zeros)
+    yield make("zeros-inner-units-0", replace({-4: 0}), _DATA, **zeros)
+    yield make("zeros-inner-units-of-nothing", _zeros_block(bytes(32) + level("0" * N), 0, 1), bytes(2 * N))
+    yield make("zeros-inner-too-long", _zeros_block(_STORED + bytes(32) + mask, units=4), _DATA)
+    yield make("zeros-inner-behind-the-streams", _zeros_block(_STORED, num_kept=N, units=19), _DATA)
+    for signs in (3, 255):
+        yield make(f"zeros-signs-{signs}", _zeros_block(_STORED + mask, signs=signs), _DATA)
+    for signs in (1, 2):
+        edit = _zeros_block(_STORED + mask + bytes(36 * (signs == 2)), signs=signs)
+        yield make(f"zeros-signs-{signs}-of-integers", edit, _DATA, dtype="I16")
+    yield make("zeros-signs-cut", _zeros_block(_STORED + mask, signs=2), _DATA)
+    signs_of_260 = bytes(32) + b"\x10\0\0\0"
+    yield make("zeros-signs-padding", _zeros_block(_STORED + mask + signs_of_260, signs=2), _DATA)
+    inner = pack_block(_STORED + level("1" * 40 + "0" * 88), struct.pack("<IHB", 40, 3, 0), 6, 0, 0)
+    nested = _zeros_block(inner + level("1" * 128 + "0" * (N - 128)), 128, len(inner) // 32)
+    yield make("zeros-nested", nested, _DATA)
+    unknown = patch(bytes(64), {63: 7, 62: 9})
+    yield make("zeros-of-an-unknown-kind", _zeros_block(unknown + mask, units=2), _DATA, error=VERSION)
+    other_mask = level("1" * 41 + "0" * (N - 41))
+    yield make("pair-zeros-of-an-unknown-kind", _zeros_block(unknown + other_mask, units=2), _DATA, error=VERSION)
+    yield make("pair-zeros-num-kept-of-an-unknown-kind", _zeros_block(unknown + mask, 1 << 31, 2), _DATA)
+    base = bytes(2 * N)
+    inner = pack_block(level("1"), b"", 7, 0, 0, 3)
+    edit = _zeros_block(inner + mask, units=1)
+    yield make("zeros-of-sparse", edit, bytes(2 * N), base=base)
+    yield make("sparse-in-zeros-of-a-plain-frame", edit, bytes(2 * N))
+    yield make("sparse-in-a-plain-frame", instead(level("1"), b"", 7, 0, 0, 3), bytes(2 * N))
+    yield make("dense-in-a-plain-frame", instead(rans_zeros(N), b"", 7, 0, 0, 4), bytes(2 * N))
+    yield make("sparse-rest", instead(level("1"), b"", 7, 1, 0, 3), base, base=base)
+
+
+def _masks() -> Iterator[Malformed]:
+    """Masks of kind zeros; the first 40 words are kept, and say so in each of these masks."""
+    ones, zeros = "1" * 4, "0" * 4
+    level_2, level_1 = "111" + "0" * 16, ones + ones + "1100"
+    streams = [level(level_2), level(level_1), level(ones * 10)]
+    # The last group of 16 words begins at 288, and its fourth group of 4 at 300.
+    behind = [level("111" + "0" * 15 + "1"), level(level_1 + "0001"), level(ones * 10 + zeros)]
+    yield make("mask-behind-the-block", _zeros_block(_STORED + b"".join(behind), variant=2), _DATA)
+    for i, name in enumerate(("2", "1", "0")):
+        padded = [patch(stream, {-1: 0x80}) if i == j else stream for j, stream in enumerate(streams)]
+        yield make(f"mask-padding-of-level-{name}", _zeros_block(_STORED + b"".join(padded), variant=2), _DATA)
+    # Of 302 words the last group of 4 has two.
+    behind = [level("1" * 10 + "0" * 65 + "1"), level(ones * 10 + "0010")]
+    edit = _zeros_block(_STORED + b"".join(behind), variant=1)
+    yield make("mask-behind-the-last-word", edit, _DATA + bytes(4))
+    yield make("mask-cut", _zeros_block(_STORED, variant=2), _DATA)
+    yield make("mask-variant-7", _zeros_block(_STORED + level(_FIRST_40), variant=7), _DATA)
+    kinds = {"zeros": Zeros(Stored(), 6), "modal": Modal(6)}
+    for name, kind in kinds.items():
+        yield make(f"mask-of-gaps-of-{name}-in-fast", unchanged, _DATA, profile="fast", kind=kind)
+
+    first = "0" + _golomb(40) + "00000" + "1" * 40  # not inverted, 40 members, k = 0, gaps of 0
+    table = {
+        "padding": patch(level(first), {-1: 0x81}),
+        "too-many": level("0" + _golomb(301) + "00000" + "1" * 301),
+        "behind-the-block": level("0" + _golomb(40) + "00000" + "1" * 39 + "0" * 261 + "1"),
+        "huge-gap": level("0" + _golomb(40) + "11111" + "1" * 39 + "0" * 31 + "01" + "0" * 31),
+        "unary-to-the-end": level("0" + _golomb(40) + "00000" + "1" * 39),
+        "golomb-41": level("0" + "0" * 41 + "1" + "0" * 41 + "00000"),
+        "golomb-to-the-end": bytes(8),
+        "nothing": b"",
+    }
+    for name, stream in table.items():
+        yield make(f"set-{name}", _zeros_block(_STORED + stream, variant=6), _DATA)
+
+
+def _golomb(value: int) -> str:
+    """golomb(0): q zeros and a one, then q bits of value + 1 - 2^q, lowest first."""
+    q = (value + 1).bit_length() - 1
+    return "0" * q + "1" + f"{value + 1 - (1 << q):0{q}b}"[::-1] if q else "1"
+
+
+def _modal() -> Iterator[Malformed]:
+    words = (np.where(np.arange(N) == 7, 90, 100) << 7).astype("<u2").tobytes()
+    modal: dict[str, Any] = {"kind": Modal(0)}
+    yield make("modal-num-others-2", replace({-6: 2}), words, **modal)
+    yield make("modal-num-others-huge", replace({-3: 0xFF}), words, **modal)
+    for profile in ("enec", "resident"):
+        yield make(f"modal-in-{profile}", unchanged, words, profile=profile, **modal)
+    yield make("modal-of-integers", replace({-1: 7, -2: 2}), bytes(2 * N), dtype="I16", kind=Plain(), rest=Trimmed())
+    rest = bytes(field_nbytes(N, 8))
+    others = level("00000001" + "0" * (N - 8))
+    yield make("modal-padding", instead(rest + others + b"\x5a\0\0\1", b"\x64\1\0\0\0", 7, 0, 0, 2), words)
+    rest_of_f16 = bytes(field_nbytes(N, 11))
+    all_15 = b"\0\x3c" * N
+    edit = instead(rest_of_f16 + level("0" * N), bytes([15 + 32, 0, 0, 0, 0]), 7, 0, 0, 2)
+    yield make("modal-mode-too-large", edit, all_15, dtype="F16")
+    edit = instead(rest_of_f16 + others + b"\x2f\0\0\0", bytes([15, 1, 0, 0, 0]), 7, 0, 0, 2)
+    yield make("modal-exponent-too-large", edit, all_15, dtype="F16")
+    # All words have another exponent than the mode, which is none.
+    streams, params = level("1" * N) + b"\x0f" * N, bytes([11, 0]) + struct.pack("<BI", 32, N)
+    yield make("modal-mode-of-no-word", instead(streams, params, 7, 1, 0, 2), all_15, dtype="F16")
+
+
+def _sparse() -> Iterator[Malformed]:
+    base = bf16(N)
+    new = patch(base, {10: base[10] + 1})  # word 5, one step up
+    sparse: dict[str, Any] = {"kind": Sparse((122, 125)), "base": base}
+    yield make("sparse-thresholds-equal", replace({-4: 125}), new, **sparse)
+    yield make("sparse-thresholds-descend", replace({-4: 126}), new, **sparse)
+    changed = _ONE + "00000" + "000001" + "0"  # one word, k = 0, a gap of 5, plus
+    table = {
+        "more-changed-than-words": _golomb(301) + "00000" + "10" * 301,
+        "word-behind-the-block": _ONE + "00000" + "0" * N + "1" + "0" + "01",
+        "huge-gap": _ONE + "11111" + "0" * 31 + "01" + "0" * 31 + "0" + "01",
+        "set-of-two-of-one": changed + "0" + _TWO + "00000" + "11",
+        "golomb-41": changed + ("1" + "1") * 3 + "0101" + "0" * 31 + "1" + "0" * 41,
+        "size-32769": changed[:-1] + "1" + ("1" + "1") * 3 + "1111" + "1" + _low(32769 - 4, 15),
+        "size-plus-32768": changed + ("1" + "1") * 3 + "1111" + "1" + _low(32768 - 4, 15),
+        "cut": changed[:-1],
+    }
+    for name, bits in table.items():
+        yield make(f"sparse-{name}", instead(level(bits), b"", 7, 0, 0, 3), new, base=base)
+    right = level(changed + "0" + "1")
+    assert len(right) == 4
+    yield make("sparse-padding", instead(patch(right, {-1: 0x80}), b"", 7, 0, 0, 3), new, base=base)
+    yield make("sparse-nothing", instead(b"", b"", 7, 0, 0, 3), base, base=base)
+    for dtype, word_nbytes in (("I16", 2), ("F64", 8), ("U8", 1)):
+        content = bytes(N * word_nbytes)
+        edit = instead(level("11"), b"\5", 7, 0, 1, 3)
+        yield make(f"sparse-classes-of-{dtype}", edit, content, dtype=dtype, base=content)
+
+
+def _low(value: int, g: int) -> str:
+    """What follows the unary of golomb(g) of a value below 2^g."""
+    assert value < 1 << g
+    return f"{value:0{g}b}"[::-1]
+
+
+def _dense() -> Iterator[Malformed]:
+    base = bf16(N)
+    new = patch(base, {10: base[10] + 1})
+    yield make("dense-rest", replace({-1: 7 | 1 << 3 | 1 << 5}), new, kind=Dense((122,)), base=base)
+    yield make("dense-padding", instead(rans_zeros(N) + b"\1\0\0\0", b"", 7, 0, 0, 4), base, base=base)
+    for symbol, sign in ((4 + 2 * 13, "0"), (4 + 2 * 13 + 1, "1"), (4 + 2 * 14, "1"), (255, "1")):
+        symbols = np.zeros(N, np.uint64)
+        symbols[5] = symbol
+        streams = write_symbols(symbols) + level(sign + "0" * ((symbol - 4) // 2 + 1))
+        yield make(f"dense-size-of-{symbol}", instead(streams, b"", 7, 0, 0, 4), new, base=base)
+    ones = rans_zeros(N, table=bytes([1, 2, 1]) + bit_string("001"))
+    yield make("dense-without-signs", instead(ones, b"", 7, 0, 0, 4), base, base=base)
+    padded = patch(ones + level("0" * N), {-1: 0x80})
+    yield make("dense-padding-of-signs", instead(padded, b"", 7, 0, 0, 4), base, base=base)
+    yield make("dense-second-table-missing", instead(rans_zeros(N), b"\5", 7, 0, 1, 4), base, base=base)
+
+
+MALFORMED_WORDS = (*_zeros(), *_masks(), *_modal(), *_sparse(), *_dense())
