@@ -4,6 +4,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 FUZZ_SECONDS ?= 60
+MUTATIONS ?= 1000000
 WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
@@ -28,7 +29,7 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) TORCH=$(TORCH)"
+	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) MUTATIONS=$(MUTATIONS) TORCH=$(TORCH)"
 
 demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, compare every byte
 	$(VENV)/bin/python examples/demo.py
@@ -71,10 +72,11 @@ docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails
 	$(VENV)/bin/python -m sphinx -q -W --keep-going -c docs/site -d build/doctrees . build/docs
 	@echo "open build/docs/index.html"
 
-sanitize: $(VENV)/.test ## The core's tests and the codec's under address and undefined-behaviour sanitizers
+sanitize: $(VENV)/.test ## The core's tests, the codec's and MUTATIONS damaged frames under address and undefined-behaviour sanitizers
 	$(BUILD) --no-deps --upgrade --target build/sanitize/site $(addprefix --config-settings=,build-dir=build/sanitize/core \
 	  cmake.build-type=RelWithDebInfo cmake.define.TW_SANITIZE=address$(comma)undefined install.strip=false) .
 	ctest --test-dir build/sanitize/core --output-on-failure --no-tests=error -j $(JOBS)
+	build/sanitize/core/core/test_mutations $(MUTATIONS)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize/site \
 	  $(VENV)/bin/python -m pytest -q -p no:cacheprovider -n $(JOBS) -m "not slow" $(SANITIZE_TESTS)

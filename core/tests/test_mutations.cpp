@@ -1,0 +1,171 @@
+// Mutated frames whose checksums are right: `test_mutations [COUNT [FIRST]]`, of 5,000 cases by default. Frames of all
+// dtypes and profiles, plain and relative, are damaged in header, index, blocks, descriptors and base. The decoder may
+// refuse the result, by a status of the format; or decode it, then in every way the same. Case i depends on i alone.
+// Prints how many were refused and a hash of all results, which must be the same on every target
+// (cmake/on_every_target.cmake). `make sanitize` runs a million of them under the sanitizers.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "common/hash.h"
+#include "tests/check.h"
+#include "tests/mutation.h"
+#include "tests/target.h"
+
+namespace {
+
+// The decoder's scratch is megabytes, which a sanitizer takes longer to map than a small frame to decode. So it is
+// kept, with what the calls before have left in it; results that depend on that differ from run to run.
+class ScratchPool {
+ public:
+  ~ScratchPool() {
+    for (auto& [nbytes, kept] : free_) {
+      for (void* memory : kept) std::free(memory);
+    }
+  }
+  void* take(size_t nbytes, size_t align) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& kept = free_[nbytes];
+    if (kept.empty()) return std::aligned_alloc(align, nbytes);  // the size of a type: a multiple of its alignment
+    void* const memory = kept.back();
+    kept.pop_back();
+    return memory;
+  }
+  void give(void* memory, size_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_[nbytes].push_back(memory);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<size_t, std::vector<void*>> free_;
+};
+ScratchPool scratch_pool;
+
+}  // namespace
+
+void* operator new(size_t nbytes, std::align_val_t align) {
+  return scratch_pool.take(nbytes, static_cast<size_t>(align));
+}
+void* operator new(size_t nbytes, std::align_val_t align, const std::nothrow_t&) noexcept {
+  return scratch_pool.take(nbytes, static_cast<size_t>(align));
+}
+void operator delete(void* memory, size_t nbytes, std::align_val_t) noexcept { scratch_pool.give(memory, nbytes); }
+
+namespace {
+
+using tests::Bytes;
+using tests::Random;
+using tests::Source;
+
+// What came of a frame: the status, the block that was at fault, the content.
+struct Result {
+  int status;
+  uint64_t block;
+  Bytes content;
+};
+
+void check_refusal(int status, const tw_error& error) {
+  CHECK(status == TW_CORRUPT || status == TW_TRUNCATED || status == TW_UNSUPPORTED_VERSION ||
+        status == TW_LIMIT_EXCEEDED);
+  CHECK(error.message[0] != '\0' && std::memchr(error.message, '\0', sizeof error.message) != nullptr);
+}
+
+// The parts of a frame in memory of their exact sizes, so that a sanitizer sees a step past them.
+struct Opened {
+  tw_frame frame;
+  Bytes header, data, base;
+
+  Result decode(uint64_t start, uint64_t stop, uint32_t threads, uint32_t flags, Bytes out) const {
+    tw_error error;
+    const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
+                                 stop, out.data(), threads, flags, &error);
+    if (status == TW_OK) return {status, 0, std::move(out)};
+    check_refusal(status, error);
+    return {status, error.block, {}};
+  }
+  // The output in the place of the base.
+  Result decode_in_place() const {
+    tw_error error;
+    Bytes memory = base;
+    const int status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), memory.data(), 0, memory.size(), 0,
+                                 memory.size(), memory.data(), 1, 0, &error);
+    if (status == TW_OK) return {status, 0, std::move(memory)};
+    check_refusal(status, error);
+    return {status, error.block, {}};
+  }
+};
+
+// What decodes, decodes the same in every way.
+void check_all_ways(const Opened& opened, const Result& result, Random* random) {
+  const uint64_t nbytes = opened.frame.uncompressed_nbytes;
+  CHECK(opened.decode(0, nbytes, 2, 0, Bytes(nbytes)).content == result.content);
+  if (opened.frame.features != 0) CHECK(opened.decode_in_place().content == result.content);
+  const uint64_t start = nbytes == 0 ? 0 : random->below(nbytes), stop = start + random->below(nbytes - start + 1);
+  const Result part = opened.decode(start, stop, 1, TW_VERIFY, Bytes(stop - start));
+  CHECK(part.status == TW_OK);
+  CHECK(std::equal(part.content.begin(), part.content.end(), result.content.begin() + static_cast<ptrdiff_t>(start)));
+  tw_error error;
+  std::vector<tw_block_info> infos(opened.frame.num_blocks);
+  CHECK(tw_block_infos(&opened.frame, opened.header.data(), opened.data.data(), 0, opened.data.size(), 0, infos.size(),
+                       infos.data(), &error) == TW_OK);
+  uint64_t num_words = 0;
+  for (const tw_block_info& info : infos) num_words += info.num_words;
+  CHECK(num_words == opened.frame.num_words);
+}
+
+Result run(const Source& mutant, Random* random) {
+  Opened opened;
+  tw_error error;
+  const Bytes& bytes = mutant.frame;
+  const int status = tw_decode_header(bytes.data(), bytes.size(), &opened.frame, &error);
+  if (status != TW_OK) {
+    check_refusal(status, error);
+    return {status, error.block, {}};
+  }
+  const auto blocks = bytes.begin() + static_cast<ptrdiff_t>(opened.frame.header_nbytes);
+  opened.header.assign(bytes.begin(), blocks);
+  opened.data.assign(blocks, bytes.end());
+  const uint64_t nbytes = opened.frame.uncompressed_nbytes;
+  // A caller compares sizes before it allocates: a plain frame has its blocks, a relative one a base of its size.
+  if (nbytes > tests::kMaxContent) return {TW_LIMIT_EXCEEDED, 0, {}};
+  opened.base = tests::repeated(mutant.base, nbytes);
+  Result result = opened.decode(0, nbytes, 1, TW_VERIFY, Bytes(nbytes));
+  if (result.status == TW_OK) check_all_ways(opened, result, random);
+  return result;
+}
+
+uint64_t number(const char* text) { return std::strtoull(text, nullptr, 10); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  const uint64_t count = argc > 1 ? number(argv[1]) : 5000, first = argc > 2 ? number(argv[2]) : 0;
+  const std::vector<Source> sources = tests::make_sources();
+  std::map<int, uint64_t> by_status;
+  uint64_t digest = 0;
+  for (uint64_t i = first; i < first + count; ++i) {
+    if (i % 100000 == 0 && i != first) std::fprintf(stderr, "%llu mutations\n", static_cast<unsigned long long>(i));
+    Random random(i);
+    const Source mutant = tests::mutate(sources, i % sources.size(), &random);
+    const Result result = run(mutant, &random);
+    ++by_status[result.status];
+    const uint64_t content = tw::hash128(result.content.data(), result.content.size()).low;
+    const uint64_t all[] = {digest, static_cast<uint64_t>(result.status), result.block, content};
+    digest = tw::hash128(reinterpret_cast<const uint8_t*>(all), sizeof all).low;
+  }
+  std::printf("%llu mutations of %zu frames (%s): %llu decoded", static_cast<unsigned long long>(count), sources.size(),
+              tests::kinds_of(sources).c_str(), static_cast<unsigned long long>(by_status[TW_OK]));
+  const char* const names[] = {"", "corrupt", "truncated", "of another version", "beyond a limit"};
+  for (int status = TW_CORRUPT; status <= TW_LIMIT_EXCEEDED; ++status) {
+    std::printf(", %llu %s", static_cast<unsigned long long>(by_status[status]), names[status]);
+  }
+  std::printf("; results %016llx\n", static_cast<unsigned long long>(digest));
+}
