@@ -25,7 +25,8 @@ def rows() -> Iterator[tuple[str, ...]]:
     """Of each input its name, dtype, size, and the sizes of its frames."""
     for entry in golden.manifest("frames"):
         data = decode(golden.frame_of(entry), golden.base_of(entry)).data
-        sizes = [len(tensorwire.compress()) for profile in PROFILES]
+        options = {"dtype": entry["dtype"], "shape": entry["shape"]}
+        sizes = [len(tensorwire.compress(data, **options, profile=profile)) for profile in PROFILES]
         yield (f"v1/{entry['name']}", entry["dtype"], *map(str, (len(data), *sizes)))
 
 

@@ -48,6 +48,18 @@ __all__ = ["MALFORMED", "Malformed"]
 _u64 = partial(struct.pack, "<Q")
 
 
+# An F32 of no dimension, as version 0 had it: words per block as a power, padding to 64 bytes.
+_VERSION_0 = (
+    bytes.fromhex("935457460d0a1a0a 0002000000000000 4633320000000000 0000000000000000 20000b0000000000")
+    + struct.pack("<3Q", 4, 32, 1)
+    + bytes.fromhex("417578eaf1e419cc9ea2e71284545021")
+    + bytes(40)
+    + bytes.fromhex("dc276ab26b00a502 000000003353 0bf4")
+    + bytes(56)
+    + bytes.fromhex("0100c07f").ljust(64, b"\0")
+)
+
+
 def _plain_frame() -> bytes:
     """A frame of two coded blocks, with 8 bytes of padding behind the index, which begins at 136."""
     frame = encode(bf16(), "BF16", (300,), profile="compact", block_words=256, kind=Cascade(variant=1))
@@ -114,6 +126,7 @@ def _headers() -> Iterator[Malformed]:
     yield Malformed("frame-cut", lambda: _plain_frame()[:-1], TRUNCATED)
     yield Malformed("frame-empty", lambda: b"", TRUNCATED)
     yield Malformed("frame-of-something-else", lambda: b"{}", CORRUPT)
+    yield Malformed("frame-of-version-0", lambda: _VERSION_0, VERSION)
     yield Malformed("header-data-without-blocks", _data_without_blocks, CORRUPT)
     yield Malformed("header-block-too-long", _block_too_long, CORRUPT)
 
