@@ -1,4 +1,6 @@
 // Decode arbitrary bytes. The first byte of an input is a set of flags, the rest is given to the decoder as a frame.
+// With kBase two bytes come before that, a size, and so many bytes, which are repeated to make the base of a relative
+// frame.
 //
 // Mutated frames would all die at the first checksum, so with kRepair the checksums are made right first: then the
 // mutation reaches the parsers behind them.
@@ -10,7 +12,7 @@
 
 namespace {
 
-constexpr uint8_t kRepair = 1;
+constexpr uint8_t kRepair = 1, kBase = 2;
 constexpr uint64_t kMaxOutput = 64u << 20;
 
 template <class T>
@@ -47,7 +49,14 @@ void repair(std::vector<uint8_t>& frame) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   if (size == 0) return 0;
-  std::vector<uint8_t> bytes(input + 1, input + size);
+  size_t at = 1;
+  std::vector<uint8_t> pattern(input, input + size);
+  if ((input[0] & kBase) != 0 && size >= 3) {
+    const size_t nbytes = load<uint16_t>(input + 1);
+    at = nbytes < size - 3 ? 3 + nbytes : 3;
+    if (at > 3) pattern.assign(input + 3, input + at);
+  }
+  std::vector<uint8_t> bytes(input + at, input + size);
   if ((input[0] & kRepair) != 0) repair(bytes);
 
   tw_frame frame;
@@ -65,7 +74,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const std::vector<uint8_t> data(bytes.data() + frame.header_nbytes, bytes.data() + bytes.size());
   const uint64_t nbytes = frame.uncompressed_nbytes;
   std::vector<uint8_t> verified(nbytes), unverified(nbytes), base(nbytes);
-  for (uint64_t i = 0; i < nbytes; ++i) base[i] = input[i % size];
+  for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
     const int result = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
                                  stop, out.data(), threads, flags, &error);
@@ -78,6 +87,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
 
   // What passes its checksums and parses decodes the same in every way.
   CHECK(parsed && verified == unverified);
+  if (frame.features != 0) {
+    CHECK(tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, nbytes, 0, nbytes, base.data(),
+                    2, 0, &error) == TW_OK);
+    CHECK(base == verified);
+    for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
+  }
   const uint64_t start = nbytes == 0 ? 0 : (input[0] >> 1) * 997u % nbytes;
   const uint64_t stop = start + (nbytes - start) / 2;
   std::vector<uint8_t> part(stop - start);

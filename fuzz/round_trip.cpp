@@ -1,6 +1,6 @@
-// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile (and a base),
-// block size and how often the rest is repeated (so that a short input makes a tensor of several blocks that are worth
-// coding).
+// Encode arbitrary content and decode it again. The first four bytes of an input choose dtype, profile (and how the
+// base is made, if there is one), block size and how often the rest is repeated (so that a short input makes a tensor
+// of several blocks that are worth coding).
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +16,25 @@ struct Choice {
 constexpr Choice kChoices[] = {{"BF16", 16}, {"F16", 16}, {"F32", 32}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F64", 64},
                                {"I64", 64},  {"I32", 32}, {"U16", 16}, {"BOOL", 8},    {"F4", 4},      {"C128", 128}};
 constexpr size_t kMaxContent = 32u << 10;
+
+// Another tensor, by the highest bits but one of input[1]: noise, or the content with steps at places that the input
+// chooses.
+std::vector<uint8_t> base_of(std::vector<uint8_t> content, const uint8_t* input, size_t size) {
+  const uint8_t* const rest = input + 4;
+  const size_t nbytes = size - 4;
+  if (nbytes == 0) return content;
+  if ((input[1] & 64) != 0) {
+    for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<uint8_t>(rest[i % nbytes] * (i | 1) >> 3);
+    return content;
+  }
+  const size_t dense = (input[1] & 32) != 0 ? 1 : 16;
+  size_t at = 0;
+  for (size_t i = 0; at < content.size(); i += 2) {
+    content[at] = static_cast<uint8_t>(content[at] + rest[i % nbytes] % 8 - 3);
+    at += 1 + rest[(i + 1) % nbytes] * dense;
+  }
+  return content;
+}
 
 }  // namespace
 
@@ -33,9 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   const uint64_t numel = 8 * content.size() / choice.bits;
   content.resize((numel * choice.bits + 7) / 8);
   const std::vector<uint8_t> original = content;
-  // A base that differs in some places, of which an input may have none.
-  std::vector<uint8_t> base_bytes = content, base_hash(16);
-  for (size_t i = input[0]; i < base_bytes.size(); i += 3000) base_bytes[i] ^= 1;
+  std::vector<uint8_t> base_bytes = base_of(content, input, size), base_hash(16);
   std::vector<uint8_t> leaves(16 * ((content.size() + TW_LEAF_NBYTES - 1) / TW_LEAF_NBYTES));
   tw_hash_leaves(base_bytes.data(), base_bytes.size(), leaves.data(), 1);
   tw_hash_root(base_bytes.size(), leaves.data(), base_hash.data());
@@ -74,5 +91,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,
                   base_bytes.size(), 0, content.size(), decoded.data(), 1, TW_VERIFY, &error) == TW_OK);
   CHECK(decoded == content);
+  if (!relative) return 0;
+  CHECK(tw_decode(&read, bytes.data(), bytes.data() + header_nbytes, 0, bytes.size() - header_nbytes, base, 0,
+                  base_bytes.size(), 0, content.size(), base_bytes.data(), 2, TW_VERIFY, &error) == TW_OK);
+  CHECK(base_bytes == content);
   return 0;
 }
