@@ -64,4 +64,4 @@ def least_nbytes(exponents: Any, bits: int) -> dict[int, int]:
 
 def field_nbytes(size: int, width: int) -> int:
     """F(n, w) of the format: the bytes of `size` fields of `width` bits, at most 8."""
-    return sum(size // 256 * 32 * plane + -(-(size % 256) * plane // 8) for plane in (1, 2, 4, 8) if width & plane)
+    return sum(-(-size * plane // 32) * 4 for plane in (1, 2, 4, 8) if width & plane)

@@ -96,23 +96,28 @@ class ContentHasher:
     def __init__(self, *, threads: int | None = None) -> None:
         self._threads = num_threads(threads)
         self._leaves = bytearray()
+        self._kept = b""  # of a leaf that has not ended
         self._nbytes = 0
 
     def update(self, data: Buffer) -> None:
-        """Add a chunk. All chunks but the last must be multiples of 131,072 bytes.
-
-        Raises:
-            ValueError: the chunk before was not.
-        """
-        if self._nbytes % _core.LEAF_NBYTES:
-            raise ValueError(f"expected chunks of multiples of {_core.LEAF_NBYTES} bytes before the last one")
+        """Add a chunk. Chunks of multiples of 131,072 bytes are not copied."""
         source = byte_view(data)
-        self._leaves += _core.hash_leaves(source.data, self._threads)
-        self._nbytes += len(source.data)
+        view = source.data
+        self._nbytes += len(view)
+        if self._kept:
+            rest = _core.LEAF_NBYTES - len(self._kept)
+            self._kept += view[:rest]
+            view = view[rest:]
+            if len(self._kept) < _core.LEAF_NBYTES:
+                return
+            self._leaves += _core.hash_leaves(self._kept, 1)
+        whole = len(view) // _core.LEAF_NBYTES * _core.LEAF_NBYTES
+        self._leaves += _core.hash_leaves(view[:whole], self._threads)
+        self._kept = bytes(view[whole:])
 
     def hexdigest(self) -> str:
         """The content hash of everything so far."""
-        return _core.hash_root(self._nbytes, self._leaves).hex()
+        return _core.hash_root(self._nbytes, self._leaves + _core.hash_leaves(self._kept, 1)).hex()
 
 
 class FrameEncoder:

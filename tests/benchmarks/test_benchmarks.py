@@ -329,12 +329,12 @@ def test_the_committed_pages_are_those_of_their_summaries(folder: str) -> None:
 def test_enec_least_size_is_the_least() -> None:
     """Against the worked example of the paper's method, counted by hand: 16 exponents, groups of 4 in order."""
     exponents = np.array([122, 121, 120, 119, 123, 122, 118, 121, 121, 125, 122, 117, 120, 121, 123, 110])
-    # b = 125, m = 3, n = 5: y = 3 4 5 6 | 2 3 7 4 | 4 0 3 8 | 5 4 2 15. Low: 4 + 2 bytes. Mask: 1. Two groups are
-    # flagged: 8 high parts of 2 bits, 2 bytes. m = 4 flags nothing and takes 8 + 1 bytes.
-    assert enec.least_nbytes(exponents, 8)[4] == 9
+    # b = 125, m = 3, n = 5: y = 3 4 5 6 | 2 3 7 4 | 4 0 3 8 | 5 4 2 15. Low: 4 + 4 bytes. Mask: 4. Two groups are
+    # flagged: 8 high parts of 2 bits, 4 bytes. m = 4 flags nothing and takes 8 + 4 bytes.
+    assert enec.least_nbytes(exponents, 8)[4] == 12
     assert enec.least_nbytes(np.full(1024, 100), 8) == {4: 128 + 32, 8: 128 + 16, 16: 128 + 8, 32: 128 + 4}
     assert [enec.field_nbytes(256, width) for width in (1, 3, 8)] == [32, 96, 256]
-    assert enec.field_nbytes(259, 3) == 96 + 2  # of 3 numbers: 1 byte of 2-bit plane, 1 byte of 1-bit plane
+    assert enec.field_nbytes(259, 3) == 96 + 8  # of 3 numbers: 4 bytes of 2-bit plane, 4 bytes of 1-bit plane
 
 
 def test_encoder_reaches_the_least_size(tiny: data.Dataset) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None:
     before = tree_hashes(model)
     report = compress_checkpoint(model, tmp_path / "packed", profile=profile)
@@ -116,7 +116,7 @@ def test_strange_names_travel(model: Path, tmp_path: Path) -> None:
     assert tree_hashes(tmp_path / "back") == tree_hashes(model)
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_single_file_round_trip(tmp_path: Path, profile: Any) -> None:
     source, packed, back = tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "c.safetensors"
     # An order of tensors and a padding that no writer of ours would choose.
@@ -146,8 +146,8 @@ def test_a_configuration_stays_when_nothing_is_compressed(tmp_path: Path) -> Non
     assert (tmp_path / "packed" / "config.json").read_text() == "{}"
 
 
-@pytest.mark.parametrize("old", ["fast", "compact", "enec"])
-@pytest.mark.parametrize("new", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("old", ["fast", "compact", "resident", "enec"])
+@pytest.mark.parametrize("new", ["fast", "compact", "resident", "enec"])
 def test_transcoding_gives_what_compressing_gives(model: Path, tmp_path: Path, old: Any, new: Any) -> None:
     compress_checkpoint(model, tmp_path / "old", profile=old)
     compress_checkpoint(model, tmp_path / "expected", profile=new)

@@ -25,7 +25,7 @@ def same_each_time(path: Path, **settings: int) -> dict[str, object]:
     return values
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_a_small_checkpoint_is_encoded_whole(model: Path, tmp_path: Path, profile: Profile) -> None:
     done = compress_checkpoint(model, tmp_path / "x", profile=profile)
     found = estimate_ratio(model, profile=profile)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, verify
+from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.checkpoint.storage.pipeline import WINDOW_NBYTES, plan_windows
 from tests.support.checkpoint_models import Entry, container, random_bytes, weights
 
@@ -24,6 +25,7 @@ MIB = 1 << 20
 def large_entries() -> list[Entry]:
     """Tensors of several windows that shrink and that do not, and small ones between them."""
     odd = 2 * WINDOW_NBYTES + 12_345
+    rows = 10_000  # whose blocks do not divide a window
     return [
         ("a.small", "F32", (700,), weights(700, 1, "F32")),
         ("b.random", "U8", (odd,), random_bytes(odd, 2)),
@@ -32,6 +34,7 @@ def large_entries() -> list[Entry]:
         ("e.scalar", "I64", (), bytes(8)),
         ("f.window", "F16", (WINDOW_NBYTES // 2,), weights(WINDOW_NBYTES // 2, 5, "F16")),
         ("g.small", "BF16", (3000,), weights(3000, 6)),
+        ("h.rows", "BF16", (rows, 1000), weights(rows * 1000, 7)),
     ]
 
 
@@ -40,9 +43,12 @@ def test_tensors_of_several_windows(tmp_path: Path) -> None:
     entries = large_entries()
     source.write_bytes(container(entries))
     report = compress_checkpoint(source, tmp_path / "b")
-    assert report.files[0].num_compressed == 4  # all but noise and the scalar
+    assert report.files[0].num_compressed == 5  # all but noise and the scalar
     decompress_checkpoint(tmp_path / "b", tmp_path / "c")
     assert (tmp_path / "c").read_bytes() == source.read_bytes()
+    with (tmp_path / "b").open("rb") as compressed, (tmp_path / "d").open("w+b") as restored:
+        convert_stream("decompress", compressed, restored)
+    assert (tmp_path / "d").read_bytes() == source.read_bytes()
     loaded = load_file(tmp_path / "b", threads=3)
     assert {name: array.tobytes() for name, array in loaded.items()} == {entry[0]: entry[3] for entry in entries}
 
@@ -72,6 +78,17 @@ def test_windows_cover_everything_once(sizes: list[int]) -> None:
     assert covered == sizes
     assert order == sorted(order)
     assert set(order) == set(range(len(sizes)))
+
+
+def test_windows_of_large_tensors_are_whole_units() -> None:
+    units = {1: 64_000, 3: 2_000_000}
+    sizes = [5, 3 * WINDOW_NBYTES, 7, 2 * WINDOW_NBYTES + 1]
+    chunks = [chunk for window in plan_windows(sizes, units.__getitem__) for chunk in window]
+    for tensor, unit in units.items():
+        *whole, last = [chunk for chunk in chunks if chunk.tensor == tensor]
+        assert {chunk.stop - chunk.start for chunk in whole} == {WINDOW_NBYTES // unit * unit}
+        assert last.stop == sizes[tensor]
+        assert last.stop - last.start <= WINDOW_NBYTES
 
 
 def write_sparse(path: Path, entries: list[tuple[str, str, int]]) -> None:

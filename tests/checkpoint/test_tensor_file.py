@@ -62,7 +62,7 @@ def arrays() -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_every_array_round_trips(tmp_path: Path, profile: Any) -> None:
     tensors = arrays()
     path = tmp_path / "model.safetensors"

@@ -266,7 +266,7 @@ def test_pickles_are_refused(tmp_path: Path, run: Run) -> None:
         (["compress"], "SRC"),
         (["verify", "no/such/path"], "no/such/path"),
         (["inspect", ".", "--plot", "x.bmp"], ".png"),
-        (["transcode", ".", "x"], "Choose from: fast, compact, enec"),
+        (["transcode", ".", "x"], "Choose from: fast, compact, resident, enec"),
         (["completion", "tcsh"], "bash"),
         (["completion"], "Choose from: bash, zsh, fish"),
         (["compress", ".", "no/such/directory/x"], "no directory 'no/such/directory': make it first"),

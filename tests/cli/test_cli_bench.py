@@ -108,7 +108,7 @@ def test_a_wrong_result_of_ours_is_bad_data(file: Path, monkeypatch: pytest.Monk
     assert main(["bench", str(file)]) == 1
 
 
-@pytest.mark.parametrize("name", ["tensorwire fast", "tensorwire compact", "tensorwire enec"])
+@pytest.mark.parametrize("name", ["tensorwire fast", "tensorwire compact", "tensorwire resident", "tensorwire enec"])
 def test_ours_on_synthetic_weights(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,7 +84,7 @@ def test_an_empty_argument_is_not_the_working_directory(original: Path, argument
     assert list(original.parent.iterdir()) == [original]
 
 
-@pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_a_pipe_gives_what_files_give(original: Path, temporary: Path, profile: str) -> None:
     target = original.with_name("target.safetensors")
     assert run("compress", original, target, "--profile", profile).returncode == 0

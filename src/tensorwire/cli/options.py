@@ -98,10 +98,10 @@ class Choice(click.Choice[str]):
             raise click.BadParameter(text, ctx=ctx, param=param) from None
 
 
-PROFILE = Choice(["fast", "compact", "enec"])
+PROFILE = Choice(["fast", "compact", "resident", "enec"])
 PROFILE_HELP = (
-    "fast decodes fastest; compact is smaller, for disks and networks; enec is made for NPUs and decodes without "
-    "gathers."
+    "fast decodes fastest, also on GPUs; compact is smaller, for disks and networks; resident is for weights that stay "
+    "compressed in memory; enec is for NPUs and decodes without gathers."
 )
 
 

@@ -307,6 +307,7 @@ ADAPTERS = (
     Adapter("memcpy", "memcpy", None, Codec, threaded=True),
     Adapter("tensorwire fast", "tensorwire", None, _Tensorwire, ("fast",), threaded=True, checksums=True),
     Adapter("tensorwire compact", "tensorwire", None, _Tensorwire, ("compact",), threaded=True, checksums=True),
+    Adapter("tensorwire resident", "tensorwire", None, _Tensorwire, ("resident",), threaded=True, checksums=True),
     Adapter("tensorwire enec", "tensorwire", None, _Tensorwire, ("enec",), threaded=True, checksums=True),
     Adapter("zipnn", "zipnn", "zipnn", _ZipNN, threaded=True),
     Adapter("openzl huffman", "openzl", "openzl", _OpenZL, ("Huffman",), checksums=True),

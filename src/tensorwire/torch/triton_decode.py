@@ -23,11 +23,13 @@ __all__ = ["decode_frame"]
 
 _SEGMENT = 1024  # words that a program decodes at a time: 8 for each thread of 4 warps
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor of the kinds below is longer
-_CONSTANT, _ENEC, _CASCADE = 1, 2, 3
+_CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
+_EXTENDED_CASCADE = 1
 _OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zero_groups"}
 _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
+_EXTENDED_TIER_WIDTHS: tuple[tuple[int, ...], ...] = ((4,), (3,))
 _MOST_TIERS = 5
 _PER_RUN = 255
 
@@ -163,24 +165,34 @@ def _plan(block: _Block, word_nbytes: int, fields: FloatFields) -> tuple[_Launch
     if block.nbytes == stored_nbytes:
         return _Launch(stored_kernel, ()), [*head, block.position]
 
+    if block.nbytes == 0:
+        raise block.unsupported("one that is the same as in the base")
+
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind in _OTHER_KINDS:
         raise block.unsupported(f"one of kind {_OTHER_KINDS[kind]}")
-    if kind not in (_CONSTANT, _ENEC, _CASCADE):
-        raise block.corrupt(f"expected a block of a kind from 1 to 6, got {kind}")
+    if kind == 0 or (kind == _EXTENDED and block.tail[-2] != _EXTENDED_CASCADE):
+        raise block.unsupported("one of a kind that this version does not know")
     if kind == _CONSTANT:
         block.place([], word_nbytes)
         word = int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")
         return _Launch(constant_kernel, ()), [*head, word]
-    name, params_nbytes = ("enec", 4) if kind == _ENEC else ("cascade", 13)
-    params = block.tail[-1 - params_nbytes : -1]
+    if kind == _ENEC:
+        name, params = "enec", block.tail[-5:-1]
+    else:
+        end = -2 if kind == _EXTENDED else -1
+        name, params = "cascade", block.tail[end - 13 : end]
+    params_nbytes = len(params) + (kind == _EXTENDED)
     sign_mantissa_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, fields)
     shared = (fields.exponent_bits, fields.mantissa_bits, sign_mantissa_bits, trail)
     params_nbytes += rest_params_nbytes
     sign_mantissa_nbytes = _field_size(block.num_words, sign_mantissa_bits)
     if kind == _ENEC:
         return _plan_enec(block, params, variant, shared, sign_mantissa_nbytes, params_nbytes)
-    return _plan_cascade(block, params, variant, shared, sign_mantissa_nbytes, params_nbytes)
+    shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
+    if variant >= len(shapes):
+        raise block.corrupt(f"expected a variant of cascade below {len(shapes)}, got {variant}")
+    return _plan_cascade(block, params, shapes[variant], shared, sign_mantissa_nbytes, params_nbytes)
 
 
 def _plan_rest(block: _Block, kind: str, rest: int, end: int, fields: FloatFields) -> tuple[int, int, int]:
@@ -211,11 +223,15 @@ def _plan_enec(
 
 
 def _plan_cascade(
-    block: _Block, params: bytes, variant: int, shared: tuple[int, ...], sign_mantissa_nbytes: int, params_nbytes: int
+    block: _Block,
+    params: bytes,
+    widths: tuple[int, ...],
+    shared: tuple[int, ...],
+    sign_mantissa_nbytes: int,
+    params_nbytes: int,
 ) -> tuple[_Launch, list[int]]:
-    widths = _TIER_WIDTHS[variant]
     lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
-    below = [packed >> 3 * k & 7 for k in range(_MOST_TIERS - 1)]
+    below = [packed >> 4 * k & 15 for k in range(_MOST_TIERS - 1)]
     begin, end, tiers = lo, lo, []  # the tiers so far name [begin, end)
     for w, a in zip(widths, (0, *below), strict=False):
         c = (1 << w) - 1
@@ -225,8 +241,8 @@ def _plan_cascade(
         begin, end = begin - a, end + c - a
     if begin < 0 or end > 1 << shared[0]:
         raise block.corrupt(f"expected tiers that name exponents of {shared[0]} bits, got {begin} to {end - 1}")
-    if packed >> 3 * len(below) or any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
-        raise block.corrupt(f"expected zeros where variant {variant} of cascade has no parameters")
+    if any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
+        raise block.corrupt(f"expected zeros where a cascade of {widths} has no parameters")
 
     n, widths, tiers = block.num_words, (*widths, 8), [*tiers, (0, 0, 0)]  # bytes name exponents 0 to 255
     numbers = [n, *counts[: len(widths) - 1]]
@@ -240,5 +256,5 @@ def _plan_cascade(
 
 
 def _field_size(count: int, w: int) -> int:
-    """F(count, w)."""
-    return sum((count * p + 7) // 8 for p in (16, 8, 4, 2, 1) if w & p)
+    """Bytes of a field of `count` numbers of `w` bits."""
+    return sum((count * p + 31) // 32 * 4 for p in (16, 8, 4, 2, 1) if w & p)

@@ -49,7 +49,7 @@ def _numbers_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.t
         numbers = tl.load(base + places, mask=mask, other=0).to(tl.int32)
     else:
         within = places & 255
-        run_nbytes = tl.minimum(((count - (places - within)) * p + 7) >> 3, 32 * p)  # the last run may be short
+        run_nbytes = tl.minimum((((count - (places - within)) * p + 31) >> 5) << 2, 32 * p)  # the last may be short
         row = within * 0
         for k in tl.static_range(1, 8 // p):
             row += (within >= k * run_nbytes).to(tl.int32)
@@ -60,11 +60,11 @@ def _numbers_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.t
 
 @_jit
 def _field_nbytes(count: tl.tensor, w: tl.constexpr) -> tl.tensor:
-    """F(count, w), w up to 31."""
+    """Size of a field of `count` numbers of `w` bits, w up to 31."""
     nbytes = count * 0
     for k in tl.static_range(5):
         if w & (16 >> k):
-            nbytes += (count * (16 >> k) + 7) >> 3
+            nbytes += ((count * (16 >> k) + 31) >> 5) << 2
     return nbytes
 
 

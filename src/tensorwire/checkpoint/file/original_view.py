@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...codec import ContentHasher, dtype_bits, new_buffer
@@ -49,6 +50,15 @@ class OriginalReader:
         if names != self.stored.tensors.keys():
             odd = min(names ^ self.stored.tensors.keys())
             raise CorruptDataError(f"expected the tensors of the original header, {shown(odd)} is only on one side")
+
+    def block_nbytes(self, index: int) -> int:
+        """What chunks of a tensor are best multiples of, so that no block is decoded twice."""
+        tensor = self.stored.tensors[self.header.entries[index].name]
+        if not tensor.compressed:
+            return 1
+        with suppress(FormatError):  # which `fill` will raise
+            return self.stored.frame(tensor).block_nbytes
+        return 1
 
     def fill(self, chunk: Chunk, out: memoryview) -> None:
         """Put the bytes of a chunk into `out`. Chunks of a tensor must come in order."""

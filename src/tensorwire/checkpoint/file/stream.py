@@ -16,7 +16,7 @@ class StoredStream(StoredFile):
     """A `StoredFile` that reads a stream; of a tensor each byte can be read once, in order; `forget` it then."""
 
     _kept = b""
-    _kept_end = 0
+    _kept_start = 0
     _header_guess = FrameReader.MIN_HEADER_NBYTES  # not a byte of the blocks
 
     def __init__(self, stream: InputStream) -> None:
@@ -28,13 +28,13 @@ class StoredStream(StoredFile):
 
     def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
         """A block that two reads need comes once, so the bytes of the last one are kept."""
-        end = position + len(out)
-        num_kept = max(0, self._kept_end - position)
-        if num_kept:
-            out[:num_kept] = self._kept[len(self._kept) - num_kept :][: len(out)]
-        if end > self._kept_end:
+        skipped = position - self._kept_start
+        num_kept = min(len(self._kept) - skipped, len(out)) if 0 <= skipped < len(self._kept) else 0
+        out[:num_kept] = self._kept[skipped : skipped + num_kept]
+        if num_kept < len(out):
             self.file.read_into(position + num_kept, out[num_kept:])
-            self._kept, self._kept_end = bytes(out[-frame.block_nbytes :]), end
+            self._kept = bytes(out[-frame.block_nbytes :])
+            self._kept_start = position + len(out) - len(self._kept)
 
 
 class KeptTensors:

@@ -118,7 +118,8 @@ def restore_file(
 
 def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
     """Read ahead, hash and consume the content of a file, each on a thread of its own."""
-    with Worker("hash") as hashing, WindowStream(reader.sizes, reader.fill, reader.stored.file.stop) as windows:
+    source = WindowStream(reader.sizes, reader.fill, reader.stored.file.stop, reader.block_nbytes)
+    with Worker("hash") as hashing, source as windows:
         for window in windows:
             try:
                 hashing.submit(digest.update, window.data, done=window.share().release)

@@ -49,7 +49,7 @@ def compress_checkpoint(
         src: a .safetensors file or a directory.
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
             synced. A run that was interrupted goes on where it stopped when it is repeated.
-        profile: "fast", "compact" or "enec".
+        profile: "fast", "compact", "resident" or "enec".
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.

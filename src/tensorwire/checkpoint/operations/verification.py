@@ -140,7 +140,8 @@ class _Verifier:
                         self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256(reader.header.prefix)
-            with Worker("hash") as hashing, WindowStream(reader.sizes, fill) as windows:
+            stream = WindowStream(reader.sizes, fill, unit=reader.block_nbytes)
+            with Worker("hash") as hashing, stream as windows:
                 for window in windows:
                     nbytes = len(window.data)
                     hashing.submit(digest.update, window.data, done=window.release)

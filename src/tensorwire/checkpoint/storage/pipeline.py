@@ -30,11 +30,16 @@ class Chunk(NamedTuple):
     stop: int
 
 
-def plan_windows(sizes: Sequence[int]) -> Iterator[list[Chunk]]:
+def _one_byte(tensor: int) -> int:
+    return 1
+
+
+def plan_windows(sizes: Sequence[int], unit: Callable[[int], int] = _one_byte) -> Iterator[list[Chunk]]:
     """Cut tensors of these sizes, in order, into windows.
 
-    A window holds a chunk of one large tensor, WINDOW_NBYTES unless it is the last one, or several small tensors. Empty
-    tensors come along as empty chunks.
+    A window holds a chunk of one large tensor, or several small tensors. Empty tensors come along as empty chunks. Of a
+    tensor that is larger than a window all chunks but the last are multiples of ``unit(tensor)``, which is asked for
+    when all windows before have been taken.
     """
     chunks: list[Chunk] = []
     room = WINDOW_NBYTES
@@ -43,9 +48,10 @@ def plan_windows(sizes: Sequence[int]) -> Iterator[list[Chunk]]:
             yield chunks
             chunks, room = [], WINDOW_NBYTES
         start = 0
-        while size - start > WINDOW_NBYTES:
-            yield [Chunk(tensor, start, start + WINDOW_NBYTES)]
-            start += WINDOW_NBYTES
+        step = WINDOW_NBYTES - (WINDOW_NBYTES % unit(tensor) if size > WINDOW_NBYTES else 0)
+        while size - start > step:
+            yield [Chunk(tensor, start, start + step)]
+            start += step
         chunks.append(Chunk(tensor, start, size))
         room -= size - start
     if chunks:
@@ -93,8 +99,8 @@ class WindowStream:
     """Windows over tensors of the given sizes, filled ahead by a thread.
 
     ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the stream's thread, and what
-    it raises is raised to the consumer. ``stop()`` is called after an error: it ends a `fill` that
-    waits. Iterate inside a ``with`` statement; every window must be released.
+    it raises is raised to the consumer. `unit` is that of `plan_windows`. ``stop()`` is called after an error: it ends
+    a `fill` that waits. Iterate inside a ``with`` statement; every window must be released.
     """
 
     def __init__(
@@ -102,8 +108,10 @@ class WindowStream:
         sizes: Sequence[int],
         fill: Callable[[Chunk, memoryview], None],
         stop: Callable[[], None] = lambda: None,
+        unit: Callable[[int], int] = _one_byte,
     ) -> None:
         self._sizes = sizes
+        self._unit = unit
         self._fill = fill
         self._stop = stop
         self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
@@ -135,7 +143,7 @@ class WindowStream:
 
     def _run(self) -> None:
         try:
-            for chunks in plan_windows(self._sizes):
+            for chunks in plan_windows(self._sizes, self._unit):
                 buffer = self._free.get()
                 if buffer is None or self._stopped:
                     return
