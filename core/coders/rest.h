@@ -71,6 +71,10 @@ class RestDecoder {
   const uint8_t* segment(size_t first, size_t count);
   // After the last one: nullptr, or what was wrong.
   const char* finish() const;
+  // Where nothing is trimmed, the field of all numbers, which segment() need not be asked for then; else nullptr.
+  const uint8_t* untrimmed() const {
+    return num_slices_ == 0 && field_width_ == width_ && !per_run_ ? field_ : nullptr;
+  }
 
  private:
   // A slice of kBytes.

@@ -12,13 +12,25 @@ namespace {
 constexpr size_t kSegmentNbytes = 2048;
 static_assert(kSegmentNbytes <= kSegment, "a segment of one-byte words");
 
-// Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
-__attribute__((always_inline)) inline void prefetch(const BlockOutput& output, size_t segment, size_t num_segments) {
-  const size_t share = ceil_to(ceil_div(output.prefetch_nbytes, num_segments), 64);
-  for (size_t i = segment * share; i < (segment + 1) * share && i < output.prefetch_nbytes; i += 64) {
-    __builtin_prefetch(output.prefetch + i);
+// Fetches what is read next, a share with each segment.
+class Prefetcher {
+ public:
+  Prefetcher(const BlockOutput& output, size_t num_segments)
+      : at_(output.prefetch),
+        end_(output.prefetch + output.prefetch_nbytes),
+        share_(static_cast<ptrdiff_t>(ceil_to(ceil_div(output.prefetch_nbytes, num_segments), 64))) {}
+
+  // Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
+  __attribute__((always_inline)) inline void next() {
+    const uint8_t* const stop = end_ - at_ < share_ ? end_ : at_ + share_;
+    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_);
   }
-}
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* const end_;
+  const ptrdiff_t share_;
+};
 
 // Gives the x of a block segment by segment: those decoded already, or those of one of two decoders.
 struct Exponents {
@@ -77,17 +89,21 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
   const bool entropy = coded.tag.kind == kEntropy;
   const size_t segment = kSegmentNbytes / dtype.word_nbytes;
   const size_t num_segments = ceil_div(coded.n, segment);
+  const uint8_t* const field = entropy ? nullptr : coded.rest.untrimmed();
+  Prefetcher prefetcher(output, num_segments);
   for (size_t s = 0; s < num_segments; ++s) {
-    prefetch(output, s, num_segments);
+    prefetcher.next();
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
     if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "expected exponents that the dtype has";
-    const uint8_t* sign_mantissas = coded.rest.segment(first, count);
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream ? scratch->words : words;
-    kernels.assemble(dtype, symbols, exponents.params.base, exponents.params.k, sign_mantissas, count, target);
-    if (entropy) {
-      const char* wrong = mend_escapes(dtype, exponents, symbols, sign_mantissas, count, target);
+    if (field != nullptr) {
+      kernels.weave(dtype, symbols, field, coded.n, first, count, target);
+    } else {
+      const uint8_t* sign_mantissas = coded.rest.segment(first, count);
+      kernels.assemble(dtype, symbols, exponents.params.base, exponents.params.k, sign_mantissas, count, target);
+      const char* wrong = entropy ? mend_escapes(dtype, exponents, symbols, sign_mantissas, count, target) : nullptr;
       if (wrong != nullptr) return wrong;
     }
     if (output.stream) kernels.stream_copy(words, scratch->words, count * dtype.word_nbytes);

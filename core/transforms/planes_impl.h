@@ -108,9 +108,40 @@ void pack_plane(const uint8_t* numbers, size_t n, uint8_t* out) {
   if (n != 0) pack_last_run<P, SHIFT>(numbers, n, out);
 }
 
+// Full runs of a field of several planes, in one go, in the widest vector that no plane's slice is shorter than.
+typedef Slice<1>::V Numbers;
+
+template <unsigned P, unsigned SHIFT, unsigned V>
+inline Numbers unpack_numbers(const uint8_t* plane) {
+  constexpr size_t kVectors = Slice<P>::kLanes / sizeof(Numbers);  // of a slice
+  constexpr unsigned kSlice = V / kVectors;
+  const Numbers slices = *reinterpret_cast<const Numbers*>(plane + V % kVectors * sizeof(Numbers));
+  return shifted<static_cast<int>(SHIFT) - static_cast<int>(kSlice * P)>(slices) & every_byte(((1u << P) - 1) << SHIFT);
+}
+
+template <unsigned WIDTH, unsigned V>
+inline void unpack_run_of_planes(const uint8_t* of_4, const uint8_t* of_2, const uint8_t* of_1, uint8_t* out) {
+  if constexpr (V < kRun / sizeof(Numbers)) {
+    Numbers numbers = {};
+    if constexpr ((WIDTH & 4) != 0) numbers |= unpack_numbers<4, 0, V>(of_4);
+    if constexpr ((WIDTH & 2) != 0) numbers |= unpack_numbers<2, WIDTH & 4, V>(of_2);
+    if constexpr ((WIDTH & 1) != 0) numbers |= unpack_numbers<1, WIDTH & 6, V>(of_1);
+    *reinterpret_cast<Numbers*>(out + V * sizeof(Numbers)) = numbers;
+    unpack_run_of_planes<WIDTH, V + 1>(of_4, of_2, of_1, out);
+  }
+}
+
 // Numbers [first, first + count) of a field of n; first is a multiple of kRun.
 template <unsigned WIDTH>
 void unpack_tile(const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+  if constexpr ((WIDTH & (WIDTH - 1)) != 0) {
+    const uint8_t* const plane_of_2 = field + ((WIDTH & 4) != 0 ? plane_nbytes(4, n) : 0);
+    const uint8_t* const plane_of_1 = plane_of_2 + ((WIDTH & 2) != 0 ? plane_nbytes(2, n) : 0);
+    for (; count >= kRun; first += kRun, count -= kRun, numbers += kRun) {
+      unpack_run_of_planes<WIDTH, 0>(field + first / 2, plane_of_2 + first / 4, plane_of_1 + first / 8, numbers);
+    }
+    if (count == 0) return;
+  }
   if constexpr ((WIDTH & 4) != 0) {
     unpack_plane<4, 0>(field + first * 4 / 8, count, numbers);
     field += plane_nbytes(4, n);

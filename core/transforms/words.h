@@ -22,6 +22,10 @@ struct WordKernels {
   // Put words together; x = base + symbol has E + k bits, sign and mantissa M + 1 - k.
   void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
                    size_t n, uint8_t* words);
+  // assemble() of the exponents [first, first + count) and unpack_numbers() of a field of n signs with mantissas, in
+  // one go. Preconditions as there.
+  void (*weave)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first,
+                size_t count, uint8_t* words);
   // symbols = x - base where that is below 255, else 255; x = exponent and top k bits of the mantissa.
   void (*join)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
                uint16_t base, uint8_t* symbols);

@@ -2,6 +2,7 @@
 // local to the including source.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "common/bits.h"
 #include "transforms/planes.h"
@@ -90,18 +91,24 @@ void or_runs(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs) 
   });
 }
 
+// The sign above `low` bits to the uppermost bit of a word. The sum carries it there.
+template <class Word, unsigned low>
+inline Word move_sign(Word sign_mantissa) {
+  constexpr Word sign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1)), below = static_cast<Word>(Word{1} << low);
+  constexpr Word mask = static_cast<Word>(sign | (below - 1)), carry = static_cast<Word>(sign - below);
+  return static_cast<Word>((sign_mantissa + carry) & mask);
+}
+
 template <class F, unsigned K>
 inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict sign_mantissas,
                          size_t n, uint8_t* __restrict words) {
   using Word = typename F::Word;
   using SignMantissa = typename F::SignMantissa;
   constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits below the sign
-  constexpr Word low_mask = static_cast<Word>((Word{1} << low) - 1);
   for (size_t i = 0; i < n; ++i) {
-    const Word sign_mantissa = as<SignMantissa>(sign_mantissas)[i].value;
     const Word x = static_cast<Word>(symbols[i] + base);
-    as<Word>(words)[i].value = static_cast<Word>((static_cast<Word>(sign_mantissa >> low) << (F::kE + F::kM)) |
-                                                 static_cast<Word>(x << low) | (sign_mantissa & low_mask));
+    as<Word>(words)[i].value =
+        static_cast<Word>(move_sign<Word, low>(as<SignMantissa>(sign_mantissas)[i].value) | x << low);
   }
 }
 
@@ -202,6 +209,46 @@ inline void unpack_pair(const uint8_t* __restrict low, const uint8_t* __restrict
     const T number = static_cast<T>(as<Low>(low)[i].value | T{as<High>(high)[i].value} << (8 * sizeof(Low)));
     as<T>(out)[i].value = static_cast<T>(number << shift);
   }
+}
+
+inline void interleave_halves(const uint8_t* __restrict lower, const uint8_t* __restrict upper, size_t n,
+                              uint8_t* __restrict words) {
+  for (size_t i = 0; i < n; ++i) {
+    as<uint16_t>(words)[2 * i].value = as<uint16_t>(lower)[i].value;
+    as<uint16_t>(words)[2 * i + 1].value = as<uint16_t>(upper)[i].value;
+  }
+}
+
+// Words of exponents and fields that nothing is trimmed of, with the planes of whole bytes where they stand.
+template <class F>
+inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __restrict field, size_t n, size_t first,
+                        size_t count, uint8_t* __restrict words) {
+  alignas(64) uint8_t small[kSegment + kSlack];
+  if constexpr (std::is_same_v<F, Bf16>) return assemble_all<F, 0>(exponents, 0, field + first, count, words);
+  if constexpr (sizeof(typename F::Word) == 1) {
+    plane_kernels.unpack_field_tile(F::kM + 1, field, n, first, count, small);
+    return assemble_all<F, 0>(exponents, 0, small, count, words);
+  }
+  if constexpr (std::is_same_v<F, F16>) {
+    plane_kernels.unpack_field_tile(F::kM + 1 - 8, field + plane_nbytes(8, n), n, first, count, small);
+    const uint8_t* __restrict low = field + first;
+    const uint8_t* __restrict high = small;
+    for (size_t i = 0; i < count; ++i) {
+      words[2 * i] = low[i];
+      words[2 * i + 1] = static_cast<uint8_t>(move_sign<uint8_t, F::kM - 8>(high[i]) | exponents[i] << (F::kM - 8));
+    }
+  }
+  if constexpr (std::is_same_v<F, F32>) {
+    // The upper half of a word is one of BF16.
+    alignas(64) uint8_t upper[2 * kSegment];
+    assemble_all<Bf16, 0>(exponents, 0, field + plane_nbytes(16, n) + first, count, upper);
+    interleave_halves(field + 2 * first, upper, count, words);
+  }
+}
+
+void weave(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
+           uint8_t* words) {
+  with_float(dtype, [&](auto format) { weave_typed<decltype(format)>(exponents, field, n, first, count, words); });
 }
 
 template <class T>
