@@ -75,7 +75,7 @@ def kinds(frame: bytes | memoryview) -> list[tuple[str, str, int]]:
 def unsupported(coding: str) -> bool:
     """By the reference's name of a block's coding."""
     kind = coding.split("(")[0].split("/")[0].split("+")[0]
-    return kind not in ("stored", "constant", "enec", "cascade") or coding.endswith(("+trimmed-run", "]"))
+    return kind not in ("stored", "constant", "enec", "cascade", "cascade2") or coding.endswith(("+trimmed-run", "]"))
 
 
 @pytest.mark.parametrize("case", dtypes_in_turn(), ids=lambda case: case.name)
@@ -139,7 +139,7 @@ def block_tail(frame: bytes, block: int) -> bytes:
     return frame[stop - 16 : stop]
 
 
-@pytest.mark.parametrize("profile", ["fast", "enec"])
+@pytest.mark.parametrize("profile", ["fast", "enec", "resident"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_core_frames(dtype: str, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full block of the default size and a partial one, both coded by exponent."""
@@ -148,7 +148,7 @@ def test_core_frames(dtype: str, profile: str, monkeypatch: pytest.MonkeyPatch) 
     words = registry.weights(dtype, block_words + 1000)
     item = Input("", dtype, words.shape, words.tobytes())
     frame = tensorwire.compress(item.data, dtype=dtype, shape=item.shape, profile=profile)
-    assert {kind for kind, _, _ in kinds(frame)} == {"cascade" if profile == "fast" else "enec"}
+    assert {kind for kind, _, _ in kinds(frame)} == {{"fast": "cascade", "resident": "cascade2"}.get(profile, "enec")}
     check(frame, item)
 
 

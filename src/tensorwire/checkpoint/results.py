@@ -241,7 +241,7 @@ class TensorInfo:
         stored_nbytes: size in the file: frame and padding, or `nbytes` if it is stored plain.
         profile: "enec", "fast", "compact" or "resident"; None if it is stored plain.
         num_blocks: blocks of the frame by kind ("stored", "constant", "enec", "cascade", "entropy", "plain",
-            "zero_groups", "extended_cascade"); empty if it is stored plain.
+            "zero_groups", "cascade2"); empty if it is stored plain.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
         sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the

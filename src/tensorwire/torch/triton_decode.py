@@ -25,7 +25,8 @@ _SEGMENT = 1024  # words that a program decodes at a time: 8 for each thread of 
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor of the kinds below is longer
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
 _EXTENDED_CASCADE = 1
-_OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zero_groups"}
+_OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zeros"}
+_OTHER_EXTENDED_KINDS = {2: "modal", 3: "sparse", 4: "dense"}
 _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
@@ -172,7 +173,10 @@ def _plan(block: _Block, word_nbytes: int, fields: FloatFields) -> tuple[_Launch
     if kind in _OTHER_KINDS:
         raise block.unsupported(f"one of kind {_OTHER_KINDS[kind]}")
     if kind == 0 or (kind == _EXTENDED and block.tail[-2] != _EXTENDED_CASCADE):
-        raise block.unsupported("one of a kind that this version does not know")
+        name = _OTHER_EXTENDED_KINDS.get(block.tail[-2]) if kind == _EXTENDED else None
+        raise block.unsupported(
+            "one of a kind that this version does not know" if name is None else f"one of kind {name}"
+        )
     if kind == _CONSTANT:
         block.place([], word_nbytes)
         word = int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")
@@ -180,8 +184,8 @@ def _plan(block: _Block, word_nbytes: int, fields: FloatFields) -> tuple[_Launch
     if kind == _ENEC:
         name, params = "enec", block.tail[-5:-1]
     else:
-        end = -2 if kind == _EXTENDED else -1
-        name, params = "cascade", block.tail[end - 13 : end]
+        name, end = ("cascade2", -2) if kind == _EXTENDED else ("cascade", -1)
+        params = block.tail[end - 13 : end]
     params_nbytes = len(params) + (kind == _EXTENDED)
     sign_mantissa_bits, trail, rest_params_nbytes = _plan_rest(block, name, rest, params_nbytes, fields)
     shared = (fields.exponent_bits, fields.mantissa_bits, sign_mantissa_bits, trail)
