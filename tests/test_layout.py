@@ -24,6 +24,7 @@ HELPERS = {
     "_dtypes": "codec",
     "_frames": "codec",
     "_memory": "codec",
+    "_relative": "codec",
     "probe": "diagnosis",
     "__main__": "cli",
 }

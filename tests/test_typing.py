@@ -31,6 +31,18 @@ assert_type(tensorwire.decompress(frame, out=None), Array)
 assert_type(tensorwire.decompress_range(frame, 0, 1), bytes)
 assert_type(tensorwire.decompress_range(frame, 0, 1, out=None), bytes)
 assert_type(tensorwire.decompress_range(frame, 0, 1, out=bytearray(1)), bytearray)
+delta = tensorwire.compress(b"abd", base=b"abc")
+assert_type(delta, bytes)
+assert_type(tensorwire.compress(b"abd", base=b"abc", out=bytearray(1000)), memoryview)
+assert_type(tensorwire.decompress(delta, base=b"abc"), Array)
+assert_type(tensorwire.decompress(delta, base=b"abc", framework="bytes"), bytes)
+assert_type(tensorwire.decompress(delta, base=b"abc", out=bytearray(3)), bytearray)
+assert_type(tensorwire.decompress_range(delta, 0, 1, base=b"abc"), bytes)
+assert_type(tensorwire.compose(b"abc", delta, delta), bytes)
+assert_type(tensorwire.frame_info(delta).base_hash, str | None)
+assert_type(tensorwire.load_file("f", base="g"), dict[str, Array])
+assert_type(tensorwire.load_checkpoint("f", framework="bytes", base="g"), dict[str, bytes])
+assert_type(tensorwire.open_file("f", "bytes", base="g", verify=False), TensorReader[bytes])
 assert_type(tensorwire.load_file("f"), dict[str, Array])
 assert_type(tensorwire.load_file("f", framework="bytes"), dict[str, bytes])
 assert_type(tensorwire.load_checkpoint("d"), dict[str, Array])
@@ -55,6 +67,8 @@ WRONG = {
     'tensorwire.load_file("f", "np")': "call-overload",
     "tensorwire.verify('d', progress=lambda done: None)": "arg-type",
     'tensorwire.compress(b"", profile="best")': "call-overload",
+    'tensorwire.decompress(b"", base=b"", verify="yes")': "call-overload",
+    "tensorwire.compose(b'', 'delta')": "arg-type",
 }
 
 

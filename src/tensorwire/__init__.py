@@ -8,6 +8,7 @@ from ._version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .checkpoint import (
+        apply_checkpoint,
         compress_checkpoint,
         decompress_checkpoint,
         diff,
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
         transcode_checkpoint,
         verify,
     )
-    from .codec import FrameInfo, compress, compress_bound, decompress, decompress_range, frame_info
+    from .codec import FrameInfo, compose, compress, compress_bound, decompress, decompress_range, frame_info
     from .errors import (
+        BaseMismatchError,
         CorruptDataError,
         FormatError,
         LimitExceededError,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BaseMismatchError",
     "CorruptDataError",
     "FormatError",
     "FrameInfo",
@@ -42,6 +45,8 @@ __all__ = [
     "UnsupportedTensorError",
     "UnsupportedVersionError",
     "__version__",
+    "apply_checkpoint",
+    "compose",
     "compress",
     "compress_bound",
     "compress_checkpoint",
@@ -61,7 +66,7 @@ __all__ = [
     "verify",
 ]
 
-_CODEC = {"FrameInfo", "compress", "compress_bound", "decompress", "decompress_range", "frame_info"}
+_CODEC = {"FrameInfo", "compose", "compress", "compress_bound", "decompress", "decompress_range", "frame_info"}
 
 
 def __getattr__(name: str) -> object:

@@ -25,6 +25,7 @@ PROFILES = ("enec", "fast", "compact", "resident")
 FIXED_HEADER_NBYTES = 128
 MAX_NDIM = 64
 LEAF_NBYTES = 131072
+BASE_RELATIVE = 1
 
 _OK = 0
 _TRUNCATED = 2

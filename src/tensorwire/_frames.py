@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Profile = Literal["enec", "fast", "compact", "resident"]
 
 _MAX_THREADS = 1024
+_BLOCKS_AT_ONCE = 4096
+_NO_HASH = bytes(16)
 
 
 class FrameInfo(NamedTuple):
@@ -38,6 +40,7 @@ class FrameInfo(NamedTuple):
         num_blocks: number of blocks.
         block_words: words in a full block.
         content_hash: 32 hexadecimal digits; depends on the uncompressed bytes alone. Not cryptographic.
+        base_hash: of a relative frame, the content hash of the base that it is relative to; None for a plain frame.
     """
 
     dtype: str
@@ -51,6 +54,7 @@ class FrameInfo(NamedTuple):
     num_blocks: int
     block_words: int
     content_hash: str
+    base_hash: str | None
 
     @property
     def ratio(self) -> float:
@@ -91,7 +95,7 @@ _RESTS = ("verbatim", "trimmed", "bytes")
 
 
 class ContentHasher:
-    """The content hash of bytes that come in chunks. One thread at a time."""
+    """The content hash of bytes that come in chunks of any size. One thread at a time."""
 
     def __init__(self, *, threads: int | None = None) -> None:
         self._threads = num_threads(threads)
@@ -115,9 +119,13 @@ class ContentHasher:
         self._leaves += _core.hash_leaves(view[:whole], self._threads)
         self._kept = bytes(view[whole:])
 
+    def digest(self) -> bytes:
+        """The content hash of everything so far, 16 bytes."""
+        return _core.hash_root(self._nbytes, self._leaves + _core.hash_leaves(self._kept, 1))
+
     def hexdigest(self) -> str:
-        """The content hash of everything so far."""
-        return _core.hash_root(self._nbytes, self._leaves + _core.hash_leaves(self._kept, 1)).hex()
+        """The same as 32 hexadecimal digits."""
+        return self.digest().hex()
 
 
 class FrameEncoder:
@@ -133,10 +141,11 @@ class FrameEncoder:
         header = encoder.finish()                   # to be written at `position`
 
     Chunks are copied only where they divide a block or a leaf of the content hash. One thread at a time. The bytes are
-    those of `compress`.
+    those of `compress`. The header of a relative frame that changes nothing is shorter than `header_nbytes`, and no
+    blocks follow it.
 
     Attributes:
-        header_nbytes: size of header and index; known from the start.
+        header_nbytes: size of header and index; known from the start, but see above.
         block_nbytes: content of a block.
         uncompressed_nbytes: size of the tensor.
         consumed_nbytes: content taken so far.
@@ -151,14 +160,18 @@ class FrameEncoder:
         *,
         bits: int = 0,
         profile: Profile = "fast",
+        relative: bool = False,
         threads: int | None = None,
     ) -> None:
-        """`bits` per element may be 0 for the dtypes of safetensors; it is needed for other names.
+        """`bits` per element may be 0 for the dtypes of safetensors; it is needed for other names. A `relative` frame
+        gets its base in chunks too.
 
         Raises:
             ValueError: dtype, bits, shape or profile is invalid.
         """
-        self._frame = new_frame(dtype, bits or dtype_bits(dtype), checked_shape(shape), profile)
+        bits = bits or dtype_bits(dtype)
+        self._frame = new_frame(dtype, bits, checked_shape(shape), profile, _NO_HASH if relative else None)
+        self._base_hasher = ContentHasher(threads=threads) if relative else None
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
@@ -169,17 +182,21 @@ class FrameEncoder:
         self._leaves = bytearray(16 * -(-self.uncompressed_nbytes // _core.LEAF_NBYTES))
         self._encoded_nbytes = 0  # whole blocks
         self._kept = b""  # content from the leaf on that the next block completes
+        self._base_kept = b""  # the base of content from the next block on
 
     def data_bound(self, nbytes: int) -> int:
         """The most bytes that the next `encode`, of `nbytes` of content, can write."""
         return _core.data_bound(self.consumed_nbytes - self._encoded_nbytes + nbytes)
 
-    def encode(self, chunk: Buffer, out: Buffer) -> int:
+    def encode(self, chunk: Buffer, out: Buffer, *, base: Buffer | None = None) -> int:
         """Encode the next chunk of content; return the number of bytes put at the front of `out`.
+
+        Args:
+            base: the same bytes of the base; for a relative frame.
 
         Raises:
             ValueError: the chunk is more than what is left, `out` is smaller than `data_bound(len(chunk))` or
-                read-only, or one of them is not contiguous.
+                read-only, or one of them is not contiguous; or `base` is missing or not as long as the chunk.
         """
         source, room = byte_view(chunk), byte_view(out, writable=True)
         view, target = source.data, room.data
@@ -190,6 +207,7 @@ class FrameEncoder:
             )
         if len(target) < self.data_bound(len(view)):
             raise ValueError(f"expected an output of {self.data_bound(len(view))} bytes, got {len(target)}")
+        old = self._take_base(base, len(view))
         end = stop if stop == self.uncompressed_nbytes else stop // self.block_nbytes * self.block_nbytes
         # Up to the first block that begins in a leaf of which the chunk has all, blocks need what was kept.
         leaf = -(-start // _core.LEAF_NBYTES) * _core.LEAF_NBYTES
@@ -197,44 +215,69 @@ class FrameEncoder:
         written = 0
         if middle > self._encoded_nbytes:
             before = self._leaf_start()
-            written += self._encode(self._kept + view[: middle - start], before, middle, target)
+            part: Buffer | None = None if old is None else self._base_kept + old[: middle - start]
+            written += self._encode(self._kept + view[: middle - start], before, middle, target, part)
         if end > self._encoded_nbytes:
             before = self._leaf_start()
-            written += self._encode(view[before - start : end - start], before, end, target[written:])
+            part = None if old is None else old[self._encoded_nbytes - start : end - start]
+            written += self._encode(view[before - start : end - start], before, end, target[written:], part)
         kept_start, before = start - len(self._kept), self._leaf_start()
         if before < start:
             self._kept = self._kept[before - kept_start :] + view
         else:
             self._kept = bytes(view[before - start :])
+        if old is not None:
+            self._keep_base(old, start)
         self.consumed_nbytes = stop
         return written
+
+    def _take_base(self, base: Buffer | None, nbytes: int) -> memoryview | None:
+        """The base of a chunk, hashed."""
+        if (base is None) != (self._base_hasher is None):
+            raise ValueError("expected a base for a relative frame, and none for a plain one")
+        if base is None or self._base_hasher is None:
+            return None
+        view = byte_view(base).data
+        if len(view) != nbytes:
+            raise ValueError(f"expected {nbytes} bytes of the base, got {len(view)}")
+        self._base_hasher.update(view)
+        return view
+
+    def _keep_base(self, base: memoryview, start: int) -> None:
+        """Keep what the next block needs; `base` is that of the chunk from `start` on."""
+        if self._encoded_nbytes < start:
+            self._base_kept += base
+        else:
+            self._base_kept = bytes(base[self._encoded_nbytes - start :])
 
     def _leaf_start(self) -> int:
         """Where the leaf begins in which the next block does."""
         return self._encoded_nbytes // _core.LEAF_NBYTES * _core.LEAF_NBYTES
 
-    def _encode(self, content: Buffer, start: int, stop: int, out: memoryview) -> int:
-        """Encode the next blocks, up to `stop`; `content` is that of [start, stop)."""
+    def _encode(self, content: Buffer, start: int, stop: int, out: memoryview, base: Buffer | None) -> int:
+        """Encode the next blocks, up to `stop`; `content` is that of [start, stop), `base` the base of the blocks."""
         written = _core.encode_blocks(
             self._frame, self._encoded_nbytes, content, self._encoded_nbytes - start, self.data_nbytes, out,
-            self._index, self._leaves, self._threads,
+            self._index, self._leaves, self._threads, base,
         )  # fmt: skip
         self._encoded_nbytes = stop
         self.data_nbytes += written
         return written
 
     def finish(self) -> bytes:
-        """Header and index, `header_nbytes` bytes, once all content is encoded.
+        """Header and index, once all content is encoded.
 
         Raises:
             ValueError: content is missing.
         """
         if self.consumed_nbytes != self.uncompressed_nbytes:
             raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
+        if self._base_hasher is not None:
+            self._frame.base_hash[:] = self._base_hasher.digest()
         header = bytearray(self.header_nbytes)
         _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves, header)
         self.info = _frame_info(self._frame)
-        return bytes(header)
+        return bytes(header[: self.info.header_nbytes])
 
 
 class FrameReader:
@@ -291,6 +334,17 @@ class FrameReader:
         self._check_range(start, stop)
         return _core.block_range(self._frame, self._header, start, stop)
 
+    def base_range(self, start: int, stop: int) -> tuple[int, int]:
+        """The content bytes [lo, hi) of the base that content bytes [start, stop) of a relative frame need: those of
+        the same blocks.
+
+        Raises:
+            ValueError: not 0 <= start <= stop <= uncompressed_nbytes.
+        """
+        self._check_range(start, stop)
+        size = self.block_nbytes
+        return start // size * size, min(-(-stop // size) * size, self.info.uncompressed_nbytes)
+
     def decode(
         self,
         data: Buffer,
@@ -299,12 +353,16 @@ class FrameReader:
         start: int = 0,
         stop: int | None = None,
         data_offset: int = 0,
+        base: Buffer | None = None,
+        base_offset: int = 0,
         threads: int | None = None,
         verify: bool = True,
     ) -> None:
         """Decode content bytes [start, stop) into `out`, which has exactly that size.
 
-        `data` holds the blocks' bytes from `data_offset` on and must cover ``data_range(start, stop)``.
+        `data` holds the blocks' bytes from `data_offset` on and must cover ``data_range(start, stop)``. For a relative
+        frame `base` holds the base's content from `base_offset` on and must cover ``base_range(start, stop)``. It is
+        trusted to be the base. `out` may be the same memory if [start, stop) are whole blocks.
 
         Raises:
             CorruptDataError: a block is damaged.
@@ -314,7 +372,8 @@ class FrameReader:
         """
         stop = self.info.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
-        _core.decode(self._frame, self._header, data, data_offset, start, stop, out, num_threads(threads), verify)
+        count = num_threads(threads)
+        _core.decode(self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset)
 
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
@@ -343,6 +402,18 @@ class FrameReader:
             for info in infos
         ]
 
+    def check_blocks(self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None) -> None:
+        """Check the checksum and the parameters of blocks [first, first + count), by default to the last. No base is
+        needed. `data` and `data_offset` as for `decode`.
+
+        Raises:
+            CorruptDataError: a block is damaged.
+        """
+        stop = self.info.num_blocks if count is None else first + count
+        for block in range(first, stop, _BLOCKS_AT_ONCE):
+            number = min(_BLOCKS_AT_ONCE, stop - block)
+            _core.block_infos(self._frame, self._header, data, data_offset, block, number)
+
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
             raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
@@ -364,11 +435,17 @@ def num_threads(threads: int | None) -> int:
     return threads
 
 
-def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str) -> _core.Frame:
-    """The frame of a tensor that is still to be encoded; ValueError if one of these is invalid."""
+def new_frame(
+    dtype: str, bits: int, shape: tuple[int, ...], profile: str, base_hash: bytes | None = None
+) -> _core.Frame:
+    """The frame of a tensor that is still to be encoded, relative to a base with `base_hash` if there is one.
+
+    Raises:
+        ValueError: one of the arguments is invalid.
+    """
     if profile not in _core.PROFILES:
         raise ValueError(f"expected one of the profiles {', '.join(_core.PROFILES)}, got {profile!r}")
-    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile))
+    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile), base_hash=base_hash)
 
 
 def _frame_info(frame: _core.Frame) -> FrameInfo:
@@ -384,4 +461,5 @@ def _frame_info(frame: _core.Frame) -> FrameInfo:
         num_blocks=frame.num_blocks,
         block_words=frame.block_words,
         content_hash=bytes(frame.content_hash).hex(),
+        base_hash=bytes(frame.base_hash).hex() if frame.features & _core.BASE_RELATIVE else None,
     )

@@ -1,7 +1,8 @@
 """Buffers and arrays to frames, and back: one tensor is one frame (docs/format.md).
 
-`compress`, `compress_bound`, `decompress`, `decompress_range` and `frame_info` work on whole frames in memory and are
-what the package exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers above this one.
+`compress`, `compress_bound`, `decompress`, `decompress_range`, `compose` and `frame_info` work on whole frames in
+memory and are what the package exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers
+above this one.
 
 Buffers are anything with the buffer protocol; sizes and offsets are in bytes; "content" means the uncompressed bytes of
 a tensor. All functions are thread-safe and release the GIL while they work. `threads` defaults to all usable cores; a
@@ -37,6 +38,16 @@ from ._frames import (
     num_threads,
 )
 from ._memory import BytesBuilder, new_buffer
+from ._relative import (
+    base_to_decode,
+    base_to_encode,
+    check_base_hash,
+    check_chain,
+    check_result,
+    check_takes_base,
+    hash_of,
+    is_same_memory,
+)
 from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
 
 if TYPE_CHECKING:
@@ -66,6 +77,8 @@ __all__ = [
     "byte_view",
     "check_framework",
     "check_framework_name",
+    "check_takes_base",
+    "compose",
     "compress",
     "compress_bound",
     "content_hash",
@@ -90,6 +103,7 @@ def compress(
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    base: Any = None,
     out: None = None,
     threads: int | None = None,
 ) -> bytes: ...
@@ -100,6 +114,7 @@ def compress(
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    base: Any = None,
     out: object,
     threads: int | None = None,
 ) -> memoryview: ...
@@ -109,6 +124,7 @@ def compress(
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    base: Any = None,
     out: object = None,
     threads: int | None = None,
 ) -> bytes | memoryview:
@@ -125,8 +141,12 @@ def compress(
             characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. What other
             libraries call a dtype of safetensors ("FP32", "float32") is refused.
         shape: by default the array's own, or one dimension for a buffer whose dtype is given.
+        base: another tensor of the same dtype and size, such as the weights one training step before. The frame then is
+            relative to it: it holds what differs, and can be decompressed only with this base. A `dtype` that is given
+            says what the bytes of both are.
         out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor of at least
-            `compress_bound` bytes, apart from `array`. Memory that is used again and again makes this the fastest way.
+            `compress_bound` bytes, apart from `array` and `base`. Memory that is used again and again makes this the
+            fastest way.
         threads: by default all usable cores.
 
     Returns:
@@ -134,21 +154,25 @@ def compress(
 
     Raises:
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
-        ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; or `out` is too
-            small, read-only, not contiguous or in the array's memory.
+        ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; `base` has another
+            dtype or size; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
         TypeError: `dtype` is not a string.
     """
     source = tensor_view(array, dtype, shape)
-    frame = new_frame(source.dtype, source.bits, source.shape, profile)
-    bound, count = _core.frame_bound(frame), num_threads(threads)
+    count = num_threads(threads)
+    old = None if base is None else base_to_encode(source, base, dtype, profile)
+    base_hash = None if old is None else bytes.fromhex(hash_of(old.data, count))
+    frame = new_frame(source.dtype, source.bits, source.shape, profile, base_hash)
+    base_data = None if old is None else old.data
+    bound = _core.frame_bound(frame)
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
-        _core.compress(frame, source.data, target.data, count)
+        _core.compress(frame, source.data, target.data, count, base_data)
         return lasting_view(target)[: frame.frame_nbytes]
     builder = BytesBuilder(bound)
-    _core.compress(frame, source.data, builder.data, count)
+    _core.compress(frame, source.data, builder.data, count, base_data)
     return builder.finish(frame.frame_nbytes)
 
 
@@ -161,7 +185,7 @@ def compress_bound(
 ) -> int:
     """The most bytes that `compress` with the same arguments can take: the size that its `out` needs.
 
-    It depends on dtype, shape and profile alone; the content is not read.
+    It depends on dtype, shape and profile alone; the content is not read, and a base changes nothing.
     """
     source = tensor_view(array, dtype, shape)
     return _core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
@@ -171,6 +195,7 @@ def compress_bound(
 def decompress(
     frame: Buffer,
     *,
+    base: Any = None,
     out: None = None,
     framework: Literal["np"] = "np",
     max_nbytes: int | None = None,
@@ -181,6 +206,7 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    base: Any = None,
     out: None = None,
     framework: Literal["pt"],
     max_nbytes: int | None = None,
@@ -191,6 +217,7 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    base: Any = None,
     out: None = None,
     framework: Literal["bytes"],
     max_nbytes: int | None = None,
@@ -201,6 +228,7 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    base: Any = None,
     out: Out,
     framework: Framework = "np",
     max_nbytes: int | None = None,
@@ -210,6 +238,7 @@ def decompress(
 def decompress(
     frame: Buffer,
     *,
+    base: Any = None,
     out: Any = None,
     framework: Framework = "np",
     max_nbytes: int | None = None,
@@ -220,9 +249,11 @@ def decompress(
 
     Args:
         frame: exactly one frame.
+        base: of a relative frame the tensor that it is relative to: an array, tensor or buffer with the same bytes.
         out: what to decode into: a NumPy array, a torch tensor on the CPU or a buffer, writable, C-contiguous, of
             exactly the tensor's size and apart from the frame. Its dtype and shape are its own business. What it
-            holds after an error is unspecified.
+            holds after an error is unspecified. It may be the very memory of `base`, which is then changed in place:
+            see below.
         framework: what to return without `out`: "np" for a NumPy array (ml_dtypes for dtypes that NumPy lacks), "pt"
             for a torch tensor on the CPU, or "bytes", which every dtype has.
         max_nbytes: refuse a larger tensor before memory is allocated for it.
@@ -231,16 +262,23 @@ def decompress(
             damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash is never
             compared: the checksums of blocks cover their bytes, that of the header their order. Blocks exchanged on
             purpose, with all checksums made right, decode: ``codec.content_hash(data)`` tells, if it is compared with
-            `FrameInfo.content_hash`.
+            `FrameInfo.content_hash`. Of a relative frame the content hashes of base and result are compared, which
+            costs a read of each; without `verify` only the size of the base is checked.
+
+    In place (`out` is the base) nothing is written unless the memory is the base and the checksum of every block is
+    right. If the memory holds the result already, nothing is done: to apply a frame twice is no mistake. Without
+    `verify` it is one.
 
     Returns:
         `out`, or a new array, writable, whose memory is page-aligned from one page on; or bytes.
 
     Raises:
+        BaseMismatchError: the frame is relative, and `base` is missing or not the one that it needs.
         CorruptDataError, TruncatedDataError, UnsupportedVersionError: this release cannot decode the frame.
         LimitExceededError: the tensor is larger than `max_nbytes` or than the format allows.
         UnsupportedTensorError: the framework has no such dtype; or `out` is not on the CPU.
-        ValueError: `out` does not fit, or is read-only, not contiguous or in the frame's memory.
+        ValueError: `out` does not fit, or is read-only, not contiguous, in the frame's memory or partly in the base's;
+            or there is a `base` and the frame is plain.
     """
     whole, reader = _open_frame(frame)
     info = reader.info
@@ -251,30 +289,45 @@ def decompress(
             advice="allow a larger max_nbytes if you trust the data",
         )
     if out is not None:
-        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify)
+        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify, base)
         return out
     check_framework(info.dtype, framework)
     if framework == "bytes":
-        return _decoded_bytes(whole, reader, 0, nbytes, threads, verify)
+        return _decoded_bytes(whole, reader, 0, nbytes, threads, verify, base)
     array_shape(info.dtype, info.shape, framework)
     buffer = new_buffer(nbytes)
-    _decode(whole, reader, 0, nbytes, buffer, threads, verify)
+    _decode(whole, reader, 0, nbytes, buffer, threads, verify, base)
     return as_array(buffer, info.dtype, info.shape, framework)
 
 
 @overload
 def decompress_range(
-    frame: Buffer, start: int, stop: int, *, out: None = None, threads: int | None = None, verify: bool = True
+    frame: Buffer,
+    start: int,
+    stop: int,
+    *,
+    base: Any = None,
+    out: None = None,
+    threads: int | None = None,
+    verify: bool = True,
 ) -> bytes: ...
 @overload
 def decompress_range(
-    frame: Buffer, start: int, stop: int, *, out: Out, threads: int | None = None, verify: bool = True
+    frame: Buffer,
+    start: int,
+    stop: int,
+    *,
+    base: Any = None,
+    out: Out,
+    threads: int | None = None,
+    verify: bool = True,
 ) -> Out: ...
 def decompress_range(
     frame: Buffer,
     start: int,
     stop: int,
     *,
+    base: Any = None,
     out: Any = None,
     threads: int | None = None,
     verify: bool = True,
@@ -284,7 +337,9 @@ def decompress_range(
     Rows [i, j) of a tensor are the bytes [i * row_nbytes, j * row_nbytes).
 
     Args:
-        out: as for `decompress`, of stop - start bytes.
+        base: as for `decompress`: the whole base, of which the same blocks are used. With `verify` all of it is hashed
+            in each call, so many ranges of one frame are cheaper without; the result is not hashed.
+        out: as for `decompress`, of stop - start bytes, and apart from the base.
 
     Returns:
         `out`, or bytes.
@@ -294,9 +349,41 @@ def decompress_range(
     """
     whole, reader = _open_frame(frame)
     if out is None:
-        return _decoded_bytes(whole, reader, start, stop, threads, verify)
-    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify)
+        return _decoded_bytes(whole, reader, start, stop, threads, verify, base)
+    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify, base)
     return out
+
+
+def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads: int | None = None) -> bytes:
+    """One frame relative to `base` in place of several, each of which is relative to what the one before it gives.
+
+    The frames are decoded one after the other, into one copy of the tensor. What comes out is what `compress` makes of
+    the last content with this base.
+
+    Args:
+        base: the base of the first frame, as for `decompress`.
+        deltas: relative frames, in the order in which they were made.
+        profile: of the result; by default that of the last frame.
+
+    Raises:
+        BaseMismatchError: the frames are no chain that begins at `base`: one is missing, out of order or there twice.
+        ValueError: there is no frame, or one that is not relative.
+        FormatError: a frame is damaged.
+    """
+    frames = [_open_frame(delta) for delta in deltas]
+    infos = [reader.info for _, reader in frames]
+    old = byte_view(base)
+    check_chain(infos, old, hash_of(old.data, threads))
+    last = infos[-1]
+    content = new_buffer(last.uncompressed_nbytes)
+    source = old.data
+    for whole, reader in frames:
+        _decode_blocks(whole, reader, 0, len(content), content, threads, True, source)
+        check_result(reader.info, content, threads)
+        source = content
+    return compress(
+        content, profile=profile or last.profile, dtype=last.dtype, shape=last.shape, base=old.data, threads=threads
+    )
 
 
 def frame_info(frame: Buffer) -> FrameInfo:
@@ -314,9 +401,7 @@ def frame_info(frame: Buffer) -> FrameInfo:
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     """The content hash of a tensor's bytes, as in `FrameInfo.content_hash`."""
-    hasher = ContentHasher(threads=threads)
-    hasher.update(data)
-    return hasher.hexdigest()
+    return hash_of(byte_view(data).data, threads)
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:
@@ -346,11 +431,11 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
 
 
 def _decoded_bytes(
-    whole: TensorView, reader: FrameReader, start: int, stop: int, threads: int | None, verify: bool
+    whole: TensorView, reader: FrameReader, start: int, stop: int, threads: int | None, verify: bool, base: Any
 ) -> bytes:
     reader.data_range(start, stop)  # before memory is allocated for a range that is none
     builder = BytesBuilder(stop - start)
-    _decode(whole, reader, start, stop, builder.data, threads, verify)
+    _decode(whole, reader, start, stop, builder.data, threads, verify, base)
     return builder.finish(stop - start)
 
 
@@ -362,6 +447,34 @@ def _decode(
     out: memoryview,
     threads: int | None,
     verify: bool,
+    base: Any,
+) -> None:
+    info = reader.info
+    old = base_to_decode(info, base, threads, verify=verify)
+    if old is None:
+        _decode_blocks(whole, reader, start, stop, out, threads, verify)
+        return
+    if is_same_memory(old.view.data, out):
+        if old.hash == info.content_hash:
+            return
+        check_base_hash(info, old.hash)
+        if verify:
+            reader.check_blocks(whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes])
+    check_base_hash(info, old.hash)
+    _decode_blocks(whole, reader, start, stop, out, threads, verify, old.view.data)
+    if verify and stop - start == info.uncompressed_nbytes:
+        check_result(info, out, threads)
+
+
+def _decode_blocks(
+    whole: TensorView,
+    reader: FrameReader,
+    start: int,
+    stop: int,
+    out: memoryview,
+    threads: int | None,
+    verify: bool,
+    base: memoryview | None = None,
 ) -> None:
     lo, hi = reader.data_range(start, stop)
     first_block = reader.info.header_nbytes
@@ -371,6 +484,7 @@ def _decode(
         start=start,
         stop=stop,
         data_offset=lo,
+        base=base,
         threads=threads,
         verify=verify,
     )

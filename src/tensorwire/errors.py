@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = [
+    "BaseMismatchError",
     "CorruptDataError",
     "ErrorContext",
     "FormatError",
@@ -98,6 +99,12 @@ class UnsupportedVersionError(FormatError):
 
 class LimitExceededError(FormatError):
     """The data asks for more than a limit of the format, or of the caller, allows."""
+
+
+class BaseMismatchError(TensorwireError, ValueError):
+    """A frame is relative to a base, and the tensor at hand is not that base, or there is none."""
+
+    _default_advice = "give the tensors that it was made against, as they were then"
 
 
 class UnsupportedTensorError(TensorwireError, TypeError):

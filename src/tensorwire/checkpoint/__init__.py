@@ -3,6 +3,7 @@
 docs/checkpoints.md describes what is written.
 """
 
+from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
@@ -15,12 +16,16 @@ from .operations.verification import verify
 from .progress import Progress
 from .results import (
     ChangedFile,
+    ChangedWords,
     CheckpointReport,
+    DeltaStats,
     DiffReport,
+    DtypeStats,
     Estimate,
     FileReport,
     InspectReport,
     Problem,
+    RecordedBase,
     TensorDiff,
     TensorInfo,
     VerifyReport,
@@ -28,18 +33,23 @@ from .results import (
 
 __all__ = [
     "ChangedFile",
+    "ChangedWords",
     "CheckpointReport",
+    "DeltaStats",
     "DiffReport",
+    "DtypeStats",
     "Estimate",
     "FileReport",
     "InspectReport",
     "Problem",
     "Progress",
+    "RecordedBase",
     "TensorDiff",
     "TensorInfo",
     "TensorReader",
     "TensorSlice",
     "VerifyReport",
+    "apply_checkpoint",
     "compress_checkpoint",
     "decompress_checkpoint",
     "diff",

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 __all__ = [
     "ChangedFile",
+    "ChangedWords",
     "CheckpointReport",
+    "DeltaStats",
     "DiffReport",
+    "DtypeStats",
     "Estimate",
     "FileReport",
     "InspectReport",
     "Problem",
+    "RecordedBase",
     "TensorDiff",
     "TensorInfo",
     "VerifyReport",
@@ -66,6 +70,7 @@ class FileReport:
         nbytes_out: size of the file written; 0 if there is none.
         num_tensors: tensors in the file; 0 unless kind is "safetensors".
         num_compressed: how many of them are stored compressed on the compressed side.
+        num_relative: how many of these are relative to a base there.
         resumed: an earlier, interrupted run had already finished it.
     """
 
@@ -75,17 +80,19 @@ class FileReport:
     nbytes_out: int
     num_tensors: int = 0
     num_compressed: int = 0
+    num_relative: int = 0
     resumed: bool = False
 
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """What `compress_checkpoint`, `decompress_checkpoint` or `transcode_checkpoint` did.
+    """What `compress_checkpoint`, `decompress_checkpoint`, `transcode_checkpoint` or `apply_checkpoint` did.
 
     Attributes:
-        action: "compress", "decompress" or "transcode".
+        action: "compress", "decompress", "transcode" or "apply".
         src: as given.
         dst: as given.
+        base: as given; None if there was none.
         profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
         files: in the order of their names.
         seconds: wall time.
@@ -114,6 +121,7 @@ class CheckpointReport:
     changed: tuple[ChangedFile, ...] = ()
     notices: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    base: str | None = None
 
     @property
     def nbytes_in(self) -> int:
@@ -128,7 +136,7 @@ class CheckpointReport:
     @property
     def ratio(self) -> float:
         """Uncompressed over compressed size of all files; for "transcode" old compressed over new compressed size."""
-        if self.action == "decompress":
+        if self.action in ("decompress", "apply"):
             return _ratio(self.nbytes_out, self.nbytes_in)
         return _ratio(self.nbytes_in, self.nbytes_out)
 
@@ -207,6 +215,9 @@ class VerifyReport:
         seconds: wall time.
         exact: decompressing gives the original byte for byte, by the SHA-256 of every file.
         problems: in the order found; at most one for each tensor, plus those of files.
+        base: as given; None if there was none.
+        num_relative: tensors that are relative to a base.
+        num_unchecked: how many of them there was no base for: their blocks were checked and their content was not.
         ignored: files and directories in the directory that its manifest does not know.
         changed: files beside the tensors that are not what they were when the checkpoint was compressed.
     """
@@ -221,6 +232,9 @@ class VerifyReport:
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
     changed: tuple[ChangedFile, ...] = ()
+    base: str | None = None
+    num_relative: int = 0
+    num_unchecked: int = 0
 
     @property
     def ok(self) -> bool:
@@ -241,7 +255,10 @@ class TensorInfo:
         stored_nbytes: size in the file: frame and padding, or `nbytes` if it is stored plain.
         profile: "enec", "fast", "compact" or "resident"; None if it is stored plain.
         num_blocks: blocks of the frame by kind ("stored", "constant", "enec", "cascade", "entropy", "plain",
-            "zero_groups", "cascade2"); empty if it is stored plain.
+            "zero_groups", "cascade2"); None if it is stored plain.
+        base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
+        base_hash: the content hash that this tensor must have.
+        base_found: whether the given base has it; None if no base was given.
         exponent_bits: bits per element that are spent on exponents: streams of the exponents, and index, headers and
             padding with them (all that is not sign and mantissa). None without an exponent or if stored plain.
         sign_mantissa_bits: bits per element spent on sign and mantissa. Mantissa bits that are coded together with the
@@ -264,10 +281,28 @@ class TensorInfo:
     sign_mantissa_bits: float | None = None
     exponent_entropy: float | None = None
     exponent_counts: tuple[int, ...] | None = None
+    base_name: str | None = None
+    base_hash: str | None = None
+    base_found: bool | None = None
 
     @property
     def ratio(self) -> float:
         return _ratio(self.nbytes, self.stored_nbytes)
+
+
+@dataclass(frozen=True)
+class RecordedBase:
+    """What a compressed checkpoint says of the base that it is relative to.
+
+    Attributes:
+        name: the last part of the path that it had.
+        hash: of all its tensors (docs/checkpoints.md, "Identity"); None in a shard, whose directory records it.
+        found: whether the base that was given has this hash; None if none was given or nothing is recorded.
+    """
+
+    name: str
+    hash: str | None = None
+    found: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +317,8 @@ class InspectReport:
         metadata: ``__metadata__`` of the files without our own entries, merged (the first file wins).
         file_nbytes: size of the safetensors files on disk.
         restorable: a record of the original files is there, so that decompressing restores them byte for byte.
+        base: as given; None if there was none.
+        recorded_base: what the base was called, and the hash of all its tensors, as far as that is recorded.
     """
 
     path: str
@@ -291,6 +328,8 @@ class InspectReport:
     metadata: dict[str, str]
     file_nbytes: int
     restorable: bool
+    base: str | None = None
+    recorded_base: RecordedBase | None = None
 
     @property
     def nbytes(self) -> int:
@@ -335,6 +374,87 @@ class TensorDiff:
 
 
 @dataclass(frozen=True)
+class DtypeStats:
+    """What a delta would take for all tensors of one dtype.
+
+    Attributes:
+        dtype: as in safetensors.
+        num_tensors, nbytes: of B.
+        num_words: words of those of them that A has in the same dtype and size; an element of a dtype that is not whole
+            bytes counts as its bytes.
+        num_changed: words that differ.
+        delta_nbytes: by profile, the size of their frames, relative to A where A has one that fits; or of the tensor
+            itself where that is smaller.
+    """
+
+    dtype: str
+    num_tensors: int
+    nbytes: int
+    num_words: int
+    num_changed: int
+    delta_nbytes: dict[str, int]
+
+    @property
+    def share(self) -> float:
+        return self.num_changed / self.num_words if self.num_words else 0.0
+
+    @property
+    def bits_per_change(self) -> dict[str, float] | None:
+        """Bits of the delta for each word that changed, framing included."""
+        if not self.num_changed:
+            return None
+        return {profile: 8 * nbytes / self.num_changed for profile, nbytes in self.delta_nbytes.items()}
+
+
+@dataclass(frozen=True)
+class ChangedWords:
+    """The words of one dtype whose base has one exponent.
+
+    Attributes:
+        dtype: as in safetensors.
+        exponent: of the base, as it is stored; None for a dtype whose words are not split.
+        num_words, num_changed: how many there are, and how many differ.
+        position_bits: the entropy of which of them changed, in bits for each that did; None if none did.
+        step_bits: the entropy of the steps by which they changed (docs/format.md), likewise.
+    """
+
+    dtype: str
+    exponent: int | None
+    num_words: int
+    num_changed: int
+    position_bits: float | None
+    step_bits: float | None
+
+    @property
+    def share(self) -> float:
+        return self.num_changed / self.num_words if self.num_words else 0.0
+
+
+@dataclass(frozen=True)
+class DeltaStats:
+    """What a delta from A to B would take, without headers of files.
+
+    Attributes:
+        dtypes: by dtype.
+        words: by dtype and exponent of the base.
+    """
+
+    dtypes: tuple[DtypeStats, ...]
+    words: tuple[ChangedWords, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors of B."""
+        return sum(row.nbytes for row in self.dtypes)
+
+    @property
+    def delta_nbytes(self) -> dict[str, int]:
+        """Size of the delta by profile."""
+        profiles = dict.fromkeys(profile for row in self.dtypes for profile in row.delta_nbytes)
+        return {profile: sum(row.delta_nbytes[profile] for row in self.dtypes) for profile in profiles}
+
+
+@dataclass(frozen=True)
 class DiffReport:
     """What `diff` found. `equal` is True when no tensor and no other file differs.
 
@@ -347,6 +467,7 @@ class DiffReport:
         tensors: those that differ, sorted by name; if `by_file`, by file first.
         files: other files (neither safetensors nor index) whose original content differs or that one side lacks,
             sorted; always empty unless both sides are directories.
+        stats: what a delta would take, if that was asked for.
         seconds: wall time.
     """
 
@@ -358,6 +479,7 @@ class DiffReport:
     files: tuple[str, ...]
     seconds: float
     by_file: bool = False
+    stats: DeltaStats | None = None
 
     @property
     def equal(self) -> bool:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 @options.output_option
 @click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
 @click.option(
+    "--base",
+    type=options.EXISTING_PATH,
+    metavar="OLD",
+    help="Store what differs from OLD, a checkpoint of the same model: a file or directory, plain or compressed. The "
+    "result can be decompressed only with OLD.",
+)
+@click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
@@ -48,6 +55,7 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
       tensorwire compress llama --estimate
       tensorwire compress llama /mnt/small/llama --profile compact
       tensorwire compress *.safetensors -o small
+      tensorwire compress step-2000 delta --base step-1000
       curl -s $URL | tensorwire compress - model.safetensors
     """
     from ..checkpoint import compress_checkpoint
@@ -57,6 +65,8 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
         return convert(compress_checkpoint, beside=options.compressed_path, **arguments)
     if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM or not places[0].exists():
         raise click.UsageError("--estimate takes one SRC that exists, and no DST")
+    if settings["base"] is not None:
+        raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
     from ..checkpoint import estimate_ratio
 
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})

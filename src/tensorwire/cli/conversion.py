@@ -119,6 +119,7 @@ def _convert_stream(
             standard_input() if source == STANDARD_STREAM else source,
             standard_output(force=settings["force"]) if dst is None or to_stdout else dst,
             profile=settings.get("profile"),
+            base=settings["base"],
             threads=settings["threads"],
             force=settings["force"],
             progress=progress,
@@ -130,13 +131,25 @@ def _convert_stream(
     return 0
 
 
+def apply(operation: Operation, source: Path, base: Path, *, as_json: bool, quiet: bool, **settings: Any) -> int:
+    """Change `base` in place, print the report and return the exit code."""
+    with printing.progress("apply", quiet=quiet) as progress:
+        report = operation(source, base, progress=progress, **settings)
+    if as_json:
+        printing.print_json(report)
+    elif not quiet:
+        printing.print_text(_describe(report))
+    return FINDING if report.changed else 0
+
+
 def _title(operation: Operation) -> str:
     return operation.__name__.removesuffix("_checkpoint")
 
 
 def _describe(report: CheckpointReport) -> str:
     """The files as a table if there are several, a line about all, and notes."""
-    uncompressed = report.nbytes_out if report.action == "decompress" else report.nbytes_in
+    restores = report.action in ("decompress", "apply")
+    uncompressed = report.nbytes_out if restores else report.nbytes_in
     text = ""
     if len(report.files) > 1:
         rows = [_row(report, file) for file in report.files]
@@ -144,8 +157,10 @@ def _describe(report: CheckpointReport) -> str:
         columns = ("file", "content", ">before", ">after", ">ratio")
         text = printing.table(columns, rows, total=total, less_important=("content", "before", "ratio")) + "\n"
     dst = "standard output" if report.dst == "-" else escape(report.dst)
+    verb = "change" if report.action == "apply" else "write"
+    done = f"would {verb}" if report.dry_run else {"change": "changed", "write": "wrote"}[verb]
     lines = [
-        f"{'would write' if report.dry_run else 'wrote'} {dst}: {printing.size(report.nbytes_in)} to "
+        f"{done} {dst}: {printing.size(report.nbytes_in)} to "
         f"{printing.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
         + ("" if report.action == "transcode" else f" ({printing.speed(uncompressed, report.seconds)})")
     ]
@@ -166,10 +181,12 @@ def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:
     ratio = ""
     if file.kind == "safetensors":
         content = f"{file.num_compressed} of {printing.count(file.num_tensors, 'tensor')}"
+        if file.num_relative:
+            content += f", {file.num_relative:,} relative"
         before, after = file.nbytes_in, file.nbytes_out
-        if report.action == "decompress":
+        if report.action in ("decompress", "apply"):
             before, after = after, before
         ratio = f"{before / after:.3f}" if after else ""
     if file.resumed:
-        content += ", resumed"
+        content += ", already there" if report.action == "apply" else ", resumed"
     return file.path, content, printing.size(file.nbytes_in), printing.size(file.nbytes_out), ratio

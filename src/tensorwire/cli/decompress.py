@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import options
-from .conversion import convert
+from .conversion import apply, convert
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
 @options.places_argument
 @options.output_option
+@options.base_option
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="Change OLD itself into the checkpoint that SRC was made from, file by file, and write nothing else.",
+)
 @options.strict_option
 @options.threads_option
 @options.dry_run_option
 @options.force_option
 @options.quiet_option
 @options.json_option
-def command(**settings: Any) -> int:
+def command(places: tuple[Path, ...], output: Path | None, base: Path | None, in_place: bool, **settings: Any) -> int:
     """Restore a checkpoint, byte for byte.
 
     Every file is checked against the SHA-256 of its original. Somebody may have edited or lost a file beside the
@@ -31,12 +40,27 @@ def command(**settings: Any) -> int:
     "-" is standard input and DST "-" is standard output, for one .safetensors file. What goes to standard output is
     checked as it goes: wait for exit code 0 before you use it.
 
+    If SRC was compressed with --base, it needs the same OLD. With --in-place OLD itself is changed, and there is no
+    DST. Every file of OLD is checked before the first one is changed. If the run is interrupted, each file is the old
+    or the new one, and the same command does the rest.
+
     \b
     Example:
       tensorwire decompress llama.tensorwire
       tensorwire decompress small/model.safetensors model.safetensors --force
+      tensorwire decompress delta step-2000 --base step-1000
+      tensorwire decompress delta --base weights --in-place
       curl -s $URL | tensorwire decompress - model.safetensors
     """
-    from ..checkpoint import decompress_checkpoint
+    from ..checkpoint import apply_checkpoint, decompress_checkpoint
 
-    return convert(decompress_checkpoint, beside=options.decompressed_path, **settings)
+    if not in_place:
+        arguments = {"places": places, "output": output, "base": base, **settings}
+        return convert(decompress_checkpoint, beside=options.decompressed_path, **arguments)
+    if base is None:
+        raise click.UsageError("--in-place needs --base OLD, the checkpoint that is to be changed")
+    if len(places) != 1 or output is not None:
+        raise click.UsageError("--in-place takes one SRC, and no DST: OLD itself is changed")
+    if places[0] == options.STANDARD_STREAM or not places[0].exists():
+        raise click.BadParameter(f"Path {str(places[0])!r} does not exist.", param_hint="'SRC'")
+    return apply(apply_checkpoint, places[0], base, **settings)

@@ -13,35 +13,49 @@ from .failures import FINDING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..checkpoint import DiffReport, TensorDiff
+    from ..checkpoint import DeltaStats, DiffReport, TensorDiff
 
 
 @click.command()
 @click.argument("a", type=options.EXISTING_PATH)
 @click.argument("b", type=options.EXISTING_PATH)
+@options.base_option
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="Print too how much changed, by dtype and by exponent of A, and what a delta from A to B would take.",
+)
 @options.threads_option
 @options.quiet_option
 @options.json_option
-def command(a: Path, b: Path, threads: int | None, quiet: bool, as_json: bool) -> int:
+def command(a: Path, b: Path, base: Path | None, stats: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Compare the tensors of two checkpoints, by bits.
 
     A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter; only
     if a directory has several tensors of one name are files with the same relative path compared.
+
+    With --stats B is encoded relative to A. The table of dtypes has the share of words that changed and the size of
+    the delta in bits for each of them. The table of exponents has the least bits that codes which know the exponent of
+    A take: for the positions of changed words, and for the steps by which they changed.
+
     Exit code 0: equal; 3: they differ.
 
     \b
     Example:
       tensorwire diff llama llama.tensorwire
       tensorwire diff step-1000/model.safetensors step-2000/model.safetensors
+      tensorwire diff step-1000 step-2000 --stats
     """
     from ..checkpoint import diff
 
     with output.progress("diff", quiet=quiet) as progress:
-        report = diff(a, b, threads=threads, progress=progress)
+        report = diff(a, b, base=base, stats=stats, threads=threads, progress=progress)
     if as_json:
         output.print_json(report)
     elif not quiet:
         _print(report)
+        if report.stats is not None:
+            _print_stats(report.stats)
     return 0 if report.equal else FINDING
 
 
@@ -65,6 +79,50 @@ def _print(report: DiffReport) -> None:
         f"{output.count(len(report.tensors), 'tensor')} differ{details}, {report.num_equal:,} equal; "
         f"{report.seconds:.2f} s"
     )
+
+
+def _print_stats(stats: DeltaStats) -> None:
+    profiles = list(stats.delta_nbytes)
+    print()
+    output.print_table(
+        ("dtype", ">words", ">changed", ">share", ">size", *(f">{name}" for name in profiles), ">bits/change"),
+        [
+            (
+                row.dtype,
+                f"{row.num_words:,}",
+                f"{row.num_changed:,}",
+                f"{row.share:.3%}",
+                output.size(row.nbytes),
+                *(output.size(row.delta_nbytes[name]) for name in profiles),
+                " / ".join(output.decimals(bits, 2) for bits in (row.bits_per_change or {}).values()) or "-",
+            )
+            for row in stats.dtypes
+        ],
+        less_important=("words", "changed"),
+    )
+    classes = [row for row in stats.words if row.exponent is not None and row.num_changed]
+    if classes:
+        print()
+        output.print_table(
+            ("dtype", ">exponent", ">words", ">changed", ">share", ">positions", ">steps"),
+            [
+                (
+                    row.dtype,
+                    str(row.exponent),
+                    f"{row.num_words:,}",
+                    f"{row.num_changed:,}",
+                    f"{row.share:.3%}",
+                    output.decimals(row.position_bits, 2),
+                    output.decimals(row.step_bits, 2),
+                )
+                for row in classes
+            ],
+            less_important=("words", "changed"),
+        )
+        print()
+        output.print_line("exponent: of A, as it is stored; positions, steps: entropy in bits for each changed word")
+    sizes = ", ".join(f"{output.size(nbytes)} {name}" for name, nbytes in stats.delta_nbytes.items())
+    output.print_line(f"a delta from A to B: {sizes}, for {output.size(stats.nbytes)} of tensors")
 
 
 def _row(tensor: TensorDiff, by_file: bool) -> tuple[str, ...]:

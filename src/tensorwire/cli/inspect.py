@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..checkpoint import InspectReport, TensorInfo
 
 _SORT_KEYS = ("name", "dtype", "size", "ratio", "bits", "bound")
+_SHOWN_DIGITS = 8
 _NUMBER = re.compile(r"\d+")
 
 
@@ -47,6 +48,7 @@ _NUMBER = re.compile(r"\d+")
     help="Draw histograms of the exponents, and bits against the bound, to a .png, .svg or .pdf file. "
     "Needs pip install 'tensorwire[plot]'.",
 )
+@options.base_option
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @options.threads_option
 @options.json_option
@@ -56,6 +58,7 @@ def command(
     sort: str | None,
     patterns: tuple[str, ...],
     plot: Path | None,
+    base: Path | None,
     force: bool,
     threads: int | None,
     as_json: bool,
@@ -64,7 +67,11 @@ def command(
 
     The column bits says how many bits of the file each exponent takes, with headers, indexes and padding. The column
     bound says how many bits the best code for single exponents takes: the order-0 entropy of the tensor's exponents.
-    A dash stands for a tensor that is stored plain, and for a dtype without exponents. PATH "-" is standard input.
+    A dash stands for a tensor that is stored plain, for one that is relative to a base, and for a dtype without
+    exponents. PATH "-" is standard input.
+
+    For relative tensors the column base has the first digits of the hash that the base's tensor must have, and its name
+    where it differs. With --base it says whether OLD has that tensor.
 
     \b
     Example:
@@ -75,7 +82,7 @@ def command(
 
     figure = None if plot is None else _plot_file(plot, force)
     with options.readable(path) as location, output.progress("inspect") as progress:
-        report = inspect(location, names=patterns, threads=threads, progress=progress)
+        report = inspect(location, names=patterns, base=base, threads=threads, progress=progress)
     if location != path:
         tensors = tuple(replace(tensor, file=options.STDIN_NAME) for tensor in report.tensors)
         report = replace(report, path=str(path), files=(options.STDIN_NAME,), tensors=tensors)
@@ -192,11 +199,13 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         )
     else:
         with_file = max(Counter(tensor.name for tensor in report.tensors).values(), default=1) > 1
+        with_base = any(tensor.base_hash is not None for tensor in report.tensors)
+        optional = (["file"] if with_file else []), (["base"] if with_base else [])
         output.print_table(
-            ("tensor", *(["file"] if with_file else []), "dtype", ">shape", ">ratio", ">bits", ">bound"),
-            [_cells(row, with_file) for row in rows],
-            total=("all", *([""] if with_file else []), "", "", *total.numbers),
-            less_important=("shape", "bound", "bits", "file"),
+            ("tensor", *optional[0], "dtype", ">shape", ">ratio", ">bits", ">bound", *optional[1]),
+            [_cells(row, with_file, with_base) for row in rows],
+            total=("all", *("" for _ in optional[0]), "", "", *total.numbers, *("" for _ in optional[1])),
+            less_important=("shape", "bound", "bits", "file", "base"),
         )
     print()
     output.print_line("bits: per exponent, overhead included; bound: order-0 entropy")
@@ -205,11 +214,37 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         f"{output.count(len(report.files), 'file')}, {output.size(report.nbytes)} stored as "
         f"{output.size(report.stored_nbytes)}"
     )
+    if any(tensor.base_hash is not None for tensor in report.tensors):
+        output.print_line(_base_line(report))
     if report.kind == "compressed" and not report.restorable:
         output.print_line("note: no record of the original file: decompressing restores tensors, not its bytes")
 
 
-def _cells(row: _Row, with_file: bool) -> tuple[str, ...]:
+def _cells(row: _Row, with_file: bool, with_base: bool) -> tuple[str, ...]:
     (tensor,) = row.tensors
     file = [tensor.file] if with_file else []
-    return (row.name, *file, row.dtype, output.shape_text(tensor.shape), *row.numbers)
+    base = [_base(tensor)] if with_base else []
+    return (row.name, *file, row.dtype, output.shape_text(tensor.shape), *row.numbers, *base)
+
+
+def _base(tensor: TensorInfo) -> str:
+    """What a tensor is relative to, and whether it is at hand."""
+    if tensor.base_hash is None:
+        return "-"
+    name = "" if tensor.base_name == tensor.name else f" {tensor.base_name}"
+    found = {None: "", True: ", at hand", False: ", not at hand"}[tensor.base_found]
+    return f"{tensor.base_hash[:_SHOWN_DIGITS]}{name}{found}"
+
+
+def _base_line(report: InspectReport) -> str:
+    """What the checkpoint is relative to, and how much of that is at hand."""
+    relative = [tensor for tensor in report.tensors if tensor.base_hash is not None]
+    recorded = report.recorded_base
+    text = f"{output.count(len(relative), 'tensor')} relative to a base"
+    if recorded is not None:
+        text += f" called {recorded.name!r}" + ("" if recorded.hash is None else f", with hash {recorded.hash}")
+    if report.base is None:
+        return f"{text}; --base OLD says whether OLD is it"
+    num_found = sum(tensor.base_found is True for tensor in relative)
+    whole = "; it is that base" if recorded is not None and recorded.found else ""
+    return f"{text}; {report.base} has {num_found:,} of them{whole}"

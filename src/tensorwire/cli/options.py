@@ -76,6 +76,12 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors on
 force_option = click.option(
     "-f", "--force", is_flag=True, help="Replace DST when the result is whole, as far as docs/cli.md allows it."
 )
+base_option = click.option(
+    "--base",
+    type=EXISTING_PATH,
+    metavar="OLD",
+    help="The checkpoint that relative tensors are relative to: a file or directory, plain or compressed.",
+)
 strict_option = click.option(
     "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."
 )

@@ -14,6 +14,7 @@ from .conversion import convert
 @options.places_argument
 @options.output_option
 @click.option("--profile", type=options.PROFILE, required=True, help=options.PROFILE_HELP)
+@options.base_option
 @options.strict_option
 @options.threads_option
 @options.dry_run_option
@@ -24,7 +25,8 @@ def command(**settings: Any) -> int:
     """Compress a compressed checkpoint with another profile.
 
     The result is the one that compressing the original gives. The content is checked on the way. DST must be given.
-    If there are several SRC, it is a directory. "-" is standard input or output, as for decompress.
+    If there are several SRC, it is a directory. "-" is standard input or output, as for decompress. With --base the
+    result is relative to OLD; a SRC that is relative needs it.
 
     \b
     Example:

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", type=options.EXISTING_PATH_OR_STREAM)
+@options.base_option
 @options.strict_option
 @options.threads_option
 @options.quiet_option
 @options.json_option
-def command(path: Path, strict: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
+def command(path: Path, base: Path | None, strict: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Decode everything and check it.
 
     Checks the checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the
     SHA-256 of each original file. Prints each problem as a line on standard error. PATH "-" is standard input, for
-    one .safetensors file.
+    one .safetensors file. Without --base the content of tensors that are relative to a base is not checked, only their
+    blocks are.
 
     Exit code 0: nothing is wrong; 1: something is damaged; 3: files beside the tensors were edited or are missing.
 
@@ -40,7 +42,7 @@ def command(path: Path, strict: bool, threads: int | None, quiet: bool, as_json:
     from ..checkpoint import verify
 
     with options.readable(path) as location, output.progress("verify", quiet=quiet) as progress:
-        report = verify(location, strict=strict, threads=threads, progress=progress)
+        report = verify(location, base=base, strict=strict, threads=threads, progress=progress)
         if location != path:
             report = _of_stream(report, location)
     if as_json:
@@ -80,6 +82,8 @@ def _print(report: VerifyReport, quiet: bool) -> None:
         verdict = f"all tensors are ok; {output.count(len(report.changed), 'other file')} edited or missing"
     elif report.kind == "plain":
         verdict = "plain; the structure is ok, there are no checksums to check the data against"
+    elif report.num_unchecked:
+        verdict = f"ok; checksums; the content of {output.count(report.num_unchecked, 'tensor')} needs --base"
     else:
         verdict = "ok; checksums and SHA-256 of the original files" if report.exact else "ok; checksums"
     output.print_line(f"{report.path}: {verdict}")

@@ -26,11 +26,24 @@ some thirty times as much, so this bounds memory."""
 SAFETENSORS, REPLACED, COPIED = "safetensors", "replaced", "copied"
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_CONTENT_HASH = re.compile(r"[0-9a-f]{32}")
 _MEMBERS = {
     SAFETENSORS: {"path", "kind", "nbytes", "sha256", "header"},
     REPLACED: {"path", "kind", "nbytes", "sha256", "content", "stored_sha256"},
     COPIED: {"path", "kind", "nbytes", "sha256"},
 }
+
+
+class BaseRecord(NamedTuple):
+    """What a manifest says of the base that its files are relative to.
+
+    Attributes:
+        name: what it was called.
+        hash: of all its tensors.
+    """
+
+    name: str
+    hash: str
 
 
 class ManifestFile(NamedTuple):
@@ -43,6 +56,8 @@ class ManifestFile(NamedTuple):
         header: JSON of the original's header, packed; for SAFETENSORS.
         content: the whole original, packed; for REPLACED.
         stored_sha256: of the file that stands in its place; for REPLACED.
+        base_sha256: of the file of the same path in the base, if there is one; None for a file with relative frames,
+            which know their bases themselves.
     """
 
     path: str
@@ -52,6 +67,7 @@ class ManifestFile(NamedTuple):
     header: str | None = None
     content: str | None = None
     stored_sha256: str | None = None
+    base_sha256: str | None = None
 
     def unpacked_header(self) -> bytes:
         return unpack(self.header or "")
@@ -73,12 +89,14 @@ class Manifest(NamedTuple):
     Attributes:
         excluded: relative paths of the files and directories that were left out; a directory's ends with a slash.
         writer: version of the package that wrote it.
+        base: what files are relative to; None if none is.
     """
 
     profile: str
     files: tuple[ManifestFile, ...]
     excluded: tuple[str, ...] = ()
     writer: str = __version__
+    base: BaseRecord | None = None
 
     def dump(self) -> bytes:
         """The text of the file.
@@ -93,6 +111,7 @@ class Manifest(NamedTuple):
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
             "excluded": list(self.excluded),
+            **({} if self.base is None else {"base": self.base._asdict()}),
         }
         data = dump_object({**body, "checksum": _checksum(body)})
         check_new_size(len(data))
@@ -140,7 +159,8 @@ def parse_manifest(data: bytes) -> Manifest:
     if not isinstance(excluded, list) or not all(isinstance(path, str) for path in excluded):
         raise CorruptDataError("expected a list of paths as excluded in the manifest")
     check_paths(path.removesuffix("/") for path in excluded)
-    manifest = Manifest(profile, tuple(_parse_file(file) for file in files), tuple(excluded), writer)
+    entries = tuple(_parse_file(file) for file in files)
+    manifest = Manifest(profile, entries, tuple(excluded), writer, _parse_base(body.get("base")))
     check_paths(file.path for file in manifest.files)
     if any(file.path == MANIFEST_NAME for file in manifest.files):
         raise CorruptDataError("expected a manifest that does not list itself")
@@ -175,12 +195,22 @@ def _checksum(body: dict[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+def _parse_base(value: object) -> BaseRecord | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"name", "hash"}:
+        raise CorruptDataError("expected name and hash of the base in the manifest")
+    if not isinstance(value["name"], str) or not _CONTENT_HASH.fullmatch(str(value["hash"])):
+        raise CorruptDataError("expected a name and a content hash of the base in the manifest")
+    return BaseRecord(**value)
+
+
 def _parse_file(value: object) -> ManifestFile:
-    if not isinstance(value, dict) or value.keys() != _MEMBERS.get(str(value.get("kind"))):
+    if not isinstance(value, dict) or value.keys() - {"base_sha256"} != _MEMBERS.get(str(value.get("kind"))):
         raise CorruptDataError("expected path, kind and what belongs to the kind in each file of the manifest")
     file = ManifestFile(**value)
     if not all(isinstance(text, str) for key, text in value.items() if key != "nbytes") or type(file.nbytes) is not int:
         raise CorruptDataError("expected strings and a size in each file of the manifest")
-    if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256):
+    if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256) or not _SHA256.fullmatch(file.base_sha256 or file.sha256):
         raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")
     return file

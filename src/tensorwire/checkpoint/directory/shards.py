@@ -10,7 +10,7 @@ from ..file.names import shown
 from ..storage.files import read_file
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
-from .paths import is_index, is_safetensors
+from .paths import is_index, is_safetensors, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +51,20 @@ def find_shards(path: Path) -> Shards:
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""
         raise ValueError(f"{path} holds no .safetensors file{advice}")
     return Shards(tuple(files), {})
+
+
+def safetensors_files(root: Path) -> dict[str, Path]:
+    """The safetensors files of a directory by relative path, or the one file that `root` is.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not root.is_dir():
+        return {root.name: root}
+    files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
+    if not files:
+        raise ValueError(f"{root} holds no .safetensors file")
+    return files
 
 
 def _indexed(index: Path) -> Shards:

@@ -53,17 +53,22 @@ def load_bytes(
         with ErrorContext(file=stored.path, tensor=task.tensor.name):
             stored.read(task.tensor, task.start, task.out, threads=1, verify=verify, scratch=scratch)
             if verify and not task.tensor.compressed and task.tensor.content_hash is not None:
-                stored.check_hash(task.tensor, content_hash(task.out, threads=1))
+                stored.check_hash(task.tensor, task.tensor.content_hash, content_hash(task.out, threads=1))
 
     _run_all(tasks, run, min(threads, len(tasks)))
+    for tensor, out in zip(tensors, outs, strict=True):
+        if verify and tensor.compressed and (expected := stored.expected_hash(tensor)) is not None:
+            stored.check_hash(tensor, expected, content_hash(out, threads=threads))
     return outs
 
 
-def load_range(stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int) -> memoryview:
+def load_range(
+    stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int, verify: bool
+) -> memoryview:
     """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked."""
     out = new_buffer(stop - start)
     if len(out):
-        stored.read(tensor, start, out, threads=threads)
+        stored.read(tensor, start, out, threads=threads, verify=verify)
     return out
 
 

@@ -70,12 +70,13 @@ class OriginalReader:
                 if tensor.compressed:
                     self._reserve(tensor)
             self.stored.read(tensor, chunk.start, out, threads=self._threads, scratch=self._scratch)
-            if tensor.content_hash is not None and not tensor.compressed:
+            expected = self.stored.expected_hash(tensor)
+            if expected is not None:
                 if chunk.start == 0 or self._hasher is None:
                     self._hasher = ContentHasher(threads=self._threads)
                 self._hasher.update(out)
                 if chunk.stop == entry.nbytes:
-                    self.stored.check_hash(tensor, self._hasher.hexdigest())
+                    self.stored.check_hash(tensor, expected, self._hasher.hexdigest())
             if chunk.stop == entry.nbytes:
                 self.stored.forget(tensor)
 
@@ -83,6 +84,20 @@ class OriginalReader:
         """Put content of tensor `index` from byte `start` on into `out`, again."""
         tensor = self.stored.tensors[self.header.entries[index].name]
         self.stored.read(tensor, start, out, threads=self._threads)
+
+    def content_hash(self, index: int) -> str:
+        """The content hash of a tensor; that of a plain one takes a read of all of it."""
+        tensor = self.stored.tensors[self.header.entries[index].name]
+        if tensor.compressed:
+            return self.stored.frame(tensor).info.content_hash
+        hasher = ContentHasher(threads=self._threads)
+        nbytes = self.sizes[index]
+        buffer = new_buffer(min(WINDOW_NBYTES, nbytes))
+        for start in range(0, nbytes, WINDOW_NBYTES):
+            chunk = buffer[: min(WINDOW_NBYTES, nbytes - start)]
+            self.stored.read(tensor, start, chunk, threads=self._threads)
+            hasher.update(chunk)
+        return hasher.hexdigest()
 
     def _check_layout(self, entry: TensorEntry) -> None:
         dtype, shape, nbytes = self.stored.layout(entry.name)

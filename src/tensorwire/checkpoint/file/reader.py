@@ -7,21 +7,35 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import FrameReader, content_hash, new_buffer
-from ...errors import CorruptDataError, ErrorContext, FormatError, TruncatedDataError, UnsupportedVersionError
+from ...errors import (
+    BaseMismatchError,
+    CorruptDataError,
+    ErrorContext,
+    FormatError,
+    TruncatedDataError,
+    UnsupportedVersionError,
+)
 from ..storage.files import InputFile
+from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
-from .names import METADATA_PREFIX, tensor_name
+from .names import METADATA_PREFIX, shown, tensor_name
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from .base import Base, BaseTensor
 
 VERSION = "0"
 VERSION_KEY = METADATA_PREFIX + "version"
 PROFILE_KEY = METADATA_PREFIX + "profile"
 CHECKSUM_KEY = METADATA_PREFIX + "checksum"
 HASH_PREFIX = METADATA_PREFIX + "hash:"
+BASE_NAME_KEY = METADATA_PREFIX + "base_name"
+BASE_HASH_KEY = METADATA_PREFIX + "base_hash"
+BASE_PREFIX = METADATA_PREFIX + "base:"
 ORIGINAL_HEADER_KEY = METADATA_PREFIX + "original_header"
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
@@ -53,6 +67,9 @@ class StoredFile:
         metadata: ``__metadata__`` without our own entries.
         compressed: whether there is anything of ours in the file.
         profile: the profile it was compressed with, None if that is not recorded.
+        relative: the names of the tensors that were found to be relative, as far as their frames have been opened.
+        base_name: what the base that it is relative to was called, None if that is not recorded.
+        base_hash: the recorded hash of all tensors of that base, None likewise.
     """
 
     _header_guess = 1 << 14
@@ -86,6 +103,10 @@ class StoredFile:
             file.close()
             raise
         self._frames: dict[str, FrameReader] = {}
+        self.relative: set[str] = set()
+        self._base: Base | None = None
+        self._base_file = ""
+        self._bases: dict[str, BaseTensor] = {}
         self._lock = threading.Lock()
 
     def _data_nbytes(self, header_nbytes: int) -> int | None:
@@ -96,6 +117,7 @@ class StoredFile:
         ours = {key: text for key, text in self.header.metadata.items() if key.startswith(METADATA_PREFIX)}
         self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
         self.profile = ours.get(PROFILE_KEY)
+        self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
         if ours:
             version = ours.get(VERSION_KEY)
             if version != VERSION:
@@ -147,9 +169,11 @@ class StoredFile:
                 kind = TruncatedDataError if expected > nbytes else CorruptDataError
                 message = f"expected a frame of {expected} bytes, got a payload of {nbytes}"
                 raise kind(message, byte=min(expected, nbytes))
-            self.check_hash(tensor, frame.info.content_hash)
+            self.check_hash(tensor, tensor.content_hash, frame.info.content_hash)
         with self._lock:
             self._frames[tensor.name] = frame
+            if frame.info.base_hash is not None:
+                self.relative.add(tensor.name)
         return frame
 
     def _frame_header(self, start: int, nbytes: int) -> bytes:
@@ -168,6 +192,42 @@ class StoredFile:
         """Free the header of a frame that has been read."""
         with self._lock:
             self._frames.pop(tensor.name, None)
+
+    def use_base(self, base: Base | None, file: str) -> None:
+        """Read relative frames with this base; `file` is the relative path by which it may know this file."""
+        self._base = base
+        self._base_file = file
+
+    def is_relative(self, tensor: StoredTensor) -> bool:
+        """Whether a tensor can be read only with a base."""
+        return tensor.compressed and self.frame(tensor).info.base_hash is not None
+
+    def name_in_base(self, tensor: StoredTensor) -> str:
+        """What the base calls the tensor that this one is relative to."""
+        return self.header.metadata.get(BASE_PREFIX + tensor.name, tensor.name)
+
+    def base_of(self, tensor: StoredTensor, *, threads: int | None = None, verify: bool = True) -> BaseTensor:
+        """The base of a relative frame. It is looked for, and with `verify` checked, when it is first asked for.
+
+        Raises:
+            BaseMismatchError: there is no base, or it has another content.
+        """
+        with self._lock:
+            found = self._bases.get(tensor.name)
+        if found is None:
+            info, name = self.frame(tensor).info, self.name_in_base(tensor)
+            with ErrorContext(file=self.path, tensor=tensor.name):
+                if self._base is None:
+                    called = f" in {shown(self.base_name)}" if self.base_name else ""
+                    raise BaseMismatchError(
+                        f"expected a base, tensor {shown(name)}{called} with content hash {info.base_hash}, got none",
+                        advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
+                    )
+                found = self._base.find(self._base_file, name, info, threads=threads, verify=verify)
+            if verify:
+                with self._lock:
+                    self._bases[tensor.name] = found
+        return found
 
     def layout(self, name: str) -> tuple[str, tuple[int, ...], int]:
         """Original dtype, shape and size in bytes of a tensor."""
@@ -191,29 +251,84 @@ class StoredFile:
 
         Args:
             scratch: memory to read compressed data into; what does not fit is given memory of its own.
-            verify: check the checksums of blocks. Plain tensors are not checked: see `check_hash`.
+            verify: check the checksums of blocks, and the base of a relative frame once. Plain tensors are not
+                checked, nor is the content that a base gives: see `check_hash`.
         """
-        base = self.header.data_start + tensor.entry.start
+        begin = self.header.data_start + tensor.entry.start
         if not tensor.compressed:
-            self.file.read_into(base + start, out)
+            self.file.read_into(begin + start, out)
             return
         frame = self.frame(tensor)
         stop = start + len(out)
         lo, hi = frame.data_range(start, stop)
         data = scratch[: hi - lo] if scratch is not None and hi - lo <= len(scratch) else new_buffer(hi - lo)
+        base, base_start = None, 0
+        if frame.info.base_hash is not None:
+            base_start, base_stop = frame.base_range(start, stop)
+            base = new_buffer(base_stop - base_start)
+            self.base_of(tensor, threads=threads, verify=verify).read(base_start, base, threads=threads)
         with ErrorContext(file=self.path, tensor=tensor.name):
-            self._read_blocks(frame, base + frame.info.header_nbytes + lo, data)
-            frame.decode(data, out, start=start, stop=stop, data_offset=lo, threads=threads, verify=verify)
+            self._read_blocks(frame, begin + frame.info.header_nbytes + lo, data)
+            frame.decode(
+                data,
+                out,
+                start=start,
+                stop=stop,
+                data_offset=lo,
+                base=base,
+                base_offset=base_start,
+                threads=threads,
+                verify=verify,
+            )
 
     def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
         self.file.read_into(position, out)
 
-    def check_hash(self, tensor: StoredTensor, found: str) -> None:
-        """Raise CorruptDataError if a tensor's content hash is recorded and not the one found."""
-        if tensor.content_hash is not None and tensor.content_hash != found:
-            raise CorruptDataError(
-                f"expected content with hash {tensor.content_hash}, got {found}", file=self.path, tensor=tensor.name
-            )
+    def block_ranges(self, tensor: StoredTensor) -> Iterator[tuple[int, int, int, memoryview]]:
+        """All blocks of a frame in order, some at a time: the first, how many, and where in the data their bytes begin,
+        which come last."""
+        frame = self.frame(tensor)
+        info = frame.info
+        begin = self.header.data_start + tensor.entry.start + info.header_nbytes
+        step = max(1, WINDOW_NBYTES // frame.block_nbytes)
+        for first in range(0, info.num_blocks, step):
+            count = min(step, info.num_blocks - first)
+            start = first * frame.block_nbytes
+            lo, hi = frame.data_range(start, min(start + count * frame.block_nbytes, info.uncompressed_nbytes))
+            data = new_buffer(hi - lo)
+            self._read_blocks(frame, begin + lo, data)
+            yield first, count, lo, data
+
+    def check_blocks(self, tensor: StoredTensor) -> None:
+        """Check the checksums of a frame's blocks, which takes no base.
+
+        Raises:
+            CorruptDataError: a block is damaged.
+        """
+        with ErrorContext(file=self.path, tensor=tensor.name):
+            for first, count, offset, data in self.block_ranges(tensor):
+                self.frame(tensor).check_blocks(data, data_offset=offset, first=first, count=count)
+
+    def expected_hash(self, tensor: StoredTensor) -> str | None:
+        """The content hash that what `read` gives has to be compared with; None if there is none, or no need.
+
+        The blocks of a plain frame have their checksums. What a relative frame gives depends on the base too.
+        """
+        if tensor.compressed:
+            info = self.frame(tensor).info
+            return info.content_hash if info.base_hash is not None else None
+        return tensor.content_hash
+
+    def check_hash(self, tensor: StoredTensor, expected: str | None, found: str) -> None:
+        """Raise CorruptDataError if a tensor's content hash is known and not the one found."""
+        if expected is None or expected == found:
+            return
+        advice = None
+        if tensor.compressed and tensor.name in self._bases:
+            advice = "the base changed while it was read, or the file is damaged: try again, then fetch both again"
+        raise CorruptDataError(
+            f"expected content with hash {expected}, got {found}", file=self.path, tensor=tensor.name, advice=advice
+        )
 
     def close(self) -> None:
         self.file.close()

@@ -10,8 +10,8 @@ from ...errors import CorruptDataError
 from ..storage.pipeline import WindowStream, Worker
 from .original_record import Record, pack
 from .original_view import OriginalReader
-from .reader import ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY
-from .writer import CompressedWriter, check_names
+from .reader import BASE_HASH_KEY, ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY
+from .writer import CompressedWriter, check_names, match_bases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...codec import Profile
     from ..storage.files import InputFile, OutputFile
     from ..storage.pipeline import Window
+    from .base import Base, BaseTensor
     from .reader import StoredFile
     from .stream import KeptTensors
 
@@ -33,6 +34,7 @@ class Transferred(NamedTuple):
         original_nbytes: size of the original.
         nbytes, data_nbytes: size of the new file, and of its data.
         compressed: which tensors are frames on the compressed side.
+        relative: which of them are relative to a base.
     """
 
     record: Record
@@ -40,6 +42,7 @@ class Transferred(NamedTuple):
     nbytes: int
     data_nbytes: int
     compressed: frozenset[str]
+    relative: frozenset[str]
 
 
 def compress_file(
@@ -52,11 +55,16 @@ def compress_file(
     advance: Advance,
     keep_record: bool,
     kept: KeptTensors | None = None,
+    base: Base | None = None,
+    path: str = "",
 ) -> Transferred:
     """Write `stored` compressed; it is an original, or compressed itself and `record` tells of its original.
 
     Args:
-        keep_record: put the record into the file; otherwise somebody else keeps it.
+        keep_record: put the record into the file, and the hash of the base; otherwise somebody else keeps them.
+        base: what tensors are relative to that have one of the same dtype and size there: of the same name, or of the
+            same content (which is not looked for if `stored` is a stream).
+        path: relative path of the file, by which tensors of one name are told apart.
         kept: where tensors are kept that must be read again, if `stored` is a stream.
         advance: called with the number of uncompressed bytes that were done since the last call.
     """
@@ -67,8 +75,16 @@ def compress_file(
         # SHA-256 is known only at the end; its place is taken now.
         metadata[ORIGINAL_HEADER_KEY] = pack(reader.header.raw)
         metadata[ORIGINAL_SHA256_KEY] = "0" * 64
+    bases: dict[int, BaseTensor] = {}
+    if base is not None:
+        hash_of = reader.content_hash if kept is None else None
+        bases = match_bases(base, reader.header.entries, path, threads, hash_of)
+    if keep_record and bases:
+        metadata[BASE_HASH_KEY] = "0" * 32
     digest = hashlib.sha256(reader.header.prefix)
-    with CompressedWriter(file, reader.header.entries, metadata, profile=profile, threads=threads) as writer:
+    with CompressedWriter(
+        file, reader.header.entries, metadata, profile=profile, threads=threads, base=base, bases=bases
+    ) as writer:
 
         def consume(window: Window) -> None:
             for chunk, data in window.split():
@@ -80,8 +96,12 @@ def compress_file(
         sha256 = _checked_digest(stored, record, digest.hexdigest())
         if keep_record:
             writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
+            if base is not None and bases:
+                writer.set_metadata(BASE_HASH_KEY, base.tensors_hash(threads))
         written = writer.finish(reader.reread if kept is None else kept.read)
     stored.file.check_unchanged()
+    if base is not None:
+        base.check_unchanged()
     original_nbytes = reader.header.data_start + reader.header.data_nbytes
     return Transferred(Record(reader.header.raw, sha256), original_nbytes, *written)
 
@@ -112,8 +132,10 @@ def restore_file(
         _stream(reader, digest, consume, advance)
     sha256 = _checked_digest(stored, record, digest.hexdigest())
     stored.file.check_unchanged()
+    record = Record(reader.header.raw, sha256)
     compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-    return Transferred(Record(reader.header.raw, sha256), position, position, reader.header.data_nbytes, compressed)
+    relative = frozenset(stored.relative)
+    return Transferred(record, position, position, reader.header.data_nbytes, compressed, relative)
 
 
 def _stream(reader: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:

@@ -15,13 +15,24 @@ from ...errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker
 from .header import TensorEntry, build_header
 from .names import payload_name, shown
-from .reader import CHECKSUM_KEY, HASH_PREFIX, PROFILE_KEY, VERSION, VERSION_KEY, header_checksum
+from .reader import (
+    BASE_HASH_KEY,
+    BASE_NAME_KEY,
+    BASE_PREFIX,
+    CHECKSUM_KEY,
+    HASH_PREFIX,
+    PROFILE_KEY,
+    VERSION,
+    VERSION_KEY,
+    header_checksum,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ...codec import Profile
     from ..storage.files import OutputFile
+    from .base import Base, BaseTensor
 
 MIN_GAIN_NBYTES = 256
 """A frame must save this much, or the tensor stays plain: about what its second entry in the header costs."""
@@ -33,11 +44,13 @@ _NO_HASH = "0" * 32
 
 
 class Written(NamedTuple):
-    """What became of the tensors: the sizes of the file and of its data, and the names of those that are frames."""
+    """What became of the tensors: the sizes of the file and of its data, the names of those that are frames, and of
+    those that are relative frames."""
 
     nbytes: int
     data_nbytes: int
     compressed: frozenset[str]
+    relative: frozenset[str]
 
 
 class CompressedWriter:
@@ -54,8 +67,14 @@ class CompressedWriter:
         *,
         profile: Profile,
         threads: int | None,
+        base: Base | None = None,
+        bases: Mapping[int, BaseTensor] | None = None,
     ) -> None:
-        """`tensors`, whose names do not collide, in the order of their content; their offsets do not matter.
+        """
+        Args:
+            tensors: in the order of their content; their names do not collide, their offsets do not matter.
+            base: what the file is relative to.
+            bases: by the index of a tensor what that one is relative to; others are stored without a base.
 
         Raises:
             LimitExceededError: the header would be too long.
@@ -67,6 +86,13 @@ class CompressedWriter:
         self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: _NO_HASH}
         for tensor in tensors:
             self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
+        self._bases = bases or {}
+        self._relative: set[str] = set()
+        if base is not None and self._bases:
+            self._metadata[BASE_NAME_KEY] = base.name
+        for index, found in self._bases.items():
+            if found.name != tensors[index].name:
+                self._metadata[BASE_PREFIX + tensors[index].name] = found.name
         self._data_start = self._worst_header()
         self._output = _Output(file, self._data_start)
         self._frames: list[TensorEntry] = []
@@ -74,6 +100,7 @@ class CompressedWriter:
         self._next = 0
         self._encoder: FrameEncoder | None = None
         self._hasher = ContentHasher(threads=1)
+        self._base_buffer = new_buffer(0)
 
     def _worst_header(self) -> int:
         """The most bytes that the file up to its data can take."""
@@ -89,17 +116,29 @@ class CompressedWriter:
         """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
         tensor = self._tensors[index]
         if start == 0:
-            self._begin(tensor)
+            self._begin(tensor, relative=index in self._bases)
         if self._encoder is None:
             self._hasher.update(data)
         else:
             with ErrorContext(tensor=tensor.name):
+                old = self._read_base(index, start, len(data))
                 room = self._output.room(self._encoder.data_bound(len(data)))
-                self._output.advance(self._encoder.encode(data, room))
+                self._output.advance(self._encoder.encode(data, room, base=old))
         if start + len(data) == tensor.nbytes:
             self._end(index, tensor)
 
-    def _begin(self, tensor: TensorEntry) -> None:
+    def _read_base(self, index: int, start: int, nbytes: int) -> memoryview | None:
+        """The same bytes of what a tensor is relative to."""
+        base = self._bases.get(index)
+        if base is None:
+            return None
+        if nbytes > len(self._base_buffer):
+            self._base_buffer = new_buffer(nbytes)
+        data = self._base_buffer[:nbytes]
+        base.read(start, data, threads=self._threads)
+        return data
+
+    def _begin(self, tensor: TensorEntry, *, relative: bool) -> None:
         self._start = self._output.position
         self._encoder = None
         if tensor.nbytes <= MIN_GAIN_NBYTES:
@@ -110,7 +149,7 @@ class CompressedWriter:
             self._hasher = ContentHasher(threads=self._threads)
             return
         self._encoder = FrameEncoder(
-            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, threads=self._threads
+            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, relative=relative, threads=self._threads
         )
         self._output.skip(self._encoder.header_nbytes)
 
@@ -123,10 +162,17 @@ class CompressedWriter:
         header = encoder.finish()
         info = encoder.info
         self._metadata[HASH_PREFIX + tensor.name] = info.content_hash
+        if info.base_hash is not None:
+            self._bases[index].set_hash(info.base_hash)
         if info.frame_nbytes + MIN_GAIN_NBYTES > tensor.nbytes:
             self._output.rewind(self._start)
             self._plain.append((index, tensor))
             return
+        if info.base_hash is not None:
+            self._relative.add(tensor.name)
+            if len(header) < encoder.header_nbytes:  # nothing differs from the base: there is no index, and no block
+                self._output.rewind(self._start)
+                self._output.skip(len(header))
         self._output.patch(self._start, header)
         start = self._start - self._data_start
         self._frames.append(
@@ -141,6 +187,15 @@ class CompressedWriter:
     def set_metadata(self, key: str, text: str) -> None:
         """Replace a value that was given at first; the new one must not be longer."""
         self._metadata[key] = text
+
+    def _drop_unused(self) -> None:
+        """Forget what the header would say of the bases of tensors that are stored without one."""
+        if not self._relative:
+            for key in (BASE_NAME_KEY, BASE_HASH_KEY):
+                self._metadata.pop(key, None)
+        for key in [key for key in self._metadata if key.startswith(BASE_PREFIX)]:
+            if key.removeprefix(BASE_PREFIX) not in self._relative:
+                del self._metadata[key]
 
     def finish(self, read: Callable[[int, int, memoryview], None]) -> Written:
         """Write the plain tensors and the header.
@@ -160,6 +215,7 @@ class CompressedWriter:
         # Markers are empty and stand at 0, before everything.
         markers = [TensorEntry(name, "U8", (0,), 0, 0) for name in sorted(compressed)]
         nbytes = self._output.position
+        self._drop_unused()
         self._output.flush()
         unsigned = build_header(self._metadata, [*markers, *entries], self._data_start)
         self._metadata[CHECKSUM_KEY] = header_checksum(unsigned)
@@ -167,7 +223,7 @@ class CompressedWriter:
         self._output.close()
         self._file.write(0, header.prefix)
         self._file.truncate(nbytes)
-        return Written(nbytes, nbytes - self._data_start, compressed)
+        return Written(nbytes, nbytes - self._data_start, compressed, frozenset(self._relative))
 
     def __enter__(self) -> CompressedWriter:
         self._output.__enter__()
@@ -269,3 +325,28 @@ def check_names(tensors: Sequence[TensorEntry]) -> None:
             raise ValueError(
                 f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs; rename it"
             )
+
+
+def match_bases(
+    base: Base,
+    tensors: Sequence[TensorEntry],
+    file: str,
+    threads: int | None,
+    hash_of: Callable[[int], str] | None,
+) -> dict[int, BaseTensor]:
+    """What each tensor of a file is relative to, by its index; those without a fitting base are left out.
+
+    Args:
+        hash_of: the content hash of a tensor by its index, asked for if none of its name fits; None: none is looked for
+            then.
+    """
+    bases = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.nbytes <= MIN_GAIN_NBYTES:
+            continue
+        found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes)
+        if found is None and hash_of is not None and base.may_match_content(tensor.dtype, tensor.nbytes):
+            found = base.match_content(tensor.dtype, tensor.nbytes, hash_of(index), threads)
+        if found is not None:
+            bases[index] = found
+    return bases

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...codec import dtype_bits, new_buffer
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
+from ..directory.shards import safetensors_files
 from ..directory.sources import absolute
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file
@@ -17,20 +19,25 @@ from ..progress import Meter
 from ..results import DiffReport, TensorDiff
 from ..storage.files import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
-from .inspection import safetensors_files
+from .bases import open_base
+from .delta_stats import DeltaCounter
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ..file.base import Base
     from ..file.reader import StoredTensor
     from ..progress import Progress
+    from .delta_stats import Read
 
 
 def diff(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
+    base: str | os.PathLike[str] | None = None,
+    stats: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> DiffReport:
@@ -40,10 +47,13 @@ def diff(
     directories of diffusers have: then the tensors of files with the same relative path are compared.
 
     Args:
+        base: the checkpoint that `a` or `b` is relative to, or both are.
+        stats: say too what a delta from `a` to `b` would take: see `DeltaStats`. It encodes `b` relative to `a`.
         progress: called from this thread with the bytes of the tensors of `a` done and to be done, and the name of the
             tensor at work: see `Progress`.
 
     Raises:
+        BaseMismatchError: `a` or `b` is relative, and `base` is missing or not the right one.
         FormatError: the data is damaged.
         OSError: `a` or `b` cannot be read.
         ValueError: `a` or `b` is a directory without a .safetensors file.
@@ -51,16 +61,20 @@ def diff(
     started = time.monotonic()
     root_a, root_b = absolute(a), absolute(b)
     with ExitStack() as stack:
-        places_a, places_b = _open(root_a, stack), _open(root_b, stack)
+        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        places_a, places_b = _open(root_a, stack, opened), _open(root_b, stack, opened)
         by_file = any(len({place.tensor.name for place in places}) < len(places) for places in (places_a, places_b))
         tensors_a, tensors_b = _by_key(places_a, by_file), _by_key(places_b, by_file)
         keys = sorted(tensors_a.keys() | tensors_b.keys())
         meter = Meter(progress, sum(place.nbytes for place in places_a))
         differing = []
+        counter = DeltaCounter(threads) if stats else None
         for key in keys:
             place_a, place_b = tensors_a.get(key), tensors_b.get(key)
             meter.begin(key[1], place_a.nbytes if place_a is not None else 0)
             found = _compare(key[1], place_a, place_b, threads, meter)
+            if counter is not None and place_b is not None:
+                counter.add(place_b.dtype, place_b.shape, place_b.nbytes, *_readers(place_a, place_b, threads))
             meter.end()
             if found is not None:
                 differing.append(found)
@@ -74,6 +88,7 @@ def diff(
         files=_differing_files(root_a, root_b) if both_directories else (),
         seconds=time.monotonic() - started,
         by_file=by_file,
+        stats=None if counter is None else counter.stats(),
     )
 
 
@@ -88,10 +103,11 @@ class _Place(NamedTuple):
     nbytes: int
 
 
-def _open(root: Path, stack: ExitStack) -> list[_Place]:
+def _open(root: Path, stack: ExitStack, base: Base | None) -> list[_Place]:
     places = []
     for file, location in safetensors_files(root).items():
         stored = stack.enter_context(StoredFile(location))
+        stored.use_base(base, file)
         for name, tensor in stored.tensors.items():
             places.append(_Place(file, stored, tensor, *stored.layout(name)))
             stored.forget(tensor)
@@ -126,6 +142,16 @@ def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None,
         return None
     numel = prod(a.shape)
     return TensorDiff(name, "changed", numel, num_different, a.dtype, a.shape, b.dtype, b.shape, first, a.file, b.file)
+
+
+def _readers(a: _Place | None, b: _Place, threads: int | None) -> tuple[Read, Read | None]:
+    """What reads the tensor of `b`, and the one that a delta would have as its base."""
+
+    def read(place: _Place, start: int, out: memoryview) -> None:
+        place.stored.read(place.tensor, start, out, threads=threads)
+
+    fits = a is not None and (a.dtype, a.nbytes) == (b.dtype, b.nbytes)
+    return partial(read, b), partial(read, a) if a is not None and fits else None
 
 
 def _count_different(a: _Place, b: _Place, threads: int | None, meter: Meter) -> tuple[int, int | None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from ..._destination import Destination
 from ..._version import __version__
@@ -21,6 +22,7 @@ from ..directory.sources import (
 from ..progress import Meter
 from ..results import CheckpointReport, FileReport
 from ..storage.staging import Staging
+from .bases import check_apart, fingerprint, open_base
 from .converter import Converter
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...codec import Profile
+    from ..file.base import Base
     from ..progress import Progress
     from .converter import Action
 
@@ -37,6 +40,7 @@ def compress_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile = "fast",
+    base: str | os.PathLike[str] | None = None,
     exclude: Sequence[str] = (),
     threads: int | None = None,
     force: bool = False,
@@ -50,6 +54,10 @@ def compress_checkpoint(
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
             synced. A run that was interrupted goes on where it stopped when it is repeated.
         profile: "fast", "compact", "resident" or "enec".
+        base: a file or directory, plain or compressed, that the result is to be relative to: it then holds what
+            differs, and only with this base it can be decompressed. A tensor is relative to the one of the same name
+            or else of the same content, if dtype and size are the same; how tensors are spread over files does not
+            matter. Tensors without such a one are compressed as ever.
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
@@ -63,18 +71,20 @@ def compress_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
-        ValueError: `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
+        ValueError: `base` is relative to another one, or `dst` and `base` lie in each other;
+            `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
             or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
             checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
     """
-    return _convert("compress", src, dst, profile, threads, force, dry_run, progress, exclude=exclude)
+    return _convert("compress", src, dst, profile, threads, force, dry_run, progress, base, exclude=exclude)
 
 
 def decompress_checkpoint(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     *,
+    base: str | os.PathLike[str] | None = None,
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
@@ -90,13 +100,17 @@ def decompress_checkpoint(
     Arguments and errors are those of `compress_checkpoint`, and:
 
     Args:
+        base: the checkpoint that `src` is relative to: a file or directory, plain or compressed. Every tensor of it
+            that is needed is hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
 
     Raises:
+        BaseMismatchError: `src` is relative, and `base` is missing or not the one that it needs; the error names the
+            tensor, its file and the hashes. Nothing appears at `dst`.
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    return _convert("decompress", src, dst, None, threads, force, dry_run, progress, strict=strict)
+    return _convert("decompress", src, dst, None, threads, force, dry_run, progress, base, strict=strict)
 
 
 def transcode_checkpoint(
@@ -104,6 +118,7 @@ def transcode_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile,
+    base: str | os.PathLike[str] | None = None,
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
@@ -112,10 +127,11 @@ def transcode_checkpoint(
 ) -> CheckpointReport:
     """Compress a compressed checkpoint with another profile.
 
-    The result is the one that compressing what `decompress_checkpoint` gives would give. The content is checked on the
-    way. Arguments and errors are those of `decompress_checkpoint`.
+    The result is the one that compressing what `decompress_checkpoint` gives would give, with `base` in both. So
+    what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
+    the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    return _convert("transcode", src, dst, profile, threads, force, dry_run, progress, strict=strict)
+    return _convert("transcode", src, dst, profile, threads, force, dry_run, progress, base, strict=strict)
 
 
 def _convert(
@@ -127,6 +143,26 @@ def _convert(
     force: bool,
     dry_run: bool,
     progress: Progress | None,
+    base: str | os.PathLike[str] | None,
+    **options: Any,
+) -> CheckpointReport:
+    if base is None:
+        return _convert_with(action, src, dst, profile, threads, force, dry_run, progress, None, **options)
+    with closing(open_base(base, profile)) as opened:
+        report = _convert_with(action, src, dst, profile, threads, force, dry_run, progress, opened, **options)
+    return replace(report, base=str(base))
+
+
+def _convert_with(
+    action: Action,
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    profile: Profile | None,
+    threads: int | None,
+    force: bool,
+    dry_run: bool,
+    progress: Progress | None,
+    base: Base | None,
     *,
     exclude: Sequence[str] = (),
     strict: bool = False,
@@ -143,7 +179,7 @@ def _convert(
     else:
         sources = compressed_directory(source_path)
         check_complete(sources)
-    purpose = {
+    purpose: dict[str, Any] = {
         "format": "tensorwire-journal",
         "version": 0,
         "writer": __version__,
@@ -151,6 +187,10 @@ def _convert(
         "profile": profile,
         "src": str(source_path),
     }
+    if base is not None:
+        purpose["base"] = fingerprint(base)
+        if not dry_run:
+            check_apart(target_path, base)
     meter = Meter(progress, sources.nbytes)
     written = {file.path for file in sources.files}
     place: Staging | nullcontext[None] = nullcontext()
@@ -160,13 +200,15 @@ def _convert(
             force=force,
             is_directory=is_directory,
             source=source_path,
-            source_files=[file.location for file in sources.files],
+            source_files=[*(file.location for file in sources.files), *([] if base is None else base.paths())],
             owned=(lambda _: written) if action == "decompress" else made_by_us,
             example=source_path.name,
         )
         place = Staging(destination, purpose)
     with place as work:
-        conversion = Converter(action, profile, threads, work, meter, is_directory=is_directory, strict=strict)
+        conversion = Converter(
+            action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=base
+        )
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
             if is_directory:

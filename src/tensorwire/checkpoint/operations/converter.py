@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import ErrorContext
 from ..directory.config_and_index import Shard, new_config, new_index
-from ..directory.manifest import COPIED, REPLACED, SAFETENSORS, Manifest, ManifestFile, check_new_size, dump_object
+from ..directory.manifest import (
+    COPIED,
+    REPLACED,
+    SAFETENSORS,
+    BaseRecord,
+    Manifest,
+    ManifestFile,
+    check_new_size,
+    dump_object,
+)
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
 from ..directory.sources import (
     check_compressed,
@@ -20,6 +29,7 @@ from ..file.transfer import compress_file, copy_file, restore_file
 from ..results import ChangedFile, FileReport
 from ..storage.access import Access, access_of, dropped, give_access
 from ..storage.files import InputFile, OutputFile
+from .bases import BaseFiles
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 
     from ...codec import Profile
     from ..directory.sources import SourceFile
+    from ..file.base import Base
     from ..progress import Meter
     from ..storage.staging import Staging
 
@@ -59,8 +70,10 @@ class Converter:
         *,
         is_directory: bool,
         strict: bool,
+        base: Base | None,
     ) -> None:
-        """`profile` is None to restore originals; `work` is None to write nothing."""
+        """`profile` is None to restore originals; `work` is None to write nothing. What is compressed is relative to
+        `base`, and what is relative is read with it."""
         self._action = action
         self._profile: Profile | None = profile
         self._threads = threads
@@ -68,6 +81,9 @@ class Converter:
         self._meter = meter
         self._is_directory = is_directory
         self._strict = strict
+        self._base = base
+        self._base_files = BaseFiles(base) if base is not None and is_directory and profile is not None else None
+        self._is_relative = False
         self._shards: dict[str, Shard] = {}
         self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
@@ -103,7 +119,10 @@ class Converter:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
         assert self._profile is not None
         listed = tuple(path for path in excluded if is_listable(path.removesuffix("/")))
-        data = Manifest(self._profile, tuple(sorted(self.entries)), listed).dump()
+        record = None
+        if self._base is not None and self._is_relative:
+            record = BaseRecord(self._base.name, self._base.tensors_hash(self._threads))
+        data = Manifest(self._profile, tuple(sorted(self.entries)), listed, base=record).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()
@@ -141,6 +160,7 @@ class Converter:
     def _transfer(self, source: SourceFile, access: Access) -> None:
         with StoredFile(source.location) as stored, self._output(source.path, access) as file:
             (check_original if self._action == "compress" else check_compressed)(stored)
+            stored.use_base(self._base, source.path)
             record = source.record(stored) if self._action != "compress" else None
             self.profile_found = stored.profile or self.profile_found
             if self._profile is None:
@@ -155,17 +175,32 @@ class Converter:
                     threads=self._threads,
                     advance=self._meter.advance,
                     keep_record=not self._is_directory and (self._action == "compress" or record is not None),
+                    base=self._base,
+                    path=source.path,
                 )
+                self._is_relative = self._is_relative or bool(done.relative)
                 self._shards[source.path] = Shard(done.compressed, done.data_nbytes)
             check_size(source, done.original_nbytes)
             file.sync()
             entry = ManifestFile(
                 source.path, SAFETENSORS, done.original_nbytes, done.record.sha256, header=pack(done.record.header)
             )
+            if not done.relative:
+                entry = self._beside_base(entry)
             report = FileReport(
-                source.path, SAFETENSORS, stored.file.nbytes, done.nbytes, len(stored.tensors), len(done.compressed)
+                source.path,
+                SAFETENSORS,
+                stored.file.nbytes,
+                done.nbytes,
+                len(stored.tensors),
+                len(done.compressed),
+                len(done.relative),
             )
             self._finish(source, stored.file, entry, report)
+
+    def _beside_base(self, entry: ManifestFile) -> ManifestFile:
+        """`entry` with what the base has at its path."""
+        return entry if self._base_files is None else entry._replace(base_sha256=self._base_files.sha256(entry.path))
 
     def _copy(self, source: SourceFile, access: Access) -> None:
         with InputFile(source.location) as origin, self._output(source.path, access) as file:
@@ -173,7 +208,7 @@ class Converter:
             if source.known is not None:
                 self._note_change(source, sha256)
             file.sync()
-            entry = ManifestFile(source.path, COPIED, origin.nbytes, sha256)
+            entry = self._beside_base(ManifestFile(source.path, COPIED, origin.nbytes, sha256))
             self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
 
     def _note_change(self, source: SourceFile, current: str | None) -> None:
@@ -195,7 +230,7 @@ class Converter:
         nbytes_in = source.location.stat().st_size if source.location.exists() else 0
         sha256 = hashlib.sha256(original).hexdigest()
         kind = COPIED if new is None else REPLACED
-        entry = ManifestFile(source.path, kind, len(original), sha256)
+        entry = self._beside_base(ManifestFile(source.path, kind, len(original), sha256))
         if new is not None:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
         self._enter(entry)
@@ -228,6 +263,7 @@ class Converter:
                 "nbytes_out": report.nbytes_out,
                 "num_tensors": report.num_tensors,
                 "num_compressed": report.num_compressed,
+                "num_relative": report.num_relative,
                 "profile": self.profile_found,
                 "exact": self.exact,
             }
@@ -273,6 +309,7 @@ class Converter:
         self._enter(ManifestFile(**facts["entry"]))
         self.profile_found = facts["profile"] or self.profile_found
         self.exact = self.exact and facts["exact"]
+        self._is_relative = self._is_relative or facts["num_relative"] > 0
         self.reports.append(
             FileReport(
                 source.path,
@@ -281,6 +318,7 @@ class Converter:
                 facts["nbytes_out"],
                 facts["num_tensors"],
                 facts["num_compressed"],
+                facts["num_relative"],
                 resumed=True,
             )
         )

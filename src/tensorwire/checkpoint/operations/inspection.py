@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import log2, prod
 from typing import TYPE_CHECKING
 
 from ...codec import exponent_histogram, float_fields, new_buffer
-from ...errors import ErrorContext
-from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
+from ...errors import BaseMismatchError, ErrorContext
+from ..directory.paths import MANIFEST_NAME
+from ..directory.shards import safetensors_files
 from ..directory.sources import absolute, compressed_directory
 from ..file.reader import StoredFile
 from ..progress import Meter
-from ..results import InspectReport, TensorInfo
+from ..results import InspectReport, RecordedBase, TensorInfo
 from ..storage.pipeline import WINDOW_NBYTES
+from .bases import open_base
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ...codec import BlockInfo, FrameReader
+    from ...codec import BlockInfo
+    from ..file.base import Base
     from ..file.reader import StoredTensor
     from ..progress import Progress
 
@@ -30,6 +34,7 @@ def inspect(
     path: str | os.PathLike[str],
     *,
     names: Sequence[str] = (),
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> InspectReport:
@@ -37,23 +42,38 @@ def inspect(
 
     Args:
         names: patterns as the shell has them; only tensors whose name matches one of them are described. None: all.
+        base: the checkpoint that this one is relative to, a file or directory. The report says whether it is the right
+            one, tensor by tensor. Without it the exponents of relative tensors are not known.
         progress: called from this thread with the bytes of the files done and to be done, and the relative path of the
             file at work: see `Progress`.
 
     Raises:
         FormatError: the data is damaged.
         OSError: `path` cannot be read.
-        ValueError: `path` is a directory without a .safetensors file, or no name matches.
+        ValueError: `path` is a directory without a .safetensors file, or no name matches; or `base` is relative to
+            another one.
     """
-    root = absolute(path)
+    with ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        report = _inspect(absolute(path), names, threads, progress, opened)
+    return replace(report, path=str(path), base=None if base is None else str(base))
+
+
+def _inspect(
+    root: Path, names: Sequence[str], threads: int | None, progress: Progress | None, base: Base | None
+) -> InspectReport:
     files = safetensors_files(root)
     meter = Meter(progress, sum(location.stat().st_size for location in files.values()))
     tensors: list[TensorInfo] = []
     metadata: dict[str, str] = {}
     compressed, restorable, file_nbytes = False, True, 0
+    recorded: RecordedBase | None = None
     for name, location in files.items():
         meter.begin(name, location.stat().st_size)
         with StoredFile(location) as stored, ErrorContext(file=location):
+            stored.use_base(base, name)
+            if recorded is None and stored.base_name is not None:
+                recorded = RecordedBase(stored.base_name, stored.base_hash)
             compressed = compressed or stored.compressed
             restorable = restorable and stored.record() is not None
             metadata = {**stored.metadata, **metadata}
@@ -62,43 +82,40 @@ def inspect(
                 if names and not any(fnmatchcase(tensor.name, pattern) for pattern in names):
                     continue
                 with ErrorContext(tensor=tensor.name):
-                    tensors.append(_describe(stored, tensor, name, threads))
+                    tensors.append(_describe(stored, tensor, name, threads, base))
                 meter.advance(tensor.entry.nbytes)
             meter.end()
     if names and not tensors:
         raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
     if root.is_dir() and (root / MANIFEST_NAME).exists():
-        compressed_directory(root)
+        manifest = compressed_directory(root).manifest
+        if manifest is not None and manifest.base is not None:
+            recorded = RecordedBase(*manifest.base)
         restorable = True
+    if recorded is not None and recorded.hash is not None and base is not None:
+        recorded = replace(recorded, found=base.tensors_hash(threads) == recorded.hash)
     return InspectReport(
-        path=str(path),
+        path=str(root),
         kind="compressed" if compressed else "plain",
         files=tuple(files),
         tensors=tuple(tensors),
         metadata=metadata,
         file_nbytes=file_nbytes,
         restorable=restorable,
+        recorded_base=recorded,
     )
 
 
-def safetensors_files(root: Path) -> dict[str, Path]:
-    """The safetensors files of a directory by relative path, or the one file that `root` is.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if not root.is_dir():
-        return {root.name: root}
-    files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
-    if not files:
-        raise ValueError(f"{root} holds no .safetensors file")
-    return files
-
-
-def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int | None) -> TensorInfo:
+def _describe(
+    stored: StoredFile, tensor: StoredTensor, file: str, threads: int | None, base: Base | None
+) -> TensorInfo:
     dtype, shape, nbytes = stored.layout(tensor.name)
     numel = prod(shape)
-    counts = _count_exponents(stored, tensor, dtype, nbytes, threads) if float_fields(dtype) and numel else None
+    relative = stored.is_relative(tensor)
+    found = _has_base(stored, tensor, threads) if relative and base is not None else None
+    counts = None
+    if float_fields(dtype) and numel and (not relative or found):
+        counts = _count_exponents(stored, tensor, dtype, nbytes, threads)
     info = TensorInfo(
         name=tensor.name,
         file=file,
@@ -115,16 +132,26 @@ def _describe(stored: StoredFile, tensor: StoredTensor, file: str, threads: int 
     frame = stored.frame(tensor)
     num_blocks: dict[str, int] = {}
     sign_mantissa_nbytes = 0
-    for block in _blocks(stored, tensor, frame):
+    for block in _blocks(stored, tensor):
         num_blocks[block.kind] = num_blocks.get(block.kind, 0) + 1
         sign_mantissa_nbytes += block.rest_nbytes
+    info = replace(info, profile=frame.info.profile, num_blocks=num_blocks)
+    if relative:  # its bits are not those of exponents, but of what has changed
+        name = stored.name_in_base(tensor)
+        return replace(info, base_name=name, base_hash=frame.info.base_hash, base_found=found)
     return replace(
         info,
-        profile=frame.info.profile,
-        num_blocks=num_blocks,
         sign_mantissa_bits=sign_mantissa_nbytes * 8 / numel if counts else None,
         exponent_bits=(tensor.entry.nbytes - sign_mantissa_nbytes) * 8 / numel if counts else None,
     )
+
+
+def _has_base(stored: StoredFile, tensor: StoredTensor, threads: int | None) -> bool:
+    try:
+        stored.base_of(tensor, threads=threads)
+    except BaseMismatchError:
+        return False
+    return True
 
 
 def _count_exponents(
@@ -139,15 +166,10 @@ def _count_exponents(
     return counts
 
 
-def _blocks(stored: StoredFile, tensor: StoredTensor, frame: FrameReader) -> list[BlockInfo]:
+def _blocks(stored: StoredFile, tensor: StoredTensor) -> list[BlockInfo]:
     infos: list[BlockInfo] = []
-    base = stored.header.data_start + tensor.entry.start + frame.info.header_nbytes
-    step = max(1, WINDOW_NBYTES // frame.block_nbytes)
-    for first in range(0, frame.info.num_blocks, step):
-        count = min(step, frame.info.num_blocks - first)
-        stop = min((first + count) * frame.block_nbytes, frame.info.uncompressed_nbytes)
-        lo, hi = frame.data_range(first * frame.block_nbytes, stop)
-        infos += frame.block_infos(stored.file.read(base + lo, hi - lo), data_offset=lo, first=first, count=count)
+    for first, count, offset, data in stored.block_ranges(tensor):
+        infos += stored.frame(tensor).block_infos(data, data_offset=offset, first=first, count=count)
     return infos
 
 

@@ -28,6 +28,7 @@ from ..results import CheckpointReport, FileReport
 from ..storage.files import OutputFile
 from ..storage.staging import Staging
 from ..storage.streams import InputStream, OutputStream, SpoolFile
+from .bases import check_apart, open_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,7 @@ def convert_stream(
     dst: PathOrStream,
     *,
     profile: Profile | None = None,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -60,6 +62,7 @@ def convert_stream(
     Args:
         src, dst: a path or a stream, one of them at least a stream. What has been written to a stream before an error
             stays written.
+        base: a path. If `src` is a stream, tensors are relative to those of the same name alone.
 
     Raises:
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
@@ -67,7 +70,11 @@ def convert_stream(
     started = time.monotonic()
     _check_apart(src, dst)
     with ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
+        if opened is not None and isinstance(dst, (str, os.PathLike)):
+            check_apart(absolute(dst), opened)
         stored = stack.enter_context(_open(src))
+        stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
         record = stored.record()
         # Without a record the size of the original is not known before all has been read.
@@ -88,11 +95,19 @@ def convert_stream(
                     advance=meter.advance,
                     keep_record=action == "compress" or record is not None,
                     kept=kept,
+                    base=opened,
+                    path=stored.path.name,
                 )
         meter.end()
         num_tensors, num_compressed = len(stored.tensors), len(done.compressed)
         file_report = FileReport(
-            stored.path.name, "safetensors", stored.file.nbytes, done.nbytes, num_tensors, num_compressed
+            stored.path.name,
+            "safetensors",
+            stored.file.nbytes,
+            done.nbytes,
+            num_tensors,
+            num_compressed,
+            len(done.relative),
         )
         return CheckpointReport(
             action=action,
@@ -102,6 +117,7 @@ def convert_stream(
             files=(file_report,),
             seconds=time.monotonic() - started,
             exact=action == "compress" or record is not None,
+            base=None if base is None else str(base),
         )
 
 

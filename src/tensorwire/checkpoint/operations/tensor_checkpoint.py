@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ...codec import num_threads
@@ -11,6 +11,7 @@ from ..directory.shards import find_shards
 from ..directory.sources import absolute
 from ..file.names import shown
 from ..file.reader import StoredFile
+from .bases import open_base
 from .tensor_reader import TensorReader
 from .tensor_slice import Target
 
@@ -32,6 +33,7 @@ def load_checkpoint(
     *,
     framework: Literal["np"] = "np",
     device: Literal["cpu"] = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, numpy.ndarray[Any, Any]]: ...
@@ -41,6 +43,7 @@ def load_checkpoint(
     *,
     framework: Literal["pt"],
     device: Device = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, torch.Tensor]: ...
@@ -50,6 +53,7 @@ def load_checkpoint(
     *,
     framework: Literal["bytes"],
     device: Literal["cpu"] = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, bytes]: ...
@@ -58,6 +62,7 @@ def load_checkpoint(
     *,
     framework: Framework = "np",
     device: Device = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, Any]:
@@ -70,10 +75,11 @@ def load_checkpoint(
         The tensors by their original names, file by file. Tied names share one array.
 
     Raises:
-        FormatError, UnsupportedTensorError, OSError, ValueError: as `open_checkpoint` and `load_file`.
+        BaseMismatchError, FormatError, UnsupportedTensorError, OSError, ValueError: as `open_checkpoint` and
+            `load_file`.
     """
-    with _open(path, framework, device, threads) as reader:
-        return reader.get_tensors(verify=verify)
+    with _open(path, framework, device, base, threads, verify) as reader:
+        return reader.get_tensors()
 
 
 @overload
@@ -82,11 +88,19 @@ def open_checkpoint(
     framework: Literal["np"] = "np",
     device: Literal["cpu"] = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[numpy.ndarray[Any, Any]]: ...
 @overload
 def open_checkpoint(
-    path: str | os.PathLike[str], framework: Literal["pt"], device: Device = "cpu", *, threads: int | None = None
+    path: str | os.PathLike[str],
+    framework: Literal["pt"],
+    device: Device = "cpu",
+    *,
+    base: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[torch.Tensor]: ...
 @overload
 def open_checkpoint(
@@ -94,14 +108,18 @@ def open_checkpoint(
     framework: Literal["bytes"],
     device: Literal["cpu"] = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[bytes]: ...
 def open_checkpoint(
     path: str | os.PathLike[str],
     framework: Framework = "np",
     device: Device = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[Any]:
     """Open all shards of a checkpoint as one file. Use it in a ``with`` statement.
 
@@ -111,7 +129,7 @@ def open_checkpoint(
         path: a directory, or one of its indexes (``*.safetensors.index.json``) where it has several. With an index the
             tensors are in the files that it names; without one in all .safetensors files at the top of the directory.
             Folders below it are not looked into.
-        framework, device, threads: as for `load_file`.
+        framework, device, base, threads, verify: as for `open_file`.
 
     Raises:
         FormatError: an index or the header of a file is damaged, or they do not agree.
@@ -120,17 +138,29 @@ def open_checkpoint(
         ValueError: there is no safetensors file, or more than one model: several indexes, or without an index two
             files with tensors of one name. There is no such framework or device.
     """
-    return _open(path, framework, device, threads)
+    return _open(path, framework, device, base, threads, verify)
 
 
-def _open(path: str | os.PathLike[str], framework: Framework, device: Device, threads: int | None) -> TensorReader[Any]:
+def _open(
+    path: str | os.PathLike[str],
+    framework: Framework,
+    device: Device,
+    base: str | os.PathLike[str] | None,
+    threads: int | None,
+    verify: bool,
+) -> TensorReader[Any]:
     target, count = Target.of(framework, device), num_threads(threads)
-    shards = find_shards(absolute(path))
+    root = absolute(path)
+    shards = find_shards(root)
+    directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         files = [stack.enter_context(StoredFile(location)) for location in shards.files]
+        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        for file in files:
+            file.use_base(opened, file.path.relative_to(directory).as_posix())
         places = _places(files, shards)
         stack.pop_all()
-    return TensorReader(files, places, target, count)
+    return TensorReader(files, places, target, count, base=opened, verify=verify)
 
 
 def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFile, StoredTensor]]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..._destination import Destination
-from ...codec import num_threads, tensor_view
+from ...codec import content_hash, num_threads, tensor_view
 from ...errors import ErrorContext
 from ..directory.sources import absolute
 from ..file.header import METADATA_KEY, TensorEntry, check_name
 from ..file.names import METADATA_PREFIX, shown
-from ..file.reader import StoredFile
-from ..file.writer import CompressedWriter, check_names
+from ..file.reader import BASE_HASH_KEY, StoredFile
+from ..file.writer import CompressedWriter, check_names, match_bases
 from ..storage.files import OutputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.staging import Staging
+from .bases import check_apart, open_base
 from .tensor_reader import TensorReader
 from .tensor_slice import Target
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...codec import Framework, Profile
+    from ..file.base import BaseTensor
 
     Device: TypeAlias = str | int | torch.device
 
@@ -36,6 +39,7 @@ def save_file(
     path: str | os.PathLike[str],
     *,
     profile: Profile = "fast",
+    base: str | os.PathLike[str] | None = None,
     metadata: Mapping[str, str] | None = None,
     threads: int | None = None,
 ) -> None:
@@ -47,11 +51,14 @@ def save_file(
 
     Args:
         tensors: NumPy arrays or torch tensors.
+        base: a file or directory, plain or compressed, that the file is to be relative to, as for
+            `compress_checkpoint`; never the file itself.
         metadata: text for the header, as in safetensors.
 
     Raises:
         UnsupportedTensorError: a tensor cannot be stored (device, layout, dtype).
-        ValueError: names collide or are not allowed, metadata is not text, or the header would exceed 100 MB.
+        ValueError: names collide or are not allowed, metadata is not text, or the header would exceed 100 MB; `base`
+            is relative to another one, or `path` is a file of it.
         FileExistsError: something stands at `path` that is not a regular file.
         BlockingIOError: another process is writing the same `path`.
         OSError: writing fails; the old file is unchanged.
@@ -71,15 +78,28 @@ def save_file(
     def read(index: int, start: int, out: memoryview) -> None:
         out[:] = views[index].data[start : start + len(out)]
 
-    with (
-        Staging(Destination(absolute(path), force=True), {"action": "save"}) as work,
-        OutputFile(work.result, work.access_of_existing()) as file,
-        CompressedWriter(file, entries, metadata, profile=profile, threads=threads) as writer,
-    ):
+    location = absolute(path)
+    with ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
+        bases: dict[int, BaseTensor] = {}
+        if opened is not None:
+            check_apart(location, opened)
+            bases = match_bases(
+                opened, entries, location.name, threads, lambda index: content_hash(views[index].data, threads=threads)
+            )
+            if bases:
+                metadata[BASE_HASH_KEY] = opened.tensors_hash(threads)
+        work = stack.enter_context(Staging(Destination(location, force=True), {"action": "save"}))
+        file = stack.enter_context(OutputFile(work.result, work.access_of_existing()))
+        writer = stack.enter_context(
+            CompressedWriter(file, entries, metadata, profile=profile, threads=threads, base=opened, bases=bases)
+        )
         for index, view in enumerate(views):
             for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
                 writer.put(index, start, view.data[start : start + WINDOW_NBYTES])
         writer.finish(read)
+        if opened is not None:
+            opened.check_unchanged()
         file.sync()
         work.commit(None)
 
@@ -90,6 +110,7 @@ def load_file(
     *,
     framework: Literal["np"] = "np",
     device: Literal["cpu"] = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, numpy.ndarray[Any, Any]]: ...
@@ -99,6 +120,7 @@ def load_file(
     *,
     framework: Literal["pt"],
     device: Device = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, torch.Tensor]: ...
@@ -108,6 +130,7 @@ def load_file(
     *,
     framework: Literal["bytes"],
     device: Literal["cpu"] = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, bytes]: ...
@@ -116,6 +139,7 @@ def load_file(
     *,
     framework: Framework = "np",
     device: Device = "cpu",
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, Any]:
@@ -125,20 +149,24 @@ def load_file(
         framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
             which every dtype has; `open_file` tells dtypes and shapes.
         device: of the torch tensors. They are decoded by the CPU and copied to it.
+        base: the checkpoint that the file is relative to: a file or directory, plain or compressed. It is not looked at
+            for tensors that are not relative.
         threads: by default all usable cores.
-        verify: check the checksums of the data. Those of the headers are always checked.
+        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. Those
+            of the headers are always checked.
 
     Returns:
         The tensors by their original names, in the order of their data. Arrays are writable.
 
     Raises:
+        BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
         FormatError: the file is damaged.
         UnsupportedTensorError: the framework lacks a dtype.
         ValueError: there is no such framework or device.
         OSError: reading fails; IsADirectoryError if `path` is a directory (see `load_checkpoint`).
     """
-    with _open(path, framework, device, threads) as reader:
-        return reader.get_tensors(verify=verify)
+    with _open(path, framework, device, base, threads, verify) as reader:
+        return reader.get_tensors()
 
 
 @overload
@@ -147,11 +175,19 @@ def open_file(
     framework: Literal["np"] = "np",
     device: Literal["cpu"] = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[numpy.ndarray[Any, Any]]: ...
 @overload
 def open_file(
-    path: str | os.PathLike[str], framework: Literal["pt"], device: Device = "cpu", *, threads: int | None = None
+    path: str | os.PathLike[str],
+    framework: Literal["pt"],
+    device: Device = "cpu",
+    *,
+    base: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[torch.Tensor]: ...
 @overload
 def open_file(
@@ -159,35 +195,52 @@ def open_file(
     framework: Literal["bytes"],
     device: Literal["cpu"] = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[bytes]: ...
 def open_file(
     path: str | os.PathLike[str],
     framework: Framework = "np",
     device: Device = "cpu",
     *,
+    base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
+    verify: bool = True,
 ) -> TensorReader[Any]:
     """Open a safetensors file, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
-    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`.
+    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`; `verify` holds for all that is
+    read.
 
     Raises:
-        FormatError: the header of the file is damaged.
-        ValueError: there is no such framework or device.
+        FormatError: the header of the file, or of one of the base, is damaged.
+        ValueError: there is no such framework or device; or the base is relative to another one.
         OSError: it cannot be read; IsADirectoryError if it is a directory (see `open_checkpoint`).
     """
-    return _open(path, framework, device, threads)
+    return _open(path, framework, device, base, threads, verify)
 
 
-def _open(path: str | os.PathLike[str], framework: Framework, device: Device, threads: int | None) -> TensorReader[Any]:
+def _open(
+    path: str | os.PathLike[str],
+    framework: Framework,
+    device: Device,
+    base: str | os.PathLike[str] | None,
+    threads: int | None,
+    verify: bool,
+) -> TensorReader[Any]:
     target, count = Target.of(framework, device), num_threads(threads)
     location = absolute(path)
     if location.is_dir():
         advice = "is a directory; load_checkpoint and open_checkpoint read one"
         raise IsADirectoryError(errno.EISDIR, advice, str(location))
-    stored = StoredFile(location)
-    return TensorReader([stored], {name: (stored, tensor) for name, tensor in stored.tensors.items()}, target, count)
+    with ExitStack() as stack:
+        stored = stack.enter_context(StoredFile(location))
+        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        stored.use_base(opened, location.name)
+        stack.pop_all()
+    places = {name: (stored, tensor) for name, tensor in stored.tensors.items()}
+    return TensorReader([stored], places, target, count, base=opened, verify=verify)
 
 
 def _check_tensor_name(name: object) -> None:

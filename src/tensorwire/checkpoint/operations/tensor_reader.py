@@ -13,6 +13,7 @@ from .tensor_slice import Array, TensorSlice
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ..file.base import Base
     from ..file.reader import StoredFile, StoredTensor
     from .tensor_slice import Target
 
@@ -33,12 +34,17 @@ class TensorReader(Generic[Array]):
         places: Mapping[str, tuple[StoredFile, StoredTensor]],
         target: Target,
         threads: int,
+        *,
+        base: Base | None,
+        verify: bool,
     ) -> None:
-        """`places`: where each name's tensor is; several names may have one place."""
+        """`places`: where each name's tensor is; several names may have one place. `base` is closed with the files."""
         self._files = files
         self._places = places
         self._target = target
         self._threads = threads
+        self._base = base
+        self._verify = verify
 
     def __enter__(self) -> TensorReader[Array]:
         return self
@@ -50,6 +56,8 @@ class TensorReader(Generic[Array]):
         """Close the files. What has been read stays."""
         for file in self._files:
             file.close()
+        if self._base is not None:
+            self._base.close()
 
     def __contains__(self, name: object) -> bool:
         return name in self._places
@@ -76,25 +84,28 @@ class TensorReader(Generic[Array]):
         return merged or None
 
     def get_tensor(self, name: str) -> Array:
-        """One whole tensor, checked.
+        """One whole tensor, checked unless the reader was opened without `verify`.
 
         Raises:
             KeyError: there is no tensor of this name.
+            BaseMismatchError: it is relative, and there is no base, or one with another content.
             FormatError: its data is damaged.
             UnsupportedTensorError: the framework lacks its dtype.
             OSError: reading fails.
             ValueError: the reader is closed.
         """
         stored, tensor = self._place(name)
-        array: Array = load(stored, [tensor], self._target, self._threads, verify=True)[tensor.name]
+        array: Array = load(stored, [tensor], self._target, self._threads, verify=self._verify)[tensor.name]
         return array
 
     def get_tensors(self, *, verify: bool = True) -> dict[str, Array]:
         """All tensors by name, in the order of their data. Names that are tied share one array.
 
         Args:
-            verify: check the checksums of the data. Those of the headers are always checked.
+            verify: check the checksums of the data, unless the reader was opened without. Those of the headers are
+                always checked.
         """
+        verify = verify and self._verify
         arrays: dict[int, dict[str, Array]] = {}
         for stored in self._files:
             tensors = {tensor.name: tensor for file, tensor in self._places.values() if file is stored}
@@ -104,11 +115,15 @@ class TensorReader(Generic[Array]):
     def get_slice(self, name: str) -> TensorSlice[Array]:
         """One tensor to be indexed: ``reader.get_slice(name)[100:200]`` decodes the blocks that these rows touch.
 
+        Of a relative tensor the same blocks of the base are read. Before its first use all of the base's tensor is read
+        and hashed, once for each tensor of a reader, unless the base is compressed, so that its header tells the hash,
+        or the reader was opened without `verify`.
+
         Raises:
-            KeyError, UnsupportedTensorError: as for `get_tensor`.
+            KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
         """
         stored, tensor = self._place(name)
-        return TensorSlice(stored, tensor, self._target, self._threads)
+        return TensorSlice(stored, tensor, self._target, self._threads, verify=self._verify)
 
     def _place(self, name: str) -> tuple[StoredFile, StoredTensor]:
         place = self._places.get(name)

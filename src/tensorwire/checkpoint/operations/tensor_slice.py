@@ -65,7 +65,7 @@ class TensorSlice(Generic[Array]):
     What is returned has memory of its own.
     """
 
-    def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int) -> None:
+    def __init__(self, stored: StoredFile, tensor: StoredTensor, target: Target, threads: int, *, verify: bool) -> None:
         self._dtype, self._shape, self._nbytes = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             target.check(self._dtype, self._shape)
@@ -74,6 +74,7 @@ class TensorSlice(Generic[Array]):
         self._tensor = tensor
         self._target = target
         self._threads = threads
+        self._verify = verify
 
     def get_shape(self) -> list[int]:
         """Sizes of the dimensions."""
@@ -145,7 +146,7 @@ class TensorSlice(Generic[Array]):
 
     def _read(self, start: int, stop: int) -> memoryview:
         with ErrorContext(file=self._stored.path, tensor=self._tensor.name):
-            return load_range(self._stored, self._tensor, start, stop, self._threads)
+            return load_range(self._stored, self._tensor, start, stop, self._threads, self._verify)
 
 
 def _rows(item: Any, size: int) -> range | None:

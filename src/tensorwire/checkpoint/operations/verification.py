@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from ..._text import escape
-from ...errors import CorruptDataError, ErrorContext, FormatError, TensorwireError
+from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, absolute, check_size, compressed_directory
@@ -16,12 +17,14 @@ from ..file.reader import StoredFile
 from ..progress import Meter
 from ..results import ChangedFile, Problem, VerifyReport
 from ..storage.pipeline import WindowStream, Worker
+from .bases import open_base
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ..file.base import Base
     from ..progress import Progress
     from ..storage.pipeline import Chunk
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 def verify(
     path: str | os.PathLike[str],
     *,
+    base: str | os.PathLike[str] | None = None,
     strict: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -39,24 +43,29 @@ def verify(
     compressing are no problems; they stand in ``report.changed``.
 
     Args:
+        base: the checkpoint that this one is relative to, a file or directory, plain or compressed. Without it the
+            blocks of relative tensors are checked, and their content is not: ``report.num_unchecked`` counts them.
+            A wrong base is a problem for each tensor that needs another one.
         strict: count an edited or missing file as a problem.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
             path of the file at work: see `Progress`.
 
     Raises:
-        OSError: `path` itself cannot be read.
-        ValueError: `path` is a directory without a .safetensors file.
+        OSError: `path` itself, or `base`, cannot be read.
+        ValueError: `path` is a directory without a .safetensors file; or `base` is, or is relative to another one.
     """
     started = time.monotonic()
     root = absolute(path)
     root.stat()
-    verifier = _Verifier(threads, progress, strict)
-    if not root.is_dir():
-        verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
-        ignored: tuple[str, ...] = ()
-    else:
-        files, ignored = verifier.list_files(root)
-        verifier.run(files)
+    with ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        verifier = _Verifier(threads, progress, strict, opened)
+        if not root.is_dir():
+            verifier.run([SourceFile(root.name, root, SAFETENSORS, root.stat().st_size)])
+            ignored: tuple[str, ...] = ()
+        else:
+            files, ignored = verifier.list_files(root)
+            verifier.run(files)
     return VerifyReport(
         path=str(path),
         kind="compressed" if verifier.compressed else "plain",
@@ -64,20 +73,26 @@ def verify(
         num_tensors=verifier.num_tensors,
         nbytes=verifier.nbytes,
         seconds=time.monotonic() - started,
-        exact=verifier.exact and not verifier.problems,
+        exact=verifier.exact and not verifier.problems and not verifier.num_unchecked,
         problems=tuple(verifier.problems),
         ignored=ignored,
         changed=tuple(verifier.changed),
+        base=None if base is None else str(base),
+        num_relative=verifier.num_relative,
+        num_unchecked=verifier.num_unchecked,
     )
 
 
 class _Verifier:
     """Checks files and counts."""
 
-    def __init__(self, threads: int | None, progress: Progress | None, strict: bool) -> None:
+    def __init__(self, threads: int | None, progress: Progress | None, strict: bool, base: Base | None) -> None:
         self._threads = threads
         self._progress = progress
         self._strict = strict
+        self._base = base
+        self.num_relative = 0
+        self.num_unchecked = 0
         self.compressed = False
         self.exact = True
         self.num_files = 0
@@ -127,17 +142,24 @@ class _Verifier:
                 self.exact = False
                 return
             self.exact = self.exact and record is not None
+            stored.use_base(self._base, source.path)
             reader = OriginalReader(stored, record, self._threads)
             bad: set[str] = set()
+            unchecked: set[str] = set()
 
             def fill(chunk: Chunk, out: memoryview) -> None:
                 name = reader.header.entries[chunk.tensor].name
-                if name not in bad:
-                    try:
+                if name in bad or name in unchecked:
+                    return
+                try:
+                    if self._base is None and stored.is_relative(stored.tensors[name]):
+                        unchecked.add(name)
+                        stored.check_blocks(stored.tensors[name])
+                    else:
                         reader.fill(chunk, out)
-                    except FormatError as error:
-                        bad.add(name)
-                        self.problems.append(_problem(error, source.path))
+                except (FormatError, BaseMismatchError) as error:
+                    bad.add(name)
+                    self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256(reader.header.prefix)
             stream = WindowStream(reader.sizes, fill, unit=reader.block_nbytes)
@@ -147,8 +169,10 @@ class _Verifier:
                     hashing.submit(digest.update, window.data, done=window.release)
                     self.nbytes += nbytes
                     meter.advance(nbytes)
+            self.num_relative += len(stored.relative)
+            self.num_unchecked += len(unchecked)
             check_size(source, reader.header.data_start + reader.header.data_nbytes)
-            if record is not None and not bad and digest.hexdigest() != record.sha256:
+            if record is not None and not bad and not unchecked and digest.hexdigest() != record.sha256:
                 raise CorruptDataError(f"expected SHA-256 {record.sha256}, got {digest.hexdigest()}")
 
     def _check_copy(self, source: SourceFile, meter: Meter) -> None:

@@ -1,0 +1,144 @@
+"""Relative frames in memory: whether the base is the one they need, and several of them as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _core
+from ._arrays import byte_view, tensor_view
+from ._frames import ContentHasher
+from .errors import BaseMismatchError, CorruptDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ._arrays import TensorView
+    from ._frames import FrameInfo
+
+
+class Base(NamedTuple):
+    """The base of a relative frame.
+
+    Attributes:
+        view: all its bytes.
+        hash: its content hash; None where it was not asked for.
+    """
+
+    view: TensorView
+    hash: str | None
+
+
+def hash_of(data: memoryview, threads: int | None) -> str:
+    """The content hash of a tensor's bytes."""
+    hasher = ContentHasher(threads=threads)
+    hasher.update(data)
+    return hasher.hexdigest()
+
+
+def check_takes_base(profile: str) -> None:
+    """Raise ValueError for the profile that has no relative frames."""
+    if profile == "resident":
+        raise ValueError('profile "resident" takes no base: its frames are decoded alone; choose "fast" or "compact"')
+
+
+def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: str) -> TensorView:
+    """The bytes of a base that is given to `compress`; `dtype` as it was given there.
+
+    Raises:
+        ValueError: its dtype or size is not that of the tensor; or the profile has no relative frames.
+        UnsupportedTensorError: it has no such bytes.
+    """
+    check_takes_base(profile)
+    view = tensor_view(base, dtype)
+    if view.dtype != source.dtype:
+        raise ValueError(
+            f"expected a base of dtype {source.dtype}, got {view.dtype}; leave the base out, or say with dtype= what "
+            "the bytes of both are"
+        )
+    if len(view.data) != len(source.data):
+        raise ValueError(
+            f"expected a base of {len(source.data)} bytes, as the tensor has, got {len(view.data)}; leave the base out"
+        )
+    return view
+
+
+def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: bool) -> Base | None:
+    """The base that is given to decode a frame; None for a plain frame. With `verify` it has a hash.
+
+    Raises:
+        BaseMismatchError: the frame is relative, and there is no base, or one of another size.
+        ValueError: there is a base, and the frame is plain.
+    """
+    if info.base_hash is None:
+        if base is not None:
+            raise ValueError("expected no base, the frame is not relative to one; leave base out")
+        return None
+    if base is None:
+        raise BaseMismatchError(
+            f"expected a base, {info.uncompressed_nbytes} bytes with content hash {info.base_hash}, got none",
+            advice="pass base=, the tensor that the frame was made against",
+        )
+    view = byte_view(base)
+    if len(view.data) != info.uncompressed_nbytes:
+        raise BaseMismatchError(f"expected a base of {info.uncompressed_nbytes} bytes, got {len(view.data)}")
+    return Base(view, hash_of(view.data, threads) if verify else None)
+
+
+def check_base_hash(info: FrameInfo, found: str | None) -> None:
+    """Raise BaseMismatchError if a base has another content hash than the frame needs; None is not checked."""
+    if found is None or found == info.base_hash:
+        return
+    note = ", which is what the frame makes of its base: it was applied already" if found == info.content_hash else ""
+    raise BaseMismatchError(f"expected a base with content hash {info.base_hash}, got {found}{note}")
+
+
+def check_result(info: FrameInfo, result: memoryview, threads: int | None) -> None:
+    """Raise CorruptDataError if the content of a relative frame is not what it should be."""
+    found = hash_of(result, threads)
+    if found != info.content_hash:
+        raise CorruptDataError(
+            f"expected content with hash {info.content_hash}, got {found}",
+            advice="the base changed while it was read, or the frame is damaged: try again, then fetch both again",
+        )
+
+
+def check_chain(infos: Sequence[FrameInfo], base: TensorView, base_hash: str) -> None:
+    """Check that each frame is relative to what the one before it gives.
+
+    Raises:
+        BaseMismatchError: it is not: one is missing, out of order or there twice; the message names the link.
+        ValueError: there is no frame, or a plain one.
+    """
+    if not infos:
+        raise ValueError("expected one relative frame or more, got none")
+    nbytes, found, giver = len(base.data), base_hash, "the base"
+    for number, info in enumerate(infos, 1):
+        if info.base_hash is None:
+            raise ValueError(f"expected relative frames, delta {number} is a plain one: it needs nothing before it")
+        if (info.base_hash, info.uncompressed_nbytes) != (found, nbytes):
+            raise BaseMismatchError(
+                f"delta {number} needs {info.uncompressed_nbytes} bytes with content hash {info.base_hash}, "
+                f"{giver} has {nbytes} with {found}",
+                advice=_chain_advice(infos, number - 1, base_hash),
+            )
+        nbytes, found, giver = info.uncompressed_nbytes, info.content_hash, f"what delta {number} gives"
+
+
+def _chain_advice(infos: Sequence[FrameInfo], index: int, base_hash: str) -> str:
+    """What is wrong with the link before frame `index`."""
+    info = infos[index]
+    if any(earlier.base_hash == info.base_hash for earlier in infos[:index]):
+        return "it is there twice, or two were made against one base"
+    if any(later.content_hash == info.base_hash for later in infos[index:]) or info.base_hash == base_hash:
+        return "they are out of order: sort them as they were made"
+    return "one between them is missing, or one is of another chain"
+
+
+def is_same_memory(base: memoryview, out: memoryview) -> bool:
+    """Whether `out` is the base, so that it is changed in place; ValueError if it is a part of it."""
+    with _core.Pin(base) as a, _core.Pin(out) as b:
+        if (a.address, a.nbytes) == (b.address, b.nbytes):
+            return True
+        if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:
+            raise ValueError("the output overlaps the base: give all of it to change it in place, or other memory")
+        return False

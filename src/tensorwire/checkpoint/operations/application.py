@@ -1,0 +1,328 @@
+"""A delta applied in place: the base on the disk becomes the checkpoint that the delta leads to.
+
+First every file of the base is looked at, and an error leaves all of them as they are. Then one file after the other is
+made beside its old one, checked, synced and exchanged for it. So whenever the process ends, each file is the old or the
+new one, whole, and the same call goes on from there. docs/checkpoints.md, "In place", specifies it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..._destination import Destination
+from ..._filesystem import is_same, lies_in, mark_of
+from ...errors import BaseMismatchError, ErrorContext
+from ..directory.manifest import REPLACED, SAFETENSORS
+from ..directory.paths import scan
+from ..directory.shards import safetensors_files
+from ..directory.sources import absolute, check_complete, compressed_directory, single_file
+from ..file.base import Base
+from ..file.names import shown
+from ..file.reader import StoredFile
+from ..file.transfer import copy_file, restore_file
+from ..progress import Meter
+from ..results import ChangedFile, CheckpointReport, FileReport
+from ..storage.access import access_of
+from ..storage.files import InputFile, OutputFile
+from ..storage.staging import Staging
+from .changes import current_sha256, find_change
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..directory.sources import SourceFile, Sources
+    from ..file.original_record import Record
+    from ..file.reader import StoredTensor
+    from ..progress import Progress
+
+_OUT = "decompress it to another place instead"
+
+
+class _Step(NamedTuple):
+    """What is to be done with a file of the base.
+
+    Attributes:
+        mark: of what stands at `place`; None if nothing does.
+        is_done: it is the new file already.
+        num_relative: tensors that are relative to it.
+    """
+
+    source: SourceFile
+    place: Path
+    mark: str | None
+    is_done: bool
+    num_relative: int = 0
+
+
+def apply_checkpoint(
+    src: str | os.PathLike[str],
+    base: str | os.PathLike[str],
+    *,
+    strict: bool = False,
+    threads: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> CheckpointReport:
+    """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
+
+    What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes. Before the first file is changed all
+    of them are checked: each must be that of the base, or the new one already. Each file is then replaced in one step,
+    so that it is the old or the new one whenever the process ends; the same call, given again, does the rest. To apply
+    a delta twice changes nothing. There must be room for the largest file once more.
+
+    Args:
+        src: a compressed file or directory with relative frames.
+        base: a plain file or directory, of the same files. A tensor must be relative to one in the file of the same
+            path. Files that `src` does not list stay as they are; the report names them in `notices`.
+        strict: raise an error if a file of `src` beside the tensors was edited or is missing.
+        force: replace files of `base` beside the tensors that are neither those of the base nor the new ones.
+        dry_run: check, write nothing.
+        progress: as for `compress_checkpoint`.
+
+    Raises:
+        BaseMismatchError: a tensor of `base` is neither that of the base nor the new one; nothing is written.
+        FileExistsError: another file of `base` was edited, and `force` is False; nothing is written.
+        FormatError: `src` is damaged. Each file of `base` is the old or the new one.
+        ValueError: `src` is not relative; `base` is compressed, or its tensors are in other files than the new ones.
+        OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.
+    """
+    started = time.monotonic()
+    source_path, root = absolute(src), absolute(base)
+    root.stat()
+    if source_path.is_dir() != root.is_dir():
+        raise ValueError(f"{source_path} and {root} must both be files or both be directories; {_OUT}")
+    if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):
+        raise ValueError(f"{source_path} and {root} are the same or lie in each other; name the base")
+    if source_path.is_dir():
+        sources = compressed_directory(source_path)
+        check_complete(sources)
+    else:
+        sources = single_file(source_path)
+    applying = _Application(root, sources, strict, threads, force)
+    with ErrorContext(file=source_path):
+        steps = applying.plan()
+        meter = Meter(progress, sources.nbytes)
+        files = [applying.take(step, meter, dry_run=dry_run) for step in steps]
+    return CheckpointReport(
+        action="apply",
+        src=str(src),
+        dst=str(base),
+        profile=applying.profile_found or (sources.manifest.profile if sources.manifest else None),
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        seconds=time.monotonic() - started,
+        dry_run=dry_run,
+        exact=not applying.changed,
+        ignored=sources.ignored,
+        changed=tuple(applying.changed),
+        notices=tuple(applying.notices),
+        excluded=sources.excluded,
+        base=str(base),
+    )
+
+
+class _Application:
+    """One delta and its base.
+
+    Attributes:
+        profile_found: profile of the delta, if a file of it tells.
+        changed: files of the delta beside the tensors that were edited or lost.
+        notices: what the user has to know of files of the base.
+    """
+
+    def __init__(self, root: Path, sources: Sources, strict: bool, threads: int | None, force: bool) -> None:
+        self._root = root
+        self._sources = sources
+        self._strict = strict
+        self._threads = threads
+        self._force = force
+        self.profile_found: str | None = None
+        self.changed: list[ChangedFile] = []
+        self.notices: list[str] = []
+
+    def plan(self) -> list[_Step]:
+        """What is to be done; files of tensors first. Nothing is written.
+
+        Raises:
+            As `apply_checkpoint` for all that it checks before.
+        """
+        files = sorted(self._sources.files, key=lambda file: (file.kind != SAFETENSORS, file.path))
+        steps = []
+        for source in files:
+            place = self._place(source)
+            if place.parent.is_dir():
+                Destination(place, force=True).check()
+            with ErrorContext(file=source.location):
+                step = self._plan_tensors(source, place) if source.kind == SAFETENSORS else self._plan(source, place)
+            if step is not None:
+                steps.append(step)
+        if not any(step.num_relative for step in steps):
+            raise ValueError(f"nothing of {self._named(self._sources)} is relative to a base; {_OUT}")
+        if self._root.is_dir():
+            known = {source.path for source in self._sources.files}
+            others = [file.path for file in scan(self._root).files if not _is_of(file.path, known)]
+            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
+        return steps
+
+    def _named(self, sources: Sources) -> Path:
+        first = sources.files[0]
+        return first.location if sources.manifest is None else first.location.parents[first.path.count("/")]
+
+    def _place(self, source: SourceFile) -> Path:
+        return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
+
+    def _plan_tensors(self, source: SourceFile, place: Path) -> _Step:
+        mark = mark_of(place)
+        with StoredFile(source.location) as stored:
+            self.profile_found = stored.profile or self.profile_found
+            record = source.record(stored)
+            if record is None:
+                raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {_OUT}")
+            relative = [tensor for tensor in stored.tensors.values() if stored.is_relative(tensor)]
+            if not relative and source.known is not None:
+                return self._judge(source, place, source.known.sha256)
+            with closing(self._open(place, source)) as base:
+                if self._is_new(stored, record, base):
+                    return _Step(source, place, mark, is_done=True, num_relative=len(relative))
+                stored.use_base(base, source.path)
+                for tensor in relative:
+                    self._check_base(stored, tensor, source, base)
+        return _Step(source, place, mark, is_done=False, num_relative=len(relative))
+
+    def _open(self, place: Path, source: SourceFile) -> Base:
+        """The file that is to be replaced, alone."""
+        if not place.exists():
+            raise BaseMismatchError(f"expected a file {str(place)!r} in the base, there is none")
+        stored = StoredFile(place)
+        if stored.compressed:
+            stored.close()
+            raise ValueError(f"{place} is compressed, and only plain files are changed in place; {_OUT}")
+        return Base(self._root, self._root.name, {source.path: stored})
+
+    def _is_new(self, stored: StoredFile, record: Record, base: Base) -> bool:
+        """Whether the file is what the delta leads to: the same header, and tensors of the same content."""
+        (current,) = base.files.values()
+        if current.header.raw != record.header:
+            return False
+        if stored.tensors.keys() != current.tensors.keys():
+            return False
+        for name, tensor in stored.tensors.items():
+            entry = current.tensors[name].entry
+            found = base.match("", name, entry.dtype, entry.nbytes)
+            known = stored.frame(tensor).info.content_hash if tensor.compressed else tensor.content_hash
+            if found is None or known is None or found.hash(self._threads) != known:
+                return False
+        return True
+
+    def _check_base(self, stored: StoredFile, tensor: StoredTensor, source: SourceFile, base: Base) -> None:
+        try:
+            stored.base_of(tensor, threads=self._threads)
+        except BaseMismatchError:
+            self._refuse_other_file(source, stored.name_in_base(tensor), base)
+            raise
+
+    def _refuse_other_file(self, source: SourceFile, name: str, base: Base) -> None:
+        """Raise ValueError if a tensor stands in another file of the base than the new one."""
+        if name in base.names() or not self._root.is_dir():
+            return
+        for path, place in safetensors_files(self._root).items():
+            with StoredFile(place) as stored:
+                if name in stored.tensors:
+                    raise ValueError(
+                        f"{source.path} needs tensor {shown(name)}, which the base has in {path}, and files are "
+                        f"changed one by one; {_OUT}"
+                    )
+
+    def _plan(self, source: SourceFile, place: Path) -> _Step | None:
+        """Of a file beside the tensors; None for one that is left out."""
+        current = current_sha256(source, lambda _: None)
+        change = find_change(source, current, strict=self._strict)
+        if change is not None:
+            self.changed.append(change)
+        assert source.known is not None
+        new = source.known.sha256 if source.kind == REPLACED else current
+        return None if new is None else self._judge(source, place, new)
+
+    def _judge(self, source: SourceFile, place: Path, new: str) -> _Step:
+        """A file that is replaced as a whole: whether it is the base's or the new one, by SHA-256."""
+        assert source.known is not None
+        mark = mark_of(place)
+        if mark is None:
+            return _Step(source, place, mark, is_done=False)
+        with InputFile(place) as file:
+            found = copy_file(file, None, advance=lambda _: None)
+        if found not in (new, source.known.base_sha256) and not self._force:
+            text = "is neither that of the base nor the new one: it was edited; pass force=True to replace it"
+            raise FileExistsError(errno.EEXIST, text, str(place))
+        return _Step(source, place, mark, is_done=found == new)
+
+    def take(self, step: _Step, meter: Meter, *, dry_run: bool) -> FileReport:
+        """Take one step."""
+        source, place = step.source, step.place
+        meter.begin(source.path, source.nbytes)
+        left_over = os.path.lexists(place.with_name(f"{place.name}.partial"))
+        num_tensors = num_compressed = 0
+        with ErrorContext(file=source.location):
+            if source.kind == SAFETENSORS:
+                with StoredFile(source.location) as stored:
+                    num_tensors = len(stored.tensors)
+                    num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
+            if not dry_run and (left_over or not step.is_done):
+                self._make(step, meter)
+        meter.end()
+        return FileReport(
+            source.path,
+            source.kind,
+            source.location.stat().st_size if source.location.exists() else 0,
+            source.nbytes if dry_run and not step.is_done else place.stat().st_size,
+            num_tensors,
+            num_compressed,
+            step.num_relative,
+            resumed=step.is_done,
+        )
+
+    def _make(self, step: _Step, meter: Meter) -> None:
+        """Make the new file beside the old one and exchange them; if it is there, only clear up after a killed run."""
+        source, place = step.source, step.place
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with Staging(Destination(place, force=True), {"action": "apply"}) as work:
+            self.notices += work.notices
+            if step.is_done:
+                return
+            if (None if work.existing is None else work.existing.mark) != step.mark:
+                raise OSError(errno.EBUSY, "the file changed while the delta was applied", str(place))
+            access = work.access_of_existing()
+            if access is None and source.location.exists():
+                access = access_of(source.location)
+            with OutputFile(work.result, access) as file:
+                self._write(source, place, file, meter)
+                file.sync()
+            work.commit(None)
+
+    def _write(self, source: SourceFile, place: Path, file: OutputFile, meter: Meter) -> None:
+        if source.kind == REPLACED:
+            file.write(0, source.content())
+        elif source.kind != SAFETENSORS:
+            with InputFile(source.location) as origin:
+                copy_file(origin, file, advance=meter.advance)
+        else:
+            with StoredFile(source.location) as stored:
+                record = source.record(stored)
+                if not any(stored.is_relative(tensor) for tensor in stored.tensors.values()):
+                    restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
+                    return
+                with closing(self._open(place, source)) as base:
+                    stored.use_base(base, source.path)
+                    restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
+                    base.check_unchanged()
+
+
+def _is_of(path: str, known: set[str]) -> bool:
+    """Whether a file of the base is one that the delta lists, or lies in the staging directory of one."""
+    parts = path.split("/")
+    directories = ["/".join(parts[:count]) for count in range(1, len(parts))]
+    return path in known or any(directory.removesuffix(".partial") in known for directory in directories)

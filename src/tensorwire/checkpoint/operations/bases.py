@@ -1,0 +1,84 @@
+"""The checkpoint that another one is relative to, as the operations take it: a path."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from ..._filesystem import is_same, lies_in, resolved
+from ...codec import check_takes_base
+from ..directory.manifest import read_manifest
+from ..directory.paths import scan
+from ..directory.shards import safetensors_files
+from ..directory.sources import absolute
+from ..file.base import Base
+from ..file.reader import StoredFile
+from ..file.transfer import copy_file
+from ..storage.files import InputFile
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+    from ...codec import Profile
+
+
+def open_base(path: str | os.PathLike[str], profile: Profile | None = None) -> Base:
+    """All safetensors files of a file or directory, plain or compressed. The caller closes it.
+
+    Args:
+        profile: of what is to be compressed with it.
+
+    Raises:
+        FormatError, OSError: a file is damaged or cannot be read.
+        ValueError: there is none, the base is relative to another one, or the profile takes none.
+    """
+    if profile is not None:
+        check_takes_base(profile)
+    root = absolute(path)
+    with ExitStack() as stack:
+        files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+        base = Base(root, root.name if root.name not in ("", "..") else resolved(root).name, files)
+        stack.pop_all()
+    return base
+
+
+def check_apart(target: Path, base: Base) -> None:
+    """Raise ValueError if a result would stand in the place of its own base, or in it."""
+    hint = "name another destination"
+    if any(is_same(target, stored.path) for stored in base.files.values()) or is_same(target, base.root):
+        raise ValueError(f"{target} is the base, or a file of it; {hint}")
+    if lies_in(target, base.root) or (target.is_dir() and lies_in(base.root, target)):
+        raise ValueError(f"{target} and the base {base.root} must not lie in each other; {hint}")
+
+
+def fingerprint(base: Base) -> list[list[object]]:
+    """What changes when a file of the base does."""
+    found = []
+    for path, stored in base.files.items():
+        status = stored.file.stat
+        found.append([path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino])
+    return found
+
+
+class BaseFiles:
+    """The SHA-256 of the original files of a base that is a directory."""
+
+    def __init__(self, base: Base) -> None:
+        self._files: dict[str, Path | str] = {}
+        root = base.root
+        if not root.is_dir():
+            return
+        manifest = read_manifest(root)
+        if manifest is not None:
+            self._files.update({file.path: file.sha256 for file in manifest.files})
+        else:
+            self._files.update({file.path: file.location for file in scan(root).files})
+
+    def sha256(self, path: str) -> str | None:
+        """That of the file at a relative path; None if there is none."""
+        found = self._files.get(path)
+        if found is None or isinstance(found, str):
+            return found
+        with InputFile(found) as file:
+            return copy_file(file, None, advance=lambda _: None)
