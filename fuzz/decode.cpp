@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "common/hash.h"
+#include "tests/scratch_pool.h"
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "tests/scratch_pool.h"
 
 namespace {
 

@@ -8,55 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <mutex>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "common/hash.h"
 #include "tests/check.h"
 #include "tests/mutation.h"
+#include "tests/scratch_pool.h"
 #include "tests/target.h"
-
-namespace {
-
-// The decoder's scratch is megabytes, which a sanitizer takes longer to map than a small frame to decode. So it is
-// kept, with what the calls before have left in it; results that depend on that differ from run to run.
-class ScratchPool {
- public:
-  ~ScratchPool() {
-    for (auto& [nbytes, kept] : free_) {
-      for (void* memory : kept) std::free(memory);
-    }
-  }
-  void* take(size_t nbytes, size_t align) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    auto& kept = free_[nbytes];
-    if (kept.empty()) return std::aligned_alloc(align, nbytes);  // the size of a type: a multiple of its alignment
-    void* const memory = kept.back();
-    kept.pop_back();
-    return memory;
-  }
-  void give(void* memory, size_t nbytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_[nbytes].push_back(memory);
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<size_t, std::vector<void*>> free_;
-};
-ScratchPool scratch_pool;
-
-}  // namespace
-
-void* operator new(size_t nbytes, std::align_val_t align) {
-  return scratch_pool.take(nbytes, static_cast<size_t>(align));
-}
-void* operator new(size_t nbytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  return scratch_pool.take(nbytes, static_cast<size_t>(align));
-}
-void operator delete(void* memory, size_t nbytes, std::align_val_t) noexcept { scratch_pool.give(memory, nbytes); }
 
 namespace {
 

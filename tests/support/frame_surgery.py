@@ -50,7 +50,9 @@ class Surgery:
         self.ndim = self.bytes[11]
         self.num_blocks = self.get("num_blocks")
         self.index = 128 + 8 * self.ndim
-        self.header_nbytes = -(-(self.index + 8 * self.num_blocks) // 32) * 32
+        # A relative frame without data has no index.
+        index_nbytes = 8 * self.num_blocks if self.get("data_nbytes") or not self.get("required_features") else 0
+        self.header_nbytes = -(-(self.index + index_nbytes) // 32) * 32
 
     def get(self, field: str) -> int:
         offset, form = FIELDS[field]
@@ -80,7 +82,8 @@ class Surgery:
 
     def rehash_block(self, block: int) -> None:
         start, stop = self.block_span(block)
-        checksum = int.from_bytes(padded_hash(bytes(self.bytes[start:stop]))[:4], "little")
+        content = bytes(self.bytes[start:stop])
+        checksum = int.from_bytes(padded_hash(content)[:4], "little") if content else 0
         self.set_entry(block, self.entry(block)[0], checksum)
 
     def close(self, header_nbytes: int | None = None) -> bytes:
