@@ -69,7 +69,7 @@ def cases() -> Iterator[Case]:
     yield Case("plain, 54 bits trimmed", "fast", "I64", _integers)
     yield Case("stored", "fast", "BF16", lambda size: np.random.default_rng(2).integers(0, 1 << 16, size, np.uint16))
     yield Case("constant", "fast", "BF16", lambda size: np.full(size, 0x3F80, np.uint16))
-    yield Case("zero_groups, half of them zero", "fast", "BF16", _half_zero)
+    yield Case("zeros, half of the words", "fast", "BF16", _half_zero)
 
 
 def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:

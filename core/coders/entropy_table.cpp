@@ -183,6 +183,19 @@ class Chooser {
 
 }  // namespace
 
+uint64_t entropy_bits(const uint32_t histogram[256], size_t n) {
+  const auto rough_log2 = [](uint64_t value) {  // in units of 2^-16, rounded down
+    const unsigned exponent = bit_length(value) - 1;
+    return (uint64_t{exponent} << kEntropyFraction) + kLogs[(value << (63 - exponent) >> 55) & 255];
+  };
+  if (n == 0) return 0;
+  uint64_t of_counts = 0;
+  for (unsigned s = 0; s < 256; ++s) {
+    if (histogram[s] != 0) of_counts += histogram[s] * rough_log2(histogram[s]);
+  }
+  return (n * (rough_log2(n) + 256) - of_counts) >> kEntropyFraction;
+}
+
 EntropyCost entropy_choose(const uint32_t histogram[256], size_t n, EntropyTable* table) {
   Chooser chooser(histogram, n);
   chooser.improve();

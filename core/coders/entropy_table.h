@@ -19,6 +19,9 @@ struct EntropyCost {
   uint64_t payload;     // of all symbols, in units of 2^-16 bits
 };
 
+// Bits of n symbols at their entropy; up to a hundredth of a bit too many for each.
+uint64_t entropy_bits(const uint32_t histogram[256], size_t n);
+
 // Choose a table for n symbols (at least 1) of this histogram, nearly the best for payload and table together. Returns
 // its costs.
 EntropyCost entropy_choose(const uint32_t histogram[256], size_t n, EntropyTable* table);

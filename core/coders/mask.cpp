@@ -7,48 +7,7 @@
 namespace tw {
 namespace {
 
-// Each of the lowest 16 bits to 4 bits beside each other.
-uint64_t spread(uint64_t bits) {
-  bits &= 0xffff;
-  bits = (bits | bits << 24) & 0x000000ff000000ff;
-  bits = (bits | bits << 12) & 0x000f000f000f000f;
-  bits = (bits | bits << 6) & 0x0303030303030303;
-  bits = (bits | bits << 3) & 0x1111111111111111;
-  return bits * 15;
-}
-
-// The other way: a bit for each 4 of which one is set.
-uint64_t collapse(uint64_t bits) {
-  bits |= bits >> 1;
-  bits |= bits >> 2;
-  bits &= 0x1111111111111111;
-  bits = (bits | bits >> 3) & 0x0303030303030303;
-  bits = (bits | bits >> 6) & 0x000f000f000f000f;
-  bits = (bits | bits >> 12) & 0x000000ff000000ff;
-  return (bits | bits >> 24) & 0xffff;
-}
-
 size_t groups_of(size_t n, unsigned level) { return ceil_div(n, size_t{1} << (2 * level)); }
-
-// The places of a level that has `numbers` numbers: those below the groups that are set in the level above.
-void spread_level(const uint64_t* above, size_t numbers, uint64_t* where) {
-  for (size_t i = 0; i < numbers; ++i) where[i] = spread(above[i / 4] >> (16 * (i % 4)));
-}
-
-// `below` has numbers numbers.
-void collapse_level(const uint64_t* below, size_t numbers, uint64_t* above) {
-  for (size_t i = 0; i < numbers; i += 4) {
-    uint64_t bits = 0;
-    for (size_t j = 0; j < 4 && i + j < numbers; ++j) bits |= collapse(below[i + j]) << (16 * j);
-    above[i / 4] = bits;
-  }
-}
-
-size_t popcount(const uint64_t* numbers, size_t count) {
-  size_t sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += static_cast<size_t>(__builtin_popcountll(numbers[i]));
-  return sum;
-}
 
 void places_outside(const uint64_t* mask, size_t n, uint64_t* where) {
   const size_t numbers = mask_numbers(n);
@@ -78,9 +37,9 @@ bool read_levels(unsigned level, const uint8_t* src, size_t available, size_t n,
   if (!ends_at(out, top)) return false;
   while (level-- > 0) {
     const size_t groups = groups_of(n, level), numbers = mask_numbers(groups);
-    const size_t nbits = 4 * popcount(out, mask_numbers(ceil_div(groups, 4)));
+    const size_t nbits = 4 * mask_kernels.count(out, mask_numbers(ceil_div(groups, 4)));
     if (!string_is_sound(src + used, available - used, nbits)) return false;
-    spread_level(out, numbers, scratch->where);
+    mask_kernels.spread(out, numbers, scratch->where);
     uint64_t* const below = level == 0 ? mask : other;
     mask_kernels.deposit(scratch->where, src + used, numbers, below);
     if (!ends_at(below, groups)) return false;
@@ -94,7 +53,7 @@ bool read_levels(unsigned level, const uint8_t* src, size_t available, size_t n,
 
 }  // namespace
 
-size_t count_mask(const uint64_t* mask, size_t n) { return popcount(mask, mask_numbers(n)); }
+size_t count_mask(const uint64_t* mask, size_t n) { return mask_kernels.count(mask, mask_numbers(n)); }
 
 MaskPlan plan_mask(const uint64_t* mask, size_t n, bool gaps, MaskEncodeScratch* scratch) {
   MaskPlan best = {};
@@ -104,8 +63,8 @@ MaskPlan plan_mask(const uint64_t* mask, size_t n, bool gaps, MaskEncodeScratch*
   for (unsigned level = 1; level <= kMaxMaskLevel; ++level) {
     uint64_t* const above = scratch->levels[level];
     const size_t groups = groups_of(n, level);
-    collapse_level(current, mask_numbers(groups_of(n, level - 1)), above);
-    below += bit_string_nbytes(4 * popcount(above, mask_numbers(groups)));
+    mask_kernels.collapse(current, mask_numbers(groups_of(n, level - 1)), above);
+    below += bit_string_nbytes(4 * mask_kernels.count(above, mask_numbers(groups)));
     const size_t nbytes = bit_string_nbytes(groups) + below;
     if (nbytes < best.nbytes) best.variant = static_cast<uint8_t>(level), best.nbytes = nbytes;
     current = above;
@@ -132,7 +91,7 @@ void write_mask(const MaskPlan& plan, const uint64_t* mask, size_t n, uint8_t* d
   while (level-- > 0) {
     const uint64_t* const below = level == 0 ? mask : scratch->levels[level];
     const size_t numbers = mask_numbers(groups_of(n, level));
-    spread_level(above, numbers, scratch->where);
+    mask_kernels.spread(above, numbers, scratch->where);
     dst += mask_kernels.extract(scratch->where, below, numbers, dst);
     above = below;
   }

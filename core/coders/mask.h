@@ -48,6 +48,12 @@ struct MaskKernels {
   // Bit by bit from a string to the places that are set in `where`; other bits of `out` become zero. out may be where.
   // Reads up to kSlack behind the bits.
   void (*deposit)(const uint64_t* where, const uint8_t* bits, size_t numbers, uint64_t* out);
+  // The places of a level of `numbers` numbers: the 4 bits below each bit of the level above.
+  void (*spread)(const uint64_t* above, size_t numbers, uint64_t* where);
+  // The level above one of `numbers` numbers: a bit for each 4 of which one is set.
+  void (*collapse)(const uint64_t* below, size_t numbers, uint64_t* above);
+  // How many bits are set.
+  size_t (*count)(const uint64_t* mask, size_t numbers);
   // The bits of `mask` at these places to a string, zeros to a multiple of 4 bytes. Returns its bytes.
   size_t (*extract)(const uint64_t* where, const uint64_t* mask, size_t numbers, uint8_t* bits);
 };

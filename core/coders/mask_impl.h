@@ -1,5 +1,5 @@
-// The mask kernels over the deposit() and extract() of 64 bits that the including source has defined. Everything is
-// local to it.
+// The mask kernels over deposit(), extract(), spread() and collapse() of 64 bits, which the including source has
+// defined. Everything is local to it.
 #pragma once
 #include <cstring>
 
@@ -18,6 +18,24 @@ void deposit_bits(const uint64_t* where, const uint8_t* bits, size_t numbers, ui
     out[i] = deposit(next, places);
     at += static_cast<unsigned>(__builtin_popcountll(places));
   }
+}
+
+void spread_level(const uint64_t* above, size_t numbers, uint64_t* where) {
+  for (size_t i = 0; i < numbers; ++i) where[i] = spread(above[i / 4] >> (16 * (i % 4)));
+}
+
+void collapse_level(const uint64_t* below, size_t numbers, uint64_t* above) {
+  for (size_t i = 0; i < numbers; i += 4) {
+    uint64_t bits = 0;
+    for (size_t j = 0; j < 4 && i + j < numbers; ++j) bits |= collapse(below[i + j]) << (16 * j);
+    above[i / 4] = bits;
+  }
+}
+
+size_t count_bits(const uint64_t* mask, size_t numbers) {
+  size_t sum = 0;
+  for (size_t i = 0; i < numbers; ++i) sum += static_cast<size_t>(__builtin_popcountll(mask[i]));
+  return sum;
 }
 
 size_t extract_bits(const uint64_t* where, const uint64_t* mask, size_t numbers, uint8_t* bits) {

@@ -21,11 +21,12 @@ enum Kind : uint8_t {
   kCascade = 3,
   kEntropy = 4,
   kPlain = 5,
-  kZeroGroups = 6,
+  kZeros = 6,
   kExtended = 7,  // the byte before the tag is an ExtendedKind
 };
-enum ExtendedKind : uint8_t { kExtendedCascade = 1 };
+enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2 };
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
+enum Signs : uint8_t { kSignsPlus = 0, kSignsMinus = 1, kSignsMixed = 2 };  // of the zeros of kind zeros
 enum Slice : uint8_t { kSliceVerbatim = 0, kSliceConstant = 1, kSliceEntropy = 2 };
 enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2, kProfileResident = 3 };
 enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
@@ -63,6 +64,8 @@ static inline constexpr size_t extended_params_nbytes(uint8_t extended) {
   switch (extended) {
     case kExtendedCascade:
       return 3 + 2 * kMaxTiers;
+    case kModal:
+      return 5;
     default:
       return 0;
   }
@@ -78,8 +81,8 @@ static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended
       return 4;
     case kCascade:
       return 3 + 2 * kMaxTiers;
-    case kZeroGroups:
-      return 6;
+    case kZeros:
+      return 7;
     case kExtended:
       return extended_params_nbytes(extended) + kExtendedNbytes;
     default:

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "frame/open_block.h"
+#include "transforms/expand.h"
 
 namespace tw {
 namespace {
@@ -32,11 +33,14 @@ class Prefetcher {
   const ptrdiff_t share_;
 };
 
-// Gives the x of a block segment by segment: those decoded already, or those of one of two decoders.
+// Gives the x of a block segment by segment: those decoded already, those of one of two decoders, or those of kind
+// modal.
 struct Exponents {
   const uint8_t* whole = nullptr;
   CascadeDecoder* cascade = nullptr;
   EntropyDecoder* entropy = nullptr;
+  const uint64_t* others = nullptr;  // of kind modal: the mask of the words whose exponent is not the mode
+  Modal modal;
   EntropyParams params;  // of kind entropy; zeros for others
   size_t escapes_used = 0;
   uint16_t* escape_buffer = nullptr;  // kSegment of them
@@ -45,6 +49,8 @@ struct Exponents {
     if (whole != nullptr) return whole + first;
     if (cascade != nullptr) {
       cascade->decode(first, count, buffer);
+    } else if (others != nullptr) {
+      modal.others += expand_kernels.expand(1, modal.mode, others + first / 64, nullptr, modal.others, count, buffer);
     } else {
       entropy->decode(buffer, count);
     }
@@ -226,36 +232,49 @@ Fault decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, siz
   return decode_coded(spec, block, length, n, output, scratch, inner);
 }
 
-Fault decode_zero_groups(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
-  ZeroGroups zeros;
-  Fault wrong = open_zero_groups(coded, &zeros);
+Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+  Zeros zeros;
+  Fault wrong = open_zeros(coded, &zeros);
   if (wrong) return wrong;
-  plane_kernels.unpack_field(1, coded.block + zeros.inner_nbytes, zeros.num_groups, scratch->flags);
-  size_t kept = 0;
-  for (size_t g = 0; g < zeros.num_groups; ++g) kept += scratch->flags[g];
-  kept *= zeros.group;
-  if (scratch->flags[zeros.num_groups - 1] != 0) kept -= zeros.num_groups * zeros.group - coded.n;
-  if (kept != zeros.num_words) return "expected num_words to be the number of words in groups that are kept";
-  const BlockOutput inner = {scratch->inner, false, nullptr, 0};
-  wrong = decode_any(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_words, inner, scratch, true);
+  if (zeros.num_kept != 0) {
+    const BlockOutput inner = {scratch->inner, false, nullptr, 0};
+    wrong = decode_any(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_kept, inner, scratch, true);
+    if (wrong) return wrong;
+  }
+  size_t nbytes = 0;
+  wrong = open_zero_masks(coded, zeros, &nbytes, &scratch->zeros);
   if (wrong) return wrong;
-  const size_t width = coded.dtype().word_nbytes;
+  const unsigned width = coded.dtype().word_nbytes;
+  const uint64_t fill = zeros.signs == kSignsMinus ? uint64_t{1} << (8 * width - 1) : 0;
+  const size_t segment = kSegmentNbytes / width, num_segments = ceil_div(coded.n, segment);
   const uint8_t* next = scratch->inner;
-  for (size_t g = 0; g < zeros.num_groups; ++g) {
-    const size_t first = g * zeros.group, count = coded.n - first < zeros.group ? coded.n - first : zeros.group;
-    if (scratch->flags[g] != 0) {
-      std::memcpy(output.words + first * width, next, count * width);
-      next += count * width;
-    } else {
-      std::memset(output.words + first * width, 0, count * width);
-    }
+  Prefetcher prefetcher(output, num_segments);
+  for (size_t s = 0; s < num_segments; ++s) {
+    prefetcher.next();
+    const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
+    uint8_t* words = output.words + first * width;
+    uint8_t* target = output.stream ? scratch->words : words;
+    const uint64_t* minus = zeros.signs == kSignsMixed ? scratch->zeros.minus + first / 64 : nullptr;
+    next += width * expand_kernels.expand(width, fill, scratch->zeros.mask + first / 64, minus, next, count, target);
+    if (output.stream) word_kernels.stream_copy(words, target, count * width);
   }
   return {};
+}
+
+const char* decode_modal(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
+  Exponents exponents;
+  size_t nbytes = 0;
+  const char* wrong = open_modal(coded, &exponents.modal, &nbytes, &scratch->modal);
+  if (wrong != nullptr) return wrong;
+  exponents.others = scratch->modal.mask;
+  return weave(coded, exponents, output, scratch);
 }
 
 // open_coded() lets no other through.
 Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
   switch (coded.extended) {
+    case kModal:
+      return decode_modal(coded, output, scratch);
     default:
       return decode_cascade(coded, output, scratch);
   }
@@ -277,9 +296,8 @@ Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, s
       return decode_entropy(coded, output, scratch);
     case kPlain:
       return decode_plain(coded, output);
-    case kZeroGroups:
-      return inner ? "expected an inner block that is not zero_groups itself"
-                   : decode_zero_groups(coded, output, scratch);
+    case kZeros:
+      return inner ? "expected an inner block that is not of kind zeros itself" : decode_zeros(coded, output, scratch);
     default:
       return decode_extended(coded, output, scratch);
   }

@@ -30,9 +30,8 @@ struct DecodeScratch {
   SymbolsAhead ahead[2];
   alignas(64) uint16_t escapes[kSegment + kSlack];
   RestDecodeScratch rest;
-  // Zero groups: the words of the inner block and a flag per group.
-  alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes];
-  alignas(64) uint8_t flags[kMaxBlockWords + kSlack];
+  SparseScratch zeros, modal;  // a block of kind zeros may have an inner one of kind modal
+  alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };
 
 // The bytes of a block, with kSlack behind them, and its number of words.
@@ -66,7 +65,7 @@ struct BlockFacts {
 Fault decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
                    DecodeScratch* scratch);
 
-// The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of zero groups.
+// The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of kind zeros.
 Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
                     DecodeScratch* scratch, bool inner = false);
 

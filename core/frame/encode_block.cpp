@@ -3,48 +3,13 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "coders/entropy_table.h"
+#include "frame/encode_parts.h"
 #include "transforms/histogram.h"
 #include "transforms/words.h"
 
 namespace tw {
 namespace {
-
-// The encoder tries zero groups if more than one word in kZeroShare is zero.
-constexpr size_t kZeroShare = 16;
-
-struct Block {
-  const BlockSpec& spec;
-  const uint8_t* words;
-  size_t n;
-  uint8_t* dst;
-  size_t stored;
-  EncodeScratch* scratch;
-
-  const Dtype& dtype() const { return *spec.dtype; }
-  // Of a block that has no rest.
-  size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
-    return kind_params_nbytes(kind, extended, dtype()) + kTagNbytes;
-  }
-  size_t descriptor_nbytes(Kind kind, const RestPlan& plan, uint8_t extended = 0) const {
-    return plan.params_nbytes + descriptor_nbytes(kind, extended);
-  }
-};
-
-// Put the descriptor at the end of the block, zeros before it. Returns the block's length, or 0 if it gains nothing.
-size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
-  const size_t length = ceil_to(streams + descriptor_nbytes, kBlockAlign);
-  if (length >= block.stored) return 0;
-  std::memset(block.dst + streams, 0, length - streams - descriptor_nbytes);
-  std::memcpy(block.dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
-  return length;
-}
-
-size_t store_block(const Block& block) {
-  const size_t nbytes = block.n * block.dtype().word_nbytes;
-  std::memcpy(block.dst, block.words, nbytes);
-  std::memset(block.dst + nbytes, 0, block.stored - nbytes);
-  return block.stored;
-}
 
 size_t encode_constant(const Block& block) {
   const size_t width = block.dtype().word_nbytes;
@@ -56,24 +21,6 @@ size_t encode_constant(const Block& block) {
   return finish(block, 0, descriptor, width + kTagNbytes);
 }
 
-struct Written {
-  size_t streams;
-  uint8_t descriptor[32];
-  size_t descriptor_nbytes;
-};
-
-// Rest streams to the start of the block, their parameters to the start of the descriptor. False if they do not fit.
-bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written) {
-  written->descriptor_nbytes = plan.params_nbytes;
-  return encode_rests(plan, rests, runs, block.dst, block.stored, &written->streams, written->descriptor,
-                      &block.scratch->rest);
-}
-
-void push(Written* written, uint64_t value, size_t nbytes) {
-  std::memcpy(written->descriptor + written->descriptor_nbytes, &value, nbytes);
-  written->descriptor_nbytes += nbytes;
-}
-
 size_t encode_plain(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   const unsigned nbytes = block.dtype().word_nbytes;
@@ -83,7 +30,7 @@ size_t encode_plain(const Block& block) {
   if (plan.streams_nbytes + block.descriptor_nbytes(kPlain, plan) >= block.stored) return 0;
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
-  push(&written, Tag{kPlain, plan.mode, 0}.byte(), 1);
+  written.push(Tag{kPlain, plan.mode, 0}.byte(), 1);
   return finish(block, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
@@ -98,29 +45,44 @@ Rests split(const Block& block) {
 Rests split_and_count(const Block& block) {
   const Rests rests = split(block);
   histogram_kernels.bytes(block.scratch->exponents, block.n, block.scratch->histogram);
+  block.scratch->num_counted = block.n;
   return rests;
 }
 
-size_t encode_enec(const Block& block) {
-  EncodeScratch& scratch = *block.scratch;
-  const Rests rests = split_and_count(block);
+// The parameters of kind enec, and what they give.
+struct EnecPlan {
   EnecParams params;
-  size_t nbytes = 0;
-  uint32_t num_high = 0;
-  if (!enec_choose(scratch.exponents, block.n, scratch.histogram, block.dtype().exponent_bits, 0, &params, &nbytes,
-                   &num_high, &scratch.enec)) {
-    return 0;
-  }
-  const RestPlan plan = plan_rests(rests, scratch.runs, false, true, &scratch.rest);
-  if (plan.streams_nbytes + nbytes + block.descriptor_nbytes(kEnec, plan) > block.stored - kBlockAlign) return 0;
+  size_t nbytes;
+  uint32_t num_high;
+};
+
+// For the exponents in scratch and their histogram there.
+bool plan_enec(const Block& block, EnecPlan* plan) {
+  EncodeScratch& scratch = *block.scratch;
+  return enec_choose(scratch.exponents, block.n, scratch.histogram, block.dtype().exponent_bits, 0, &plan->params,
+                     &plan->nbytes, &plan->num_high, &scratch.enec);
+}
+
+size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_plan, const EnecPlan& plan) {
+  EncodeScratch& scratch = *block.scratch;
+  const size_t descriptor = block.descriptor_nbytes(kEnec, rest_plan);
+  if (rest_plan.streams_nbytes + plan.nbytes + descriptor > block.stored - kBlockAlign) return 0;
   Written written;
-  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+  if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
+  const EnecParams& params = plan.params;
   enec_encode(scratch.exponents, block.n, params, block.dst + written.streams, &scratch.enec);
-  push(&written, params.b, 1);
-  push(&written, static_cast<uint8_t>(params.m << 4 | params.nb), 1);
-  push(&written, num_high, 2);
-  push(&written, Tag{kEnec, plan.mode, params.log2_group}.byte(), 1);
-  return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+  written.push(params.b, 1);
+  written.push(static_cast<uint8_t>(params.m << 4 | params.nb), 1);
+  written.push(plan.num_high, 2);
+  written.push(Tag{kEnec, rest_plan.mode, params.log2_group}.byte(), 1);
+  return finish(block, written.streams + plan.nbytes, written.descriptor, written.descriptor_nbytes);
+}
+
+size_t encode_enec(const Block& block) {
+  const Rests rests = split_and_count(block);
+  EnecPlan plan;
+  if (!plan_enec(block, &plan)) return 0;
+  return write_enec(block, rests, plan_rests(rests, block.scratch->runs, false, true, &block.scratch->rest), plan);
 }
 
 // The smallest coding of the rests that the profile has.
@@ -139,22 +101,77 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
-  push(&written, params.lo, 1);
+  written.push(params.lo, 1);
   unsigned below = 0;
   for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (4 * k - 4);
-  push(&written, below, 2);
-  for (unsigned k = 1; k <= kMaxTiers; ++k) push(&written, params.counts[k], 2);
-  if (extended) push(&written, kExtendedCascade, kExtendedNbytes);
+  written.push(below, 2);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) written.push(params.counts[k], 2);
+  if (extended) written.push(kExtendedCascade, kExtendedNbytes);
   const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
-  push(&written, Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
+  written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
   return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
-size_t encode_cascade(const Block& block) {
-  const Rests rests = split_and_count(block);
-  CascadeParams params;
-  const bool chosen = cascade_choose(block.scratch->histogram, block.n, block.dtype().exponent_bits, &params);
-  return chosen ? write_cascade(block, rests, cascade_rests(block, rests), params) : 0;
+// What profile fast makes of a block with exponents.
+struct FastPlan {
+  Rests rests;
+  RestPlan rest_plan;
+  Kind kind;  // kCascade also for the extended one, kExtended for modal; kStored if none fits
+  CascadeParams cascade;
+  ModalPlan modal;
+  EnecPlan enec;
+  size_t nbytes;  // of streams and descriptor
+};
+
+// Kind enec is considered where the exponents take this part of a bit more than their entropy, and some bits in all.
+constexpr size_t kFarShare = 2, kFarBits = 512;
+
+void consider(FastPlan* plan, Kind kind, size_t nbytes) {
+  if (nbytes < plan->nbytes) plan->kind = kind, plan->nbytes = nbytes;
+}
+
+// The smallest kind, found without writing any. Splits the words and counts their exponents. Zeros among them are far
+// from the others: to look for a way of enec's around them would be in vain.
+FastPlan plan_fast(const Block& block, bool consider_enec) {
+  EncodeScratch& scratch = *block.scratch;
+  FastPlan plan{};
+  plan.kind = kStored;
+  plan.nbytes = block.stored;
+  plan.rests = split_and_count(block);
+  plan.rest_plan = plan_rests(plan.rests, scratch.runs, false, true, &scratch.rest);
+  const size_t rest_nbytes = plan.rest_plan.streams_nbytes;
+  const unsigned bits = block.dtype().exponent_bits;
+  if (cascade_choose(scratch.histogram, block.n, bits, &plan.cascade)) {
+    const Kind kind = plan.cascade.shape >= kExtendedShapes ? kExtended : kCascade;
+    consider(
+        &plan, kCascade,
+        rest_nbytes + cascade_nbytes(plan.cascade) + block.descriptor_nbytes(kind, plan.rest_plan, kExtendedCascade));
+  }
+  if (plan_modal(block, &plan.modal)) {
+    consider(&plan, kExtended,
+             rest_nbytes + plan.modal.nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan, kModal));
+  }
+  // Its search takes long, and it is worth it where tiers are far from the entropy.
+  const size_t tiers_nbytes = plan.nbytes - rest_nbytes;
+  const bool far =
+      8 * uint64_t{tiers_nbytes} > entropy_bits(scratch.histogram, block.n) + block.n / kFarShare + kFarBits;
+  if (consider_enec && far && plan_enec(block, &plan.enec)) {
+    consider(&plan, kEnec, rest_nbytes + plan.enec.nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan));
+  }
+  return plan;
+}
+
+size_t write_fast(const Block& block, const FastPlan& plan) {
+  switch (plan.kind) {
+    case kCascade:
+      return write_cascade(block, plan.rests, plan.rest_plan, plan.cascade);
+    case kExtended:
+      return write_modal(block, plan.rests, plan.rest_plan, plan.modal);
+    case kEnec:
+      return write_enec(block, plan.rests, plan.rest_plan, plan.enec);
+    default:
+      return 0;
+  }
 }
 
 // One shape and verbatim rests, so that a single kernel decodes the whole tensor.
@@ -312,9 +329,9 @@ size_t encode_entropy(const Block& block) {
   const RestPlan rest_plan = plan_rests(rests, scratch.runs, true, true, &scratch.rest);
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
-  push(&written, plan.base, 2);
-  push(&written, plan.num_escapes, 2);
-  push(&written, Tag{kEntropy, rest_plan.mode, static_cast<uint8_t>(plan.k)}.byte(), 1);
+  written.push(plan.base, 2);
+  written.push(plan.num_escapes, 2);
+  written.push(Tag{kEntropy, rest_plan.mode, static_cast<uint8_t>(plan.k)}.byte(), 1);
   const unsigned escape_bits = dtype.exponent_bits + plan.k;
   const size_t escapes_nbytes = field_nbytes(plan.num_escapes, escape_bits);
   const size_t taken = written.streams + escapes_nbytes + written.descriptor_nbytes;
@@ -336,7 +353,7 @@ size_t encode_words(const Block& block) {
     case kProfileEnec:
       return encode_enec(block);
     case kProfileFast:
-      return encode_cascade(block);
+      return write_fast(block, plan_fast(block, true));
     default:
       break;
   }
@@ -344,84 +361,83 @@ size_t encode_words(const Block& block) {
   return length != 0 ? length : encode_plain(block);  // where too many exponents lie too far apart
 }
 
-// Choose the group size whose mask and remaining words take the fewest bits by an estimate. Flags become one byte per
-// group.
-unsigned choose_groups(const Block& block, size_t* kept_words) {
-  EncodeScratch& scratch = *block.scratch;
-  const unsigned word_bits = 8u * block.dtype().word_nbytes;
-  const unsigned coded_bits = block.dtype().exponent_bits == 0 ? word_bits : word_bits * 3 / 4;
-  uint64_t best_bits = UINT64_MAX;
-  unsigned best = 0;
-  size_t groups = block.n;
-  for (unsigned log2_group = 0; log2_group <= 7; ++log2_group) {
-    if (log2_group != 0) {
-      const size_t half = groups / 2;
-      for (size_t g = 0; g < half; ++g) scratch.flags[g] = scratch.flags[2 * g] | scratch.flags[2 * g + 1];
-      if (groups % 2 != 0) scratch.flags[half] = scratch.flags[groups - 1];
-      groups = half + groups % 2;
-    }
-    size_t kept = 0;
-    for (size_t g = 0; g < groups; ++g) kept += scratch.flags[g];
-    kept <<= log2_group;
-    if (scratch.flags[groups - 1] != 0) kept -= (groups << log2_group) - block.n;
-    const uint64_t bits = groups + uint64_t{kept} * coded_bits;
-    if (bits < best_bits) best_bits = bits, best = log2_group, *kept_words = kept;
-  }
-  return best;
+// Of a block that has been coded with this length, or not at all (0), and another coding of it: the smaller one.
+template <class Another>
+size_t smaller(const Block& block, size_t length, Another&& another) {
+  if (length == 0) return another();
+  std::memcpy(block.scratch->other, block.dst, length);
+  const size_t second = another();
+  if (second != 0 && second < length) return second;
+  std::memcpy(block.dst, block.scratch->other, length);
+  return length;
 }
 
-// Replaces the block if zero groups beat the `length` that it has without them (0 if it is not coded yet).
-size_t encode_zero_groups(const Block& block, size_t length) {
+// Whether kind zeros is the likely choice: a zero takes its rest and a digit of every tier otherwise.
+bool zeros_pay(const Block& block, const ZerosPlan& zeros) {
+  constexpr size_t kDigits = 15;
+  return 8 * zeros.nbytes < zeros.zeros * (block.dtype().mantissa_bits + 1u + kDigits);
+}
+
+// What the words take without kind zeros, next to nothing too much, if those that it keeps were coded last.
+size_t dense_nbytes(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
-  // A zero has exponent 0: mostly the histogram says at once that there are too few.
-  if (block.dtype().exponent_bits != 0 && scratch.histogram[0] <= block.n / kZeroShare) return length;
-  const size_t width = block.dtype().word_nbytes;
-  const size_t zeros = block.n - nonzero_flags(width, block.words, block.n, scratch.flags);
-  if (zeros <= block.n / kZeroShare || zeros == block.n) return length;  // all zeros: too small to be worth coding
-  size_t kept = 0;
-  const unsigned log2_group = choose_groups(block, &kept);
-  const size_t group = size_t{1} << log2_group, groups = ceil_div(block.n, group);
-  nonzero_flags(width, block.words, block.n, scratch.flags);
-  uint8_t* out = scratch.words;
-  for (size_t g = 0; g < groups; ++g) {
-    const size_t first = g * group, count = block.n - first < group ? block.n - first : group;
-    uint8_t any = 0;
-    for (size_t i = 0; i < count; ++i) any |= scratch.flags[first + i];
-    scratch.flags[g] = any;
-    if (any == 0) continue;
-    std::memcpy(out, block.words + first * width, count * width);
-    out += count * width;
+  CascadeParams params;
+  scratch.histogram[0] += static_cast<uint32_t>(zeros.zeros);
+  if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return block.stored;
+  return cascade_nbytes(params) + static_cast<size_t>(uint64_t{scratch.rests_nbytes} * block.n / zeros.kept);
+}
+
+// Profile fast, where zeros do not seem to pay: that is known for sure once the words are split, before any is written.
+size_t encode_few_zeros(const Block& block, const ZerosPlan& zeros) {
+  EncodeScratch& scratch = *block.scratch;
+  const FastPlan plan = plan_fast(block, false);
+  scratch.histogram[0] -= static_cast<uint32_t>(zeros.zeros);
+  CascadeParams without;
+  if (cascade_choose(scratch.histogram, zeros.kept, block.dtype().exponent_bits, &without)) {
+    const size_t rest_nbytes = static_cast<size_t>(uint64_t{plan.rest_plan.streams_nbytes} * zeros.kept / block.n);
+    const size_t inner = cascade_nbytes(without) + rest_nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan);
+    if (inner + zeros.nbytes < plan.nbytes) {
+      const size_t length = write_zeros(block, zeros);
+      return length != 0 ? length : encode_words(block);
+    }
   }
-  const size_t mask_nbytes = field_nbytes(groups, 1);
-  const size_t inner_stored = stored_nbytes(block.dtype(), kept);
-  const BlockSpec inner_spec = block.spec.inner();
-  const Block inner = {inner_spec, scratch.words, kept, scratch.inner, inner_stored, &scratch};
-  size_t inner_nbytes = encode_constant(inner);
-  if (inner_nbytes == 0) inner_nbytes = encode_words(inner);
-  if (inner_nbytes == 0) inner_nbytes = store_block(inner);
-  const size_t streams = inner_nbytes + mask_nbytes;
-  const size_t limit = length == 0 ? block.stored : length;
-  if (ceil_to(streams + block.descriptor_nbytes(kZeroGroups), kBlockAlign) >= limit) return length;
-  std::memcpy(block.dst, scratch.inner, inner_nbytes);
-  plane_kernels.pack_field(1, scratch.flags, groups, block.dst + inner_nbytes);
-  Written written{};
-  push(&written, kept, 4);
-  push(&written, inner_nbytes / kBlockAlign, 2);
-  push(&written, Tag{kZeroGroups, kVerbatim, static_cast<uint8_t>(log2_group)}.byte(), 1);
-  return finish(block, streams, written.descriptor, written.descriptor_nbytes);
+  return write_fast(block, plan);
+}
+
+size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
+  EncodeScratch& scratch = *block.scratch;
+  const bool tiers = block.spec.profile == kProfileFast && block.dtype().exponent_bits != 0;
+  if (tiers && !zeros_pay(block, zeros)) return encode_few_zeros(block, zeros);
+  scratch.num_counted = scratch.rests_nbytes = 0;
+  const size_t length = write_zeros(block, zeros);
+  if (length != 0 && zeros.kept != 0) {
+    // What the rests of the zeros would take exceeds what tells where they are.
+    if (uint64_t{scratch.rests_nbytes} * zeros.zeros / zeros.kept > zeros.nbytes) return length;
+    if (tiers && scratch.num_counted == zeros.kept && length <= dense_nbytes(block, zeros)) return length;
+  }
+  return smaller(block, length, [&] { return encode_words(block); });
+}
+
+size_t encode_inside(const Block& block) {
+  const size_t length = encode_constant(block);
+  if (length != 0) return length;
+  ZerosPlan zeros;
+  const bool sparse = block.spec.profile == kProfileFast || block.spec.profile == kProfileCompact;
+  return sparse && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
 }
 
 }  // namespace
 
+size_t encode_kept(const Block& block) {
+  size_t length = encode_constant(block);
+  if (length == 0) length = encode_words(block);
+  return length == 0 ? store_block(block) : length;
+}
+
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
   if (spec.relative && std::memcmp(words, spec.base, n * spec.dtype->word_nbytes) == 0) return 0;  // same
   const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
-  const bool zero_groups = spec.profile == kProfileFast || spec.profile == kProfileCompact;
-  size_t length = encode_constant(block);
-  if (length == 0) {
-    length = encode_words(block);
-    if (zero_groups) length = encode_zero_groups(block, length);
-  }
+  const size_t length = encode_inside(block);
   return length == 0 ? store_block(block) : length;
 }
 

@@ -6,6 +6,7 @@
 #include "coders/cascade.h"
 #include "coders/enec.h"
 #include "coders/entropy.h"
+#include "coders/mask.h"
 #include "coders/rest.h"
 #include "common/format.h"
 #include "transforms/histogram.h"
@@ -18,15 +19,21 @@ struct EncodeScratch {
   alignas(64) uint8_t sign_mantissas[kMaxBlockWords * sizeof(uint32_t) + kSlack];
   uint16_t escapes[kMaxBlockWords];
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
-  uint32_t histogram[256];
+  uint32_t histogram[256];  // of the exponents that were split last, so many
+  size_t num_counted;
   uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
   EnecScratch enec;
   RestScratch rest;
-  // Zero groups: the words that stay, their block, and a flag per word or group.
+  size_t rests_nbytes;  // of the rests that were written last
+  // Kind zeros: the mask of the words that are kept, that of minus zeros, and these words. A block that is coded in two
+  // ways, of which the smaller one stays.
+  uint64_t kept[kMaskNumbers], minus[kMaskNumbers];
   alignas(64) uint8_t words[kMaxBlockWords * kMaxWordNbytes + kSlack];
-  alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
-  alignas(64) uint8_t flags[kMaxBlockWords + kSlack];
+  alignas(64) uint8_t other[kMaxBlockWords * kMaxWordNbytes];
+  // Kind modal: the mask of the exponents that are another.
+  uint64_t others[kMaskNumbers], where[kMaskNumbers];
+  MaskEncodeScratch mask;
 };
 
 // Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where

@@ -13,14 +13,19 @@ void count_together(size_t stream_nbytes, size_t n, unsigned bits, BlockFacts* f
   facts->kind_nbytes = stream_nbytes - moved;
 }
 
-Fault inspect_zero_groups(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
-  ZeroGroups zeros;
-  Fault wrong = open_zero_groups(coded, &zeros);
+Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratch) {
+  Zeros zeros;
+  Fault wrong = open_zeros(coded, &zeros);
   if (wrong) return wrong;
-  BlockFacts inner;
-  wrong = inspect_block(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_words, &inner, scratch, true);
+  BlockFacts inner{};
+  if (zeros.num_kept != 0) {
+    wrong = inspect_block(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_kept, &inner, scratch, true);
+  }
+  if (wrong) return wrong;
+  size_t masks_nbytes = 0;
+  wrong = open_zero_masks(coded, zeros, &masks_nbytes, &scratch->zeros);
   facts->rest_nbytes = inner.rest_nbytes;
-  facts->kind_nbytes = inner.kind_nbytes + zeros.mask_nbytes;
+  facts->kind_nbytes = inner.kind_nbytes + masks_nbytes;
   return wrong;
 }
 
@@ -55,8 +60,13 @@ Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, 
       uint32_t num_high = 0;
       return open_enec(coded, &params, &num_high, &facts->kind_nbytes);
     }
-    case kCascade:
-    case kExtended: {  // the one that there is
+    case kExtended:
+      if (coded.extended == kModal) {
+        Modal modal;
+        return open_modal(coded, &modal, &facts->kind_nbytes, &scratch->modal);
+      }
+      [[fallthrough]];
+    case kCascade: {
       CascadeParams params;
       return open_cascade(coded, &params, &facts->kind_nbytes);
     }
@@ -73,9 +83,8 @@ Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, 
       count_together(nbytes, n, word_bits - dtype.exponent_bits, facts);
       return {};
     }
-    case kZeroGroups:
-      return inner ? "expected an inner block that is not zero_groups itself"
-                   : inspect_zero_groups(coded, facts, scratch);
+    case kZeros:
+      return inner ? "expected an inner block that is not of kind zeros itself" : inspect_zeros(coded, facts, scratch);
     default:
       return {};
   }

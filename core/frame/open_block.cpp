@@ -4,20 +4,22 @@ namespace tw {
 namespace {
 
 constexpr const char* kTooLong = "expected streams that end within the block";
+constexpr const char* kBadMask = "expected a mask of the words of the block";
 constexpr const char* kFiller = "expected zeros in filler bits";
 
 // What this version does not know, and a later one may.
 bool unknown(const Tag& tag, uint8_t extended) {
   if (tag.kind == kStored || tag.rest > kBytes) return true;
-  return tag.kind == kExtended && extended != kExtendedCascade;
+  return tag.kind == kExtended && extended != kExtendedCascade && extended != kModal;
 }
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
-bool allowed(const BlockSpec& spec, const Tag& tag) {
+bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
   const uint8_t profile = spec.profile;
   const bool compact = profile == kProfileCompact, resident = profile == kProfileResident;
   const bool split = spec.dtype->exponent_bits != 0;
   const bool any_rest = tag.rest == kVerbatim || tag.rest == kTrimmed || (tag.rest == kBytes && compact);
+  const unsigned most = compact ? kMaskGaps : kMaxMaskLevel;  // variant of a mask
   switch (tag.kind) {
     case kConstant:
       return tag.rest == kVerbatim && tag.variant == 0;
@@ -29,9 +31,10 @@ bool allowed(const BlockSpec& spec, const Tag& tag) {
       return split && any_rest && compact && tag.variant <= kMaxExtraBits && tag.variant <= spec.dtype->mantissa_bits;
     case kPlain:
       return !resident && any_rest && tag.rest != kVerbatim && tag.variant == 0;
-    case kZeroGroups:
-      return tag.rest == kVerbatim && (profile == kProfileFast || compact);
-    default:  // extended cascade
+    case kZeros:
+      return tag.rest == kVerbatim && tag.variant <= most && (profile == kProfileFast || compact);
+    default:
+      if (extended == kModal) return split && any_rest && tag.variant <= most && (profile == kProfileFast || compact);
       return split && (tag.rest == kVerbatim || (any_rest && !resident)) && profile != kProfileEnec;
   }
 }
@@ -43,7 +46,7 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
   coded->extended = coded->tag.kind == kExtended ? coded->block[length - 1 - kExtendedNbytes] : 0;
   if (unknown(coded->tag, coded->extended))
     return Fault::unsupported("expected a kind and rest that this version knows: a newer version wrote this block");
-  if (!allowed(coded->spec, coded->tag))
+  if (!allowed(coded->spec, coded->tag, coded->extended))
     return "expected a kind, rest and variant that the profile and the dtype allow";
   const Dtype& dtype = coded->dtype();
   const size_t descriptor = kind_params_nbytes(coded->tag.kind, coded->extended, dtype) + kTagNbytes;
@@ -128,17 +131,55 @@ const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyPar
   return filler_is_zero(params->escapes, params->num_escapes, bits) ? nullptr : kFiller;
 }
 
-const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros) {
-  zeros->num_words = load<uint32_t>(coded.params);
+const char* open_zeros(const Coded& coded, Zeros* zeros) {
+  zeros->num_kept = load<uint32_t>(coded.params);
   zeros->inner_nbytes = size_t{load<uint16_t>(coded.params + 4)} * kBlockAlign;
-  zeros->group = size_t{1} << coded.tag.variant;
-  zeros->num_groups = ceil_div(coded.n, zeros->group);
-  zeros->mask_nbytes = field_nbytes(zeros->num_groups, 1);
-  if (zeros->num_words < 1 || zeros->num_words > coded.n) return "expected num_words of 1 to the words of the block";
-  if (zeros->inner_nbytes == 0) return "expected inner_units of at least 1";
-  const char* wrong = check_padding(coded, zeros->inner_nbytes + zeros->mask_nbytes);
+  zeros->signs = coded.params[6];
+  if (zeros->num_kept > coded.n) return "expected num_kept of at most the words of the block";
+  if ((zeros->num_kept == 0) != (zeros->inner_nbytes == 0)) return "expected an inner block if words are kept";
+  if (zeros->signs > (coded.dtype().exponent_bits != 0 ? kSignsMixed : kSignsPlus))
+    return "expected signs of 0 to 2, and 0 where words have none";
+  return zeros->inner_nbytes > coded.available ? kTooLong : nullptr;
+}
+
+const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, SparseScratch* scratch) {
+  const uint8_t* streams = coded.block + zeros.inner_nbytes;
+  const size_t left = coded.available - zeros.inner_nbytes;
+  if (!read_mask(coded.tag.variant, streams, left, coded.n, scratch->mask, nbytes, &scratch->coding)) return kBadMask;
+  if (count_mask(scratch->mask, coded.n) != zeros.num_kept)
+    return "expected num_kept to be the number of words in the mask";
+  if (zeros.signs == kSignsMixed) {
+    size_t signs_nbytes = 0;
+    if (!read_outside(scratch->mask, coded.n, streams + *nbytes, left - *nbytes, scratch->minus, &signs_nbytes,
+                      &scratch->coding)) {
+      return "expected a sign for each zero, then zeros";
+    }
+    *nbytes += signs_nbytes;
+  }
+  return check_padding(coded, zeros.inner_nbytes + *nbytes);
+}
+
+const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, SparseScratch* scratch) {
+  const unsigned bits = coded.dtype().exponent_bits;
+  modal->mode = coded.params[0];
+  const size_t num_others = load<uint32_t>(coded.params + 1);
+  if (modal->mode >> bits != 0) return "expected a mode that the dtype has";
+  size_t mask_nbytes = 0;
+  if (!read_mask(coded.tag.variant, coded.kind_streams(), coded.left(), coded.n, scratch->mask, &mask_nbytes,
+                 &scratch->coding)) {
+    return kBadMask;
+  }
+  if (count_mask(scratch->mask, coded.n) != num_others)
+    return "expected num_others to be the number of words in the mask";
+  modal->others = coded.kind_streams() + mask_nbytes;
+  *nbytes = mask_nbytes + field_nbytes(num_others, 8);
+  const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
   if (wrong != nullptr) return wrong;
-  return filler_is_zero(coded.block + zeros->inner_nbytes, zeros->num_groups, 1) ? nullptr : kFiller;
+  if (!filler_is_zero(modal->others, num_others, 8)) return kFiller;
+  for (size_t i = 0; i < num_others; ++i) {
+    if (modal->others[i] >> bits != 0) return "expected exponents that the dtype has";
+  }
+  return nullptr;
 }
 
 }  // namespace tw

@@ -7,6 +7,7 @@
 #include "coders/cascade.h"
 #include "coders/enec.h"
 #include "coders/entropy.h"
+#include "coders/mask.h"
 #include "coders/rest.h"
 #include "common/format.h"
 #include "include/tensorwire.h"
@@ -40,7 +41,7 @@ struct Coded {
   RestDecoder rest;
 
   const Dtype& dtype() const { return *spec.dtype; }
-  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeroGroups; }
+  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeros; }
   const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
   size_t left() const { return available - rest.streams_nbytes(); }
 };
@@ -53,8 +54,20 @@ struct EntropyParams {
   size_t num_escapes = 0;
 };
 
-struct ZeroGroups {
-  size_t num_words, inner_nbytes, group, num_groups, mask_nbytes;
+// Kinds zeros and modal: their masks, and what decoding them takes.
+struct SparseScratch {
+  uint64_t mask[kMaskNumbers], minus[kMaskNumbers];
+  MaskDecodeScratch coding;
+};
+
+struct Zeros {
+  size_t num_kept, inner_nbytes;
+  uint8_t signs;
+};
+
+struct Modal {
+  uint8_t mode;
+  const uint8_t* others;
 };
 
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.
@@ -68,6 +81,9 @@ const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high
 // Of kind cascade, and of the extended one.
 const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes);
 const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes);
-const char* open_zero_groups(const Coded& coded, ZeroGroups* zeros);
+// Kind zeros up to its inner block, and what stands behind that.
+const char* open_zeros(const Coded& coded, Zeros* zeros);
+const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, SparseScratch* scratch);
+const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, SparseScratch* scratch);
 
 }  // namespace tw

@@ -56,12 +56,11 @@ void test_words(unsigned width, bool signs, const std::vector<uint8_t>& words) {
     if (bit(kept, i)) CHECK(word_at(compact, j++, width) == word_at(words, i, width));
   }
   std::vector<uint8_t> out(n * width + 8, 0xee);
-  CHECK(kernels.expand(width, 0, kept.data(), compact.data(), n, out.data()) == num_kept);
-  kernels.set_signs(width, minus.data(), n, out.data());
+  CHECK(kernels.expand(width, 0, kept.data(), minus.data(), compact.data(), n, out.data()) == num_kept);
   CHECK(std::memcmp(out.data(), words.data(), n * width) == 0);
   for (size_t i = n * width; i < out.size(); ++i) CHECK(out[i] == 0xee);
   const uint64_t fill = 0x8123456789abcdef;
-  kernels.expand(width, fill, kept.data(), compact.data(), n, out.data());
+  CHECK(kernels.expand(width, fill, kept.data(), nullptr, compact.data(), n, out.data()) == num_kept);
   for (size_t i = 0; i < n; ++i) {
     const uint64_t expected = bit(kept, i) ? word_at(words, i, width) : fill & (sign | (sign - 1));
     CHECK(word_at(out, i, width) == expected);

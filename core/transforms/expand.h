@@ -12,11 +12,10 @@ struct ExpandKernels {
   void (*find)(unsigned nbytes, bool signs, const uint8_t* words, size_t n, uint64_t* kept, uint64_t* minus);
   // The words in the mask, one behind the other; writes up to kSlack behind them. Returns their number.
   size_t (*compact)(unsigned nbytes, const uint64_t* mask, const uint8_t* words, size_t n, uint8_t* kept);
-  // out[i] = the next of `kept` for a word in the mask, else fill. Reads up to kSlack behind the kept words. Returns
-  // how many of them were used.
-  size_t (*expand)(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint8_t* kept, size_t n, uint8_t* out);
-  // Sets the highest bit of the words in the mask.
-  void (*set_signs)(unsigned nbytes, const uint64_t* minus, size_t n, uint8_t* words);
+  // out[i] = the next of `kept` for a word in the mask, else fill, whose highest bit is set if it is in `minus` (which
+  // is nullptr if none are). Reads up to kSlack behind the kept words. Returns how many of them were used.
+  size_t (*expand)(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint64_t* minus, const uint8_t* kept,
+                   size_t n, uint8_t* out);
 };
 
 extern const ExpandKernels& expand_kernels;

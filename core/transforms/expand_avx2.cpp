@@ -16,10 +16,33 @@ inline unsigned count_of(unsigned mask) { return static_cast<unsigned>(_mm_popcn
 // A mask from bytes of 0 or 255.
 inline uint64_t mask_of(__m256i bytes) { return static_cast<uint32_t>(_mm256_movemask_epi8(bytes)); }
 
+// A shuffle leaves zeros where the control has its highest bit set. The branch is the same for all words of a block.
+inline __m128i filled(__m128i words, __m128i filler, __m128i control, uint64_t fill) {
+  return fill == 0 ? words : _mm_blendv_epi8(words, filler, control);
+}
+
 // The highest bits of 16-bit, 32-bit and 64-bit words in order, as those of bytes.
 inline __m256i narrow16(__m256i a, __m256i b) { return _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8); }
 inline uint64_t mask32(__m256i v) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(v))); }
 inline uint64_t mask64(__m256i v) { return static_cast<unsigned>(_mm256_movemask_pd(_mm256_castsi256_pd(v))); }
+
+// Words of all ones for the bits that are set, zeros for others.
+inline __m128i spread_bits8(uint64_t bits) {
+  const __m128i one = _mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0);
+  return _mm_cmpeq_epi8(_mm_and_si128(_mm_set1_epi8(static_cast<char>(bits)), one), one);
+}
+inline __m128i spread_bits16(uint64_t bits) {
+  const __m128i one = _mm_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm_cmpeq_epi16(_mm_and_si128(_mm_set1_epi16(static_cast<short>(bits)), one), one);
+}
+inline __m256i spread_bits32(uint64_t bits) {
+  const __m256i one = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), one), one);
+}
+inline __m256i spread_bits64(uint64_t bits) {
+  const __m256i one = _mm256_setr_epi64x(1, 2, 4, 8);
+  return _mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(static_cast<long long>(bits)), one), one);
+}
 
 template <unsigned W>
 struct Lanes;
@@ -42,12 +65,14 @@ struct Lanes<1> : Portable<1> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m128i filler = _mm_set1_epi8(static_cast<char>(fill));
     for (unsigned i = 0; i < kGroup; i += 8) {
       const unsigned part = static_cast<uint8_t>(mask >> i);
       const __m128i control = load64(kSelect.expand[part]);
-      const __m128i bytes = _mm_blendv_epi8(_mm_shuffle_epi8(load64(kept), control), filler, control);
+      __m128i bytes = filled(_mm_shuffle_epi8(load64(kept), control), filler, control, fill);
+      if (SIGNS) bytes = _mm_or_si128(bytes, _mm_and_si128(spread_bits8(minus >> i), _mm_set1_epi8(-128)));
       _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), bytes);
       kept += count_of(part);
     }
@@ -78,22 +103,16 @@ struct Lanes<2> : Portable<2> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m128i filler = _mm_set1_epi16(static_cast<short>(fill));
     for (unsigned i = 0; i < kGroup; i += 8) {
       const unsigned part = static_cast<uint8_t>(mask >> i);
       const __m128i control = load128(kSelect.expand[part]);
-      store128(out + 2 * i, _mm_blendv_epi8(_mm_shuffle_epi8(load128(kept), control), filler, control));
+      __m128i words = filled(_mm_shuffle_epi8(load128(kept), control), filler, control, fill);
+      if (SIGNS) words = _mm_or_si128(words, _mm_slli_epi16(spread_bits16(minus >> i), 15));
+      store128(out + 2 * i, words);
       kept += 2 * count_of(part);
-    }
-  }
-  static void set_signs(uint64_t minus, uint8_t* words) {
-    const __m256i bits = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
-                                           static_cast<short>(32768));
-    for (unsigned i = 0; i < kGroup; i += 16) {
-      const __m256i part = _mm256_and_si256(_mm256_set1_epi16(static_cast<short>(minus >> i)), bits);
-      const __m256i sign = _mm256_slli_epi16(_mm256_cmpeq_epi16(part, bits), 15);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + 2 * i), _mm256_or_si256(load256(words + 2 * i), sign));
     }
   }
   static constexpr WordSelect<8, 2> kSelect = make_word_select<8, 2>();
@@ -131,12 +150,15 @@ struct Lanes<4> : Portable<4> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m256i filler = _mm256_set1_epi32(static_cast<int>(fill));
     for (unsigned i = 0; i < kGroup; i += 8) {
       const unsigned part = static_cast<uint8_t>(mask >> i);
       const __m256i control = widen(kSelect.expand[part]);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * i), spread(filler, kept, control));
+      __m256i words = spread(filler, kept, control);
+      if (SIGNS) words = _mm256_or_si256(words, _mm256_slli_epi32(spread_bits32(minus >> i), 31));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * i), words);
       kept += 4 * count_of(part);
     }
   }
@@ -164,12 +186,15 @@ struct Lanes<8> : Portable<8> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m256i filler = _mm256_set1_epi64x(static_cast<long long>(fill));
     for (unsigned i = 0; i < kGroup; i += 4) {
       const unsigned part = mask >> i & 15;
       const __m256i control = widen(kSelect.expand[part]);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * i), spread(filler, kept, control));
+      __m256i words = spread(filler, kept, control);
+      if (SIGNS) words = _mm256_or_si256(words, _mm256_slli_epi64(spread_bits64(minus >> i), 63));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 8 * i), words);
       kept += 8 * count_of(part);
     }
   }
@@ -179,7 +204,7 @@ struct Lanes<8> : Portable<8> {
 }  // namespace
 
 extern const ExpandKernels kExpandAvx2;
-const ExpandKernels kExpandAvx2 = {find, compact, expand, set_signs};
+const ExpandKernels kExpandAvx2 = {find, compact, expand};
 
 }  // namespace tw
 #endif

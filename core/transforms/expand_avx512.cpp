@@ -89,20 +89,15 @@ struct Lanes {
     return out;
   }
 
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
-    const __m512i filler = V::all(fill);
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
+    const __m512i filler = V::all(fill), sign = V::all(sign_bit<W>());
     for (unsigned v = 0; v < W; ++v) {
       const uint64_t part = mask >> (v * kWords & 63) & kAll;
-      _mm512_storeu_si512(out + 64 * v, V::expand(filler, part, _mm512_loadu_si512(kept)));
+      __m512i words = V::expand(filler, part, _mm512_loadu_si512(kept));
+      if (SIGNS) words = V::set(minus >> (v * kWords & 63) & kAll, words, sign);
+      _mm512_storeu_si512(out + 64 * v, words);
       kept += W * static_cast<unsigned>(_mm_popcnt_u64(part));
-    }
-  }
-
-  static void set_signs(uint64_t minus, uint8_t* words) {
-    const __m512i sign = V::all(sign_bit<W>());
-    for (unsigned v = 0; v < W; ++v) {
-      const __m512i vector = _mm512_loadu_si512(words + 64 * v);
-      _mm512_storeu_si512(words + 64 * v, V::set(minus >> (v * kWords & 63) & kAll, vector, sign));
     }
   }
 };
@@ -110,7 +105,7 @@ struct Lanes {
 }  // namespace
 
 extern const ExpandKernels kExpandAvx512;
-const ExpandKernels kExpandAvx512 = {find, compact, expand, set_signs};
+const ExpandKernels kExpandAvx512 = {find, compact, expand};
 
 }  // namespace tw
 #endif

@@ -1,7 +1,7 @@
 // What the expand kernels of all targets share: 64 words after the other, each with one number of the mask. A target
 // defines Lanes<W> for words of W bytes, whose functions handle 64 words:
 //   find(words, magnitude, &minus): the mask of words with a bit of `magnitude`; minus: of those with their highest bit
-//   compact(mask, words, out), expand(mask, fill, kept, out), set_signs(minus, words): as in expand.h
+//   compact(mask, words, out), expand<SIGNS>(mask, fill, minus, kept, out): as in expand.h; minus counts if SIGNS
 // Each source includes this once; everything is local to it.
 #pragma once
 #include <cstring>
@@ -64,39 +64,27 @@ void fill_words(uint64_t fill, size_t n, uint8_t* out) {
   for (size_t i = 0; i < n; ++i) std::memcpy(out + i * W, &fill, W);
 }
 
-template <unsigned W>
-size_t expand_words(uint64_t fill, const uint64_t* mask, const uint8_t* kept, size_t n, uint8_t* out) {
+template <unsigned W, bool SIGNS>
+size_t expand_words(uint64_t fill, const uint64_t* mask, const uint64_t* minus, const uint8_t* kept, size_t n,
+                    uint8_t* out) {
   const uint8_t* next = kept;
   for (size_t i = 0; i < n; i += kGroup) {
     const size_t count = n - i < kGroup ? n - i : kGroup;
     const uint64_t in_mask = mask[i / kGroup];
+    const uint64_t negative = SIGNS ? minus[i / kGroup] : 0;
     uint8_t* group = out + i * W;
-    if (in_mask == 0) {
+    if (in_mask == 0 && negative == 0) {
       fill_words<W>(fill, count, group);
     } else if (count == kGroup) {
-      Lanes<W>::expand(in_mask, fill, next, group);
+      Lanes<W>::template expand<SIGNS>(in_mask, fill, negative, next, group);
     } else {
       uint8_t last[kGroup * W];
-      Lanes<W>::expand(in_mask, fill, next, last);
+      Lanes<W>::template expand<SIGNS>(in_mask, fill, negative, next, last);
       std::memcpy(group, last, count * W);
     }
     next += W * static_cast<unsigned>(__builtin_popcountll(in_mask));
   }
   return static_cast<size_t>(next - kept) / W;
-}
-
-template <unsigned W>
-void set_word_signs(const uint64_t* minus, size_t n, uint8_t* words) {
-  for (size_t i = 0; i < n; i += kGroup) {
-    if (minus[i / kGroup] == 0) continue;
-    if (n - i >= kGroup) {
-      Lanes<W>::set_signs(minus[i / kGroup], words + i * W);
-      continue;
-    }
-    for (size_t j = i; j < n; ++j) {
-      if ((minus[i / kGroup] >> (j - i) & 1) != 0) words[j * W + W - 1] |= 0x80;
-    }
-  }
 }
 
 // body.template operator()<W>() does not exist in C++17, so: a number whose size is W.
@@ -122,12 +110,13 @@ size_t compact(unsigned nbytes, const uint64_t* mask, const uint8_t* words, size
   return with_width(nbytes, [&](auto word) { return compact_words<sizeof word>(mask, words, n, kept); });
 }
 
-size_t expand(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint8_t* kept, size_t n, uint8_t* out) {
-  return with_width(nbytes, [&](auto word) { return expand_words<sizeof word>(fill, mask, kept, n, out); });
-}
-
-void set_signs(unsigned nbytes, const uint64_t* minus, size_t n, uint8_t* words) {
-  with_width(nbytes, [&](auto word) { set_word_signs<sizeof word>(minus, n, words); });
+size_t expand(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint64_t* minus, const uint8_t* kept,
+              size_t n, uint8_t* out) {
+  return with_width(nbytes, [&](auto word) {
+    constexpr unsigned W = sizeof word;
+    return minus != nullptr ? expand_words<W, true>(fill, mask, minus, kept, n, out)
+                            : expand_words<W, false>(fill, mask, minus, kept, n, out);
+  });
 }
 
 }  // namespace

@@ -10,6 +10,11 @@ namespace {
 // Bit j is set where byte j is all ones.
 inline uint64_t mask_of(uint8x8_t bytes) { return vaddv_u8(vand_u8(bytes, vcreate_u8(0x8040201008040201))); }
 
+// Bytes of all ones for the bits that are set, zeros for others.
+inline uint8x8_t spread_bits(uint64_t bits) {
+  return vtst_u8(vdup_n_u8(static_cast<uint8_t>(bits)), vcreate_u8(0x8040201008040201));
+}
+
 template <unsigned W>
 struct Lanes;
 
@@ -34,11 +39,14 @@ struct Lanes<1> : Portable<1> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const uint8x8_t filler = vdup_n_u8(static_cast<uint8_t>(fill));
     for (unsigned i = 0; i < kGroup; i += 8) {
       const unsigned part = static_cast<uint8_t>(mask >> i);
-      vst1_u8(out + i, vtbx1_u8(filler, vld1_u8(kept), vld1_u8(kSelect.expand[part])));
+      uint8x8_t bytes = vtbx1_u8(filler, vld1_u8(kept), vld1_u8(kSelect.expand[part]));
+      if (SIGNS) bytes = vorr_u8(bytes, vand_u8(spread_bits(minus >> i), vdup_n_u8(0x80)));
+      vst1_u8(out + i, bytes);
       kept += __builtin_popcount(part);
     }
   }
@@ -48,6 +56,16 @@ struct Lanes<1> : Portable<1> {
 // COUNT words of W bytes are a vector.
 template <unsigned COUNT, unsigned W>
 struct Shuffled : Portable<W> {
+  static uint8x16_t signs_of(uint64_t bits) {
+    if constexpr (W == 2) {
+      const uint16x8_t wide = vmovl_u8(vand_u8(spread_bits(bits), vdup_n_u8(1)));
+      return vreinterpretq_u8_u16(vshlq_n_u16(wide, 15));
+    } else {
+      const uint32x4_t one = {1, 2, 4, 8};
+      const uint32x4_t set = vtstq_u32(vdupq_n_u32(static_cast<uint32_t>(bits)), one);
+      return vreinterpretq_u8_u32(vshlq_n_u32(set, 31));
+    }
+  }
   static uint8_t* compact(uint64_t mask, const uint8_t* words, uint8_t* out) {
     for (unsigned i = 0; i < kGroup; i += COUNT) {
       const unsigned part = mask >> i & ((1u << COUNT) - 1);
@@ -56,13 +74,16 @@ struct Shuffled : Portable<W> {
     }
     return out;
   }
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     uint8_t fills[16];
     fill_words<W>(fill, COUNT, fills);
     const uint8x16_t filler = vld1q_u8(fills);
     for (unsigned i = 0; i < kGroup; i += COUNT) {
       const unsigned part = mask >> i & ((1u << COUNT) - 1);
-      vst1q_u8(out + W * i, vqtbx1q_u8(filler, vld1q_u8(kept), vld1q_u8(kSelect.expand[part])));
+      uint8x16_t words = vqtbx1q_u8(filler, vld1q_u8(kept), vld1q_u8(kSelect.expand[part]));
+      if (SIGNS) words = vorrq_u8(words, signs_of(minus >> i));
+      vst1q_u8(out + W * i, words);
       kept += W * static_cast<unsigned>(__builtin_popcount(part));
     }
   }
@@ -91,7 +112,7 @@ struct Lanes<8> : Portable<8> {};
 }  // namespace
 
 extern const ExpandKernels kExpandNeon;
-const ExpandKernels kExpandNeon = {find, compact, expand, set_signs};
+const ExpandKernels kExpandNeon = {find, compact, expand};
 
 }  // namespace tw
 #endif

@@ -28,20 +28,16 @@ struct Portable {
     return out;
   }
 
-  static void expand(uint64_t mask, uint64_t fill, const uint8_t* kept, uint8_t* out) {
+  template <bool SIGNS>
+  static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     for (size_t i = 0; i < kGroup; ++i) {
       uint64_t word = 0;
       std::memcpy(&word, kept, W);
       const uint64_t in_mask = mask >> i & 1;
       word = in_mask != 0 ? word : fill;
+      if (SIGNS) word |= (minus >> i & 1) << (8 * W - 1);
       std::memcpy(out + i * W, &word, W);
       kept += W * in_mask;
-    }
-  }
-
-  static void set_signs(uint64_t minus, uint8_t* words) {
-    for (size_t i = 0; i < kGroup; ++i) {
-      words[i * W + W - 1] = static_cast<uint8_t>(words[i * W + W - 1] | (minus >> i & 1) << 7);
     }
   }
 };

@@ -9,6 +9,6 @@ struct Lanes : Portable<W> {};
 }  // namespace
 
 extern const ExpandKernels kExpandScalar;
-const ExpandKernels kExpandScalar = {find, compact, expand, set_signs};
+const ExpandKernels kExpandScalar = {find, compact, expand};
 
 }  // namespace tw

@@ -72,7 +72,7 @@ class BlockInfo(NamedTuple):
             coded together with the exponent count here, one bit each, as they would take alone.
         exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
         num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups" or "cascade2"; "same"
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; "same"
             in a relative frame.
         rest: "verbatim", "trimmed" or "bytes".
         variant: parameter of the kind, see docs/format.md.
@@ -88,8 +88,8 @@ class BlockInfo(NamedTuple):
     variant: int
 
 
-_KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zero_groups")
-_EXTENDED_KINDS = {1: "cascade2"}
+_KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zeros")
+_EXTENDED_KINDS = {1: "cascade2", 2: "modal"}
 _EXTENDED, _SAME = 7, 255
 _RESTS = ("verbatim", "trimmed", "bytes")
 

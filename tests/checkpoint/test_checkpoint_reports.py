@@ -147,7 +147,7 @@ def test_bits_of_a_tensor_with_many_zeros(profile: Profile, tmp_path: Path) -> N
     compress_checkpoint(tmp_path / "a.safetensors", tmp_path / "small.safetensors", profile=profile)
     (tensor,) = inspect(tmp_path / "small.safetensors").tensors
     assert tensor.num_blocks is not None
-    assert set(tensor.num_blocks) == {"zero_groups"}
+    assert set(tensor.num_blocks) == {"zeros"}
     assert tensor.sign_mantissa_bits == pytest.approx(8 * np.count_nonzero(words) / numel, rel=0.05)
 
 

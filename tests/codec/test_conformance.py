@@ -28,13 +28,13 @@ from tests.support.registry import Input
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOT_YET = ("zeros", "modal", "sparse", "dense")
+NOT_YET = ("sparse", "dense")
 """Kinds of the page that the core does not have yet; only tests/codec/test_reference.py has these."""
 
 
 def in_core(case: Case) -> bool:
     split_integer = case.dtype in SPLIT_INTEGERS and not case.coding[0].startswith(("stored", "constant", "plain"))
-    return case.base is None and not case.name.startswith((*NOT_YET, "mask")) and not split_integer
+    return case.base is None and not case.name.startswith(NOT_YET) and not split_integer
 
 
 CORE_CASES = [case for case in CASES if in_core(case)]
@@ -193,7 +193,7 @@ def _decode_blocks_alone(frame: bytes) -> bytes:
     return decode_blocks(frame[header.header_nbytes :], header, index, None)[0]
 
 
-@pytest.mark.parametrize("profile", ["enec", "resident"])  # others when the core has kind zeros
+@pytest.mark.parametrize("profile", registry.PROFILES)
 @pytest.mark.parametrize("dtype", registry.DTYPES)
 def test_reference_decodes_core_frames(dtype: str, profile: str) -> None:
     kinds = set()
@@ -202,15 +202,15 @@ def test_reference_decodes_core_frames(dtype: str, profile: str) -> None:
             kinds |= check_reference_decodes(item, profile)
     expected = {
         "enec": {"constant", "enec", "stored"},
-        "fast": {"constant", "cascade", "stored"},
-        "compact": {"constant", "entropy", "stored"},
+        "fast": {"constant", "cascade", "zeros", "stored"},
+        "compact": {"constant", "entropy", "zeros", "stored"},
         "resident": {"constant", "cascade2", "stored"},
     }
     if dtype in registry.FLOATS:
         assert kinds >= expected[profile]
 
 
-@pytest.mark.parametrize("profile", ["enec", "resident"])  # others when the core has kind zeros
+@pytest.mark.parametrize("profile", registry.PROFILES)
 @pytest.mark.parametrize("dtype", registry.FLOATS)
 def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) -> None:
     patterns = registry.every_pattern(dtype)

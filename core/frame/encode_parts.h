@@ -1,0 +1,73 @@
+// What the encoders of the kinds share: a block, and its streams and descriptor as they are written.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/mask.h"
+#include "frame/encode_block.h"
+
+namespace tw {
+
+struct Block {
+  const BlockSpec& spec;
+  const uint8_t* words;
+  size_t n;
+  uint8_t* dst;
+  size_t stored;
+  EncodeScratch* scratch;
+
+  const Dtype& dtype() const { return *spec.dtype; }
+  // Of a block that has no rest.
+  size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
+    return kind_params_nbytes(kind, extended, dtype()) + kTagNbytes;
+  }
+  size_t descriptor_nbytes(Kind kind, const RestPlan& plan, uint8_t extended = 0) const {
+    return plan.params_nbytes + descriptor_nbytes(kind, extended);
+  }
+};
+
+struct Written {
+  size_t streams;
+  uint8_t descriptor[32];
+  size_t descriptor_nbytes;
+
+  void push(uint64_t value, size_t nbytes);
+};
+
+// Rest streams to the start of the block, their parameters to the start of the descriptor. False if they do not fit.
+bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written);
+
+// Put the descriptor at the end of the block, zeros before it. Returns the block's length, or 0 if it gains nothing.
+size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes);
+
+size_t store_block(const Block& block);
+
+// The smallest coding of a block of the words that kind zeros keeps. It may be stored.
+size_t encode_kept(const Block& block);
+
+// Kind zeros.
+struct ZerosPlan {
+  size_t kept, zeros;
+  uint8_t signs;  // Signs
+  MaskPlan mask;
+  size_t nbytes;  // of all but the inner block
+};
+
+// What the zeros of a block take. False if kind zeros would gain nothing: the block has next to none.
+bool plan_zeros(const Block& block, ZerosPlan* plan);
+// The block by the plan. Returns its length, or 0 if it gains nothing.
+size_t write_zeros(const Block& block, const ZerosPlan& plan);
+
+// Extended kind modal, for the exponents in scratch that occur as the histogram there says.
+struct ModalPlan {
+  uint8_t mode;
+  size_t num_others;
+  MaskPlan mask;
+  size_t nbytes;  // of its streams
+};
+
+// False if too many exponents differ from the most frequent one.
+bool plan_modal(const Block& block, ModalPlan* plan);
+size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_plan, const ModalPlan& plan);
+
+}  // namespace tw
