@@ -12,7 +12,6 @@ import tempfile
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -250,8 +249,6 @@ class Adapter:
     def installed(self) -> bool:
         if self.package == "xdelta3":
             return shutil.which("xdelta3") is not None
-        if self.factory is Relative and "base" not in signature(compress).parameters:
-            return False
         return find_spec(self.package) is not None
 
     @property

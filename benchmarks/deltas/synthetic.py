@@ -21,6 +21,7 @@ def synthetic_pair(words: int, rate: float, seed: int = 20) -> tuple[np.ndarray,
     rows = -(-words // ROW)
     scales = np.exp(ROW_SIGMA * generator.standard_normal((rows, 1), np.float32)) * np.float32(WEIGHT_SIGMA)
     masters = (generator.standard_normal((rows, ROW), np.float32) * scales).reshape(-1)[:words]
+    masters += np.float32(0)  # a sum of two zeros is plus zero: so must be what it is compared with
     updates = generator.standard_normal(words, np.float32)
     updates *= np.float32(UPDATE_SIGMA)
     np.clip(updates, -1, 1, out=updates)

@@ -46,6 +46,11 @@ def test_synthetic_pairs_are_deterministic() -> None:
     assert not np.array_equal(first[0], other[0])
 
 
+def test_a_rate_of_zero_changes_nothing() -> None:
+    old, new = synthetic_pair(1 << 22, 0.0)
+    assert np.array_equal(old, new)
+
+
 def test_the_map_keeps_the_order_of_floats() -> None:
     words = np.arange(1 << 16, dtype=np.uint16)
     floats = words.view(ml_dtypes.bfloat16).astype(np.float32)
