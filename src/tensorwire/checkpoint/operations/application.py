@@ -94,6 +94,10 @@ def apply_checkpoint(
     started = time.monotonic()
     source_path, root = absolute(src), absolute(base)
     root.stat()
+    if root.is_symlink():
+        raise FileExistsError(
+            errno.EEXIST, "is a link, and links are never followed to change files; name the target", base
+        )
     if source_path.is_dir() != root.is_dir():
         raise ValueError(f"{source_path} and {root} must both be files or both be directories; {_OUT}")
     if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):

@@ -1,0 +1,307 @@
+"""A delta applied in place: each file is the old or the new one at every moment, and nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensorwire import BaseMismatchError
+from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
+from tensorwire.checkpoint.operations import application
+from tests.support.checkpoint_models import container, layer, tree_hashes, write_model
+from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
+
+Paths = dict[str, Path]
+VAE = "vae/diffusion_pytorch_model.safetensors"
+CHANGED = {FIRST, SECOND, VAE, "config.json", "tokenizer.json"}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    root = tmp_path_factory.mktemp("pair")
+    write_model(root / "old")
+    write_next(root / "old", root / "new")
+    (root / "new" / "sub").mkdir()
+    (root / "new" / "sub" / "added.txt").write_text("added")
+    compress_checkpoint(root / "new", root / "delta", base=root / "old")
+    return {name: root / name for name in ("old", "new", "delta")}
+
+
+@pytest.fixture
+def base(pair: Paths, tmp_path: Path) -> Path:
+    shutil.copytree(pair["old"], tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_the_base_becomes_the_new_checkpoint(pair: Paths, base: Path) -> None:
+    (base / FIRST).chmod(0o640)
+    inode = (base / "empty.txt").stat().st_ino
+    report = apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+    assert (report.action, report.dst, report.exact, report.notices) == ("apply", str(base), True, ())
+    assert {file.path for file in report.files if not file.resumed} == {*CHANGED, "sub/added.txt"}
+    assert (base / FIRST).stat().st_mode & 0o777 == 0o640
+    assert (base / "empty.txt").stat().st_ino == inode, "a file that does not change is not written"
+    inodes = {path: path.stat().st_ino for path in base.rglob("*")}
+    again = apply_checkpoint(pair["delta"], base)
+    assert all(file.resumed for file in again.files)
+    assert {path: path.stat().st_ino for path in base.rglob("*")} == inodes
+
+
+def test_a_single_file(pair: Paths, tmp_path: Path) -> None:
+    base = tmp_path / "base.safetensors"
+    shutil.copy(pair["old"] / FIRST, base)
+    compress_checkpoint(pair["new"] / FIRST, tmp_path / "delta.safetensors", base=base)
+    for _ in range(2):
+        apply_checkpoint(tmp_path / "delta.safetensors", base)
+        assert base.read_bytes() == (pair["new"] / FIRST).read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base.safetensors", "delta.safetensors"]
+
+
+def test_a_dry_run_writes_nothing(pair: Paths, base: Path) -> None:
+    report = apply_checkpoint(pair["delta"], base, dry_run=True)
+    assert tree_hashes(base) == tree_hashes(pair["old"])
+    assert {file.path: file.nbytes_out for file in report.files} == {
+        path: (pair["new"] / path).stat().st_size for path in tree_hashes(pair["new"])
+    }
+
+
+def test_files_of_two_kinds_are_finished(pair: Paths, base: Path) -> None:
+    """What a killed run leaves: some files are old, some new."""
+    for path in (SECOND, "tokenizer.json"):
+        shutil.copy(pair["new"] / path, base / path)
+    report = apply_checkpoint(pair["delta"], base)
+    assert {file.path for file in report.files if not file.resumed} == {*CHANGED, "sub/added.txt"} - {
+        SECOND,
+        "tokenizer.json",
+    }
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_what_the_delta_does_not_list_stays(pair: Paths, base: Path) -> None:
+    (base / "mine.txt").write_text("mine")
+    shutil.copy(base / SECOND, base / "other.safetensors")
+    report = apply_checkpoint(pair["delta"], base)
+    assert report.notices == tuple(
+        f"left as it is, since the delta does not list it: {name}" for name in ("mine.txt", "other.safetensors")
+    )
+    assert (base / "mine.txt").read_text() == "mine"
+
+
+# What is refused, before anything is written ------------------------------------------------------------------------
+
+
+def refuse(delta: Path, base: Path, kind: type[Exception], text: str, **options: Any) -> None:
+    before = tree_hashes(base)
+    with pytest.raises(kind, match=text):
+        apply_checkpoint(delta, base, **options)
+    assert tree_hashes(base) == before
+    assert not list(base.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("path", [FIRST, VAE])
+def test_one_tensor_that_is_neither(pair: Paths, base: Path, path: str) -> None:
+    """Wherever it is, no file is written."""
+    data = bytearray((base / path).read_bytes())
+    data[-1] ^= 1
+    (base / path).write_bytes(data)
+    refuse(pair["delta"], base, BaseMismatchError, r"expected a base .* with content hash .* has [0-9a-f]{32} \(file")
+
+
+def test_a_file_of_tensors_that_is_missing(pair: Paths, base: Path) -> None:
+    (base / SECOND).unlink()
+    refuse(pair["delta"], base, BaseMismatchError, "expected a file .* in the base, there is none")
+
+
+def test_an_edited_file_beside_the_tensors(pair: Paths, base: Path) -> None:
+    (base / "config.json").write_text("{}")
+    refuse(pair["delta"], base, FileExistsError, "it was edited; pass force=True")
+    apply_checkpoint(pair["delta"], base, force=True)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_a_file_that_came_where_the_base_had_none(pair: Paths, base: Path) -> None:
+    (base / "sub").mkdir()
+    (base / "sub" / "added.txt").write_text("mine")
+    refuse(pair["delta"], base, FileExistsError, "it was edited; pass force=True")
+
+
+def test_files_with_other_tensors(pair: Paths, base: Path, tmp_path: Path) -> None:
+    write_rearranged(pair["old"], tmp_path / "rearranged")
+    compress_checkpoint(tmp_path / "rearranged", tmp_path / "delta", base=pair["old"])
+    refuse(tmp_path / "delta", base, BaseMismatchError, "expected a file .* in the base, there is none")
+    one = tmp_path / "one"
+    shutil.copytree(pair["new"], one)
+    (one / FIRST).write_bytes(container([*next_layer(1, 10), *next_layer(0, 0)[:1]]))
+    (one / SECOND).write_bytes(container(next_layer(0, 0)[1:]))
+    compress_checkpoint(one, tmp_path / "delta1", base=pair["old"])
+    refuse(tmp_path / "delta1", base, ValueError, f"which the base has in {SECOND}, and files are changed one by one")
+
+
+def test_a_compressed_base(pair: Paths, tmp_path: Path) -> None:
+    compress_checkpoint(pair["old"], tmp_path / "packed")
+    text = "is compressed, and only plain files are changed in place"
+    refuse(pair["delta"], tmp_path / "packed", ValueError, text)
+
+
+def test_a_checkpoint_that_is_not_relative(pair: Paths, base: Path, tmp_path: Path) -> None:
+    compress_checkpoint(pair["new"], tmp_path / "plain")
+    refuse(tmp_path / "plain", base, ValueError, "nothing of .*plain is relative to a base", force=True)
+    compress_checkpoint(pair["new"] / FIRST, tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match=r"nothing of .*plain\.safetensors is relative to a base"):
+        apply_checkpoint(tmp_path / "plain.safetensors", base / FIRST)
+
+
+def test_a_file_for_a_directory(pair: Paths, base: Path) -> None:
+    with pytest.raises(ValueError, match="must both be files or both be directories"):
+        apply_checkpoint(pair["delta"] / FIRST, base)
+    with pytest.raises(ValueError, match="are the same or lie in each other"):
+        apply_checkpoint(pair["delta"], pair["delta"])
+
+
+def test_links_are_never_replaced(pair: Paths, base: Path, tmp_path: Path) -> None:
+    """The caches of hubs consist of them: what they lead to belongs to others too."""
+    (base / FIRST).rename(tmp_path / "blob")
+    (base / FIRST).symlink_to(tmp_path / "blob")
+    refuse(pair["delta"], base, FileExistsError, "links are never replaced")
+    (tmp_path / "link").symlink_to(base)
+    refuse(pair["delta"], tmp_path / "link", FileExistsError, "is a link, and links are never followed")
+
+
+def test_a_damaged_delta(pair: Paths, base: Path, tmp_path: Path) -> None:
+    """Files before the damaged one are new, the others are old; with the whole delta the same call does the rest."""
+    shutil.copytree(pair["delta"], tmp_path / "delta")
+    data = bytearray((tmp_path / "delta" / SECOND).read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "delta" / SECOND).write_bytes(data)
+    with pytest.raises(ValueError, match="checksum"):
+        apply_checkpoint(tmp_path / "delta", base)
+    found = tree_hashes(base)
+    for path, digest in tree_hashes(pair["old"]).items():
+        assert found[path] in (digest, tree_hashes(pair["new"])[path])
+    assert (base / SECOND).read_bytes() == (pair["old"] / SECOND).read_bytes()
+    apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_a_file_that_changes_after_it_was_checked(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = application._Application.take
+
+    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+        if step.source.path == SECOND:
+            (base / SECOND).write_bytes(container(layer(1, 10)))
+        return take(self, step, meter, dry_run=dry_run)
+
+    monkeypatch.setattr(application._Application, "take", late)
+    with pytest.raises(OSError, match="the file changed while the delta was applied"):
+        apply_checkpoint(pair["delta"], base)
+    assert (base / SECOND).read_bytes() == container(layer(1, 10))
+
+
+# Kills --------------------------------------------------------------------------------------------------------------
+
+KILLED = """
+    import os, signal, sys
+    from tensorwire import _destination as destination
+    from tensorwire import checkpoint
+    from tensorwire.checkpoint.storage import files, staging
+
+    delta, base, moment, what, count = sys.argv[1:]
+    remaining = int(count)
+    owner, _, name = what.rpartition(".")
+    place = eval(owner)
+    original = getattr(place, name)
+
+    def wrapper(*arguments, **options):
+        global remaining
+        if moment == "before" and remaining == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **options)
+        if remaining == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        remaining -= 1
+        return result
+
+    setattr(place, name, wrapper)
+    checkpoint.apply_checkpoint(delta, base)
+"""
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize(
+    ("moment", "what"),
+    [
+        ("after", "staging.Staging._open_journal"),
+        ("before", "files.OutputFile.sync"),
+        ("before", "destination.exchange"),
+        ("after", "destination.exchange"),
+        ("after", "staging.Staging.commit"),
+    ],
+)
+def test_killed_at_a_certain_moment(pair: Paths, base: Path, moment: str, what: str, count: int) -> None:
+    arguments = [str(pair["delta"]), str(base), moment, what, str(count)]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    old, new, found = tree_hashes(pair["old"]), tree_hashes(pair["new"]), tree_hashes(base)
+    for path in old:
+        assert found[path] in (old[path], new[path])
+    num_new = sum(found[path] == new[path] != old[path] for path in old)
+    is_there = (moment, what) in (("after", "destination.exchange"), ("after", "staging.Staging.commit"))
+    if not (what.endswith("sync") and count):  # of which there are several for each file
+        assert num_new == count + is_there
+    apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == new
+    assert all(file.resumed for file in apply_checkpoint(pair["delta"], base).files)
+
+
+def kill_at_random(pair: Paths, tmp_path: Path, rounds: int) -> list[dict[str, Any]]:
+    arguments = [pair["delta"], pair["old"], pair["new"], tmp_path, rounds, 7]
+    command = [sys.executable, "-m", "tests.support.killed_application", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == rounds, results
+    for result in results:
+        assert result["odd"] == []
+        assert result["done"], result
+    return results
+
+
+def test_killed_at_random_moments(pair: Paths, tmp_path: Path) -> None:
+    kill_at_random(pair, tmp_path, 6)
+
+
+@pytest.mark.slow
+def test_killed_at_a_hundred_random_moments(pair: Paths, tmp_path: Path) -> None:
+    results = kill_at_random(pair, tmp_path, 100)
+    assert len({result["num_new"] for result in results}) > 3, "kills came between files"
+
+
+def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = application._Application._write
+
+    def late(self: Any, *arguments: Any) -> None:
+        monkeypatch.undo()
+        with pytest.raises(BlockingIOError, match="another process"):
+            apply_checkpoint(pair["delta"], base)
+        write(self, *arguments)
+
+    monkeypatch.setattr(application._Application, "_write", late)
+    apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_it_is_what_decompress_writes(pair: Paths, base: Path, tmp_path: Path) -> None:
+    decompress_checkpoint(pair["delta"], tmp_path / "out", base=pair["old"])
+    apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == tree_hashes(tmp_path / "out")
