@@ -7,7 +7,7 @@
 
 namespace tw {
 
-constexpr unsigned kMaxGolombBits = 40;  // of q + g
+constexpr unsigned kMaxGolombBits = 63;  // of q + g
 constexpr unsigned kMaxRice = 31;
 
 // Reads codes from `nbytes` bytes and touches none behind them, whatever they say. What stands there reads as zeros; a
@@ -46,12 +46,26 @@ class BitReader {
     const uint64_t high = unary() << k;
     return high | bits(k);
   }
+  // rice(k), then a bit: at one look where both are seen.
+  uint64_t rice_and_bit(unsigned k, unsigned* bit) {
+    const uint64_t next = window();
+    const unsigned zeros = trailing_zeros(next, kWindow), width = zeros + k + 2;
+    if (width > kWindow) {
+      const uint64_t value = rice(k);
+      *bit = static_cast<unsigned>(bits(1));
+      return value;
+    }
+    at_ += width;
+    *bit = static_cast<unsigned>(next >> (width - 1)) & 1;
+    return uint64_t{zeros} << k | (next >> (zeros + 1) & ((uint64_t{1} << k) - 1));
+  }
   // Exponential Golomb of order g. One that is too long makes the reader not ok.
   uint64_t golomb(unsigned g) {
     const uint64_t q = unary();
     if (q + g > kMaxGolombBits) return spoil();
     return (((uint64_t{1} << q) - 1) << g) + bits(static_cast<unsigned>(q) + g);
   }
+  void skip(uint64_t nbits) { at_ += nbits; }
   // Whether all that was read stands in the bytes.
   bool ok() const { return at_ <= 8 * uint64_t{nbytes_}; }
   // Makes the reader not ok; gives 0.
@@ -98,6 +112,16 @@ class BitWriter {
   void rice(uint64_t value, unsigned k) {
     unary(value >> k);
     bits(value & ((uint64_t{1} << k) - 1), k);
+  }
+  // rice(), then a bit.
+  void rice_and_bit(uint64_t value, unsigned k, uint64_t bit) {
+    const uint64_t zeros = value >> k;
+    if (zeros + k + 2 > 64) {
+      rice(value, k);
+      return bits(bit, 1);
+    }
+    const uint64_t low = value & ((uint64_t{1} << k) - 1);
+    bits((1 | low << 1 | bit << (k + 1)) << zeros, static_cast<unsigned>(zeros) + k + 2);
   }
   // Exponential Golomb of order g; golomb_bits() must not be 0.
   void golomb(uint64_t value, unsigned g) {

@@ -26,6 +26,13 @@ RansCode rans_code(uint32_t frequency, uint32_t start) {
   return {reciprocal, static_cast<uint16_t>(frequency), static_cast<uint16_t>(start)};
 }
 
+// The final states hold between 0 and 16 bits of payload each, 8 on average.
+size_t estimate(size_t tables_nbytes, uint64_t payload) {
+  const uint64_t bits = payload >> kEntropyFraction, held = 8 * kRansStates;
+  const size_t num_words = bits <= held ? 0 : static_cast<size_t>(ceil_div(bits - held, 16));
+  return stream_nbytes(tables_nbytes, num_words);
+}
+
 }  // namespace
 
 extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
@@ -36,23 +43,30 @@ const RansKernels& rans_kernels = cpu_gathers_fast() ? pick<kRansScalar, kRansAv
 size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
   EntropyTable table;
   const EntropyCost cost = entropy_choose(histogram, n, &table);
-  // The final states hold between 0 and 16 bits of payload each, 8 on average.
-  const uint64_t bits = cost.payload >> kEntropyFraction, held = 8 * kRansStates;
-  const size_t num_words = bits <= held ? 0 : static_cast<size_t>(ceil_div(bits - held, 16));
-  return stream_nbytes(cost.table_nbytes, num_words);
+  return estimate(cost.table_nbytes, cost.payload);
 }
 
-size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
-                      EntropyScratch* scratch, const RansKernels& kernels) {
-  EntropyTable table;
-  entropy_choose(histogram, n, &table);
-  RansCode codes[256];
-  uint32_t start = 0;
-  for (unsigned s = table.first; s <= table.last; ++s) {
-    if (table.frequencies[s] == 0) continue;
-    codes[s] = rans_code(table.frequencies[s], start);
-    start += table.frequencies[s];
-  }
+namespace {
+
+// The part of a joint histogram that is a class's. An empty one gets a symbol, for a table has to have some.
+void histogram_of(const uint32_t joint[256], unsigned cls, unsigned shift, uint32_t histogram[256]) {
+  std::memset(histogram, 0, 256 * sizeof *histogram);
+  const size_t size = size_t{1} << shift;
+  uint32_t any = 0;
+  for (size_t s = 0; s < size; ++s) any |= histogram[s] = joint[cls * size + s];
+  if (any == 0) histogram[0] = 1;
+}
+
+size_t sum_of(const uint32_t histogram[256]) {
+  size_t sum = 0;
+  for (unsigned s = 0; s < 256; ++s) sum += histogram[s];
+  return sum;
+}
+
+// The stream of symbols whose codes and tables are given.
+size_t encode_stream(const uint8_t* symbols, size_t n, const RansCode codes[256], const uint8_t* tables,
+                     size_t tables_nbytes, uint8_t* dst, size_t capacity, EntropyScratch* scratch,
+                     const RansKernels& kernels) {
   uint32_t states[kRansStates];
   for (uint32_t& x : states) x = kRansLow;
   uint16_t* const end = scratch->words + kMaxEntropySymbols;
@@ -62,15 +76,13 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
     rans_encode_symbol(codes[symbols[i]], &states[i % kRansStates], &next);
   }
   next = kernels.encode(codes, symbols, num_groups, states, next);
-  uint8_t written[kMaxTableNbytes];
-  const size_t table_nbytes = entropy_write_table(table, written);
   const uint32_t num_words = static_cast<uint32_t>(end - next);
-  const size_t at_states = states_offset(table_nbytes), nbytes = stream_nbytes(table_nbytes, num_words);
+  const size_t at_states = states_offset(tables_nbytes), nbytes = stream_nbytes(tables_nbytes, num_words);
   if (nbytes > capacity) return 0;
   store(dst, num_words);
-  const size_t table_end = sizeof num_words + table_nbytes;
-  std::memcpy(dst + sizeof num_words, written, table_nbytes);
-  std::memset(dst + table_end, 0, at_states - table_end);
+  const size_t tables_end = sizeof num_words + tables_nbytes;
+  std::memcpy(dst + sizeof num_words, tables, tables_nbytes);
+  std::memset(dst + tables_end, 0, at_states - tables_end);
   std::memcpy(dst + at_states, states, kStatesNbytes);
   const size_t words_end = at_states + kStatesNbytes + num_words * sizeof(uint16_t);
   std::memcpy(dst + at_states + kStatesNbytes, next, num_words * sizeof(uint16_t));
@@ -78,35 +90,124 @@ size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram
   return nbytes;
 }
 
-bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
-                          const RansKernels& kernels) {
-  kernels_ = &kernels;
-  if (available < sizeof(uint32_t)) return false;
+// The parts of a stream behind its tables, checked. next and end receive where its words are.
+bool open_states(const uint8_t* src, size_t available, size_t n, size_t tables_nbytes, uint32_t states[kRansStates],
+                 const uint8_t** next, const uint8_t** end, size_t* consumed) {
   const size_t num_words = load<uint32_t>(src);
-  EntropyTable table;
-  const size_t table_nbytes = entropy_read_table(src + sizeof(uint32_t), available - sizeof(uint32_t), &table);
-  if (table_nbytes == 0 || num_words > n) return false;
-  const size_t at_states = states_offset(table_nbytes), nbytes = stream_nbytes(table_nbytes, num_words);
+  if (num_words > n) return false;
+  const size_t at_states = states_offset(tables_nbytes), nbytes = stream_nbytes(tables_nbytes, num_words);
   if (nbytes > available) return false;
-  const uint8_t* const words = src + at_states + kStatesNbytes;
-  const uint8_t* const words_end = words + num_words * sizeof(uint16_t);
-  if (!all_zero(src + sizeof(uint32_t) + table_nbytes, src + at_states) || !all_zero(words_end, src + nbytes))
-    return false;
-  std::memcpy(states_, src + at_states, kStatesNbytes);
-  for (uint32_t x : states_) {
-    if (x < kRansLow) return false;
+  *next = src + at_states + kStatesNbytes;
+  *end = *next + num_words * sizeof(uint16_t);
+  if (!all_zero(src + sizeof(uint32_t) + tables_nbytes, src + at_states) || !all_zero(*end, src + nbytes)) return false;
+  std::memcpy(states, src + at_states, kStatesNbytes);
+  for (size_t i = 0; i < kRansStates; ++i) {
+    if (states[i] < kRansLow) return false;
   }
-  uint32_t* slot = table_;
+  *consumed = nbytes;
+  return true;
+}
+
+void fill_slots(const EntropyTable& table, uint32_t* slot) {
   for (uint32_t s = table.first; s <= table.last; ++s) {
     const uint32_t frequency = table.frequencies[s];
     const uint32_t entry = frequency << 20 | s;
     for (uint32_t i = 0; i < frequency; ++i) slot[i] = entry | i << 8;
     slot += frequency;
   }
-  next_ = words;
-  end_ = words_end;
-  *consumed = nbytes;
+}
+
+// The codes of symbols 0 to limit - 1.
+void fill_codes(const EntropyTable& table, unsigned limit, RansCode* codes) {
+  uint32_t start = 0;
+  for (unsigned s = table.first; s <= table.last && s < limit; ++s) {
+    if (table.frequencies[s] == 0) continue;
+    codes[s] = rans_code(table.frequencies[s], start);
+    start += table.frequencies[s];
+  }
+}
+
+}  // namespace
+
+size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
+                      EntropyScratch* scratch, const RansKernels& kernels) {
+  EntropyTable table;
+  entropy_choose(histogram, n, &table);
+  RansCode codes[256];
+  fill_codes(table, 256, codes);
+  uint8_t written[kMaxTableNbytes];
+  const size_t table_nbytes = entropy_write_table(table, written);
+  return encode_stream(symbols, n, codes, written, table_nbytes, dst, capacity, scratch, kernels);
+}
+
+size_t entropy_estimate_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift) {
+  uint64_t payload = 0;
+  size_t tables_nbytes = 0;
+  for (unsigned c = 0; c < num_classes; ++c) {
+    uint32_t of_class[256];
+    histogram_of(histogram, c, shift, of_class);
+    EntropyTable table;
+    const EntropyCost cost = entropy_choose(of_class, sum_of(of_class), &table);
+    payload += cost.payload;
+    tables_nbytes += cost.table_nbytes;
+  }
+  return estimate(tables_nbytes, payload);
+}
+
+size_t entropy_encode_classes(const uint8_t* joint, size_t n, const uint32_t histogram[256], unsigned num_classes,
+                              unsigned shift, uint8_t* dst, size_t capacity, EntropyScratch* scratch,
+                              const RansKernels& kernels) {
+  RansCode codes[256];
+  uint8_t written[kMaxEntropyTables * kMaxTableNbytes];
+  size_t tables_nbytes = 0;
+  for (unsigned c = 0; c < num_classes; ++c) {
+    uint32_t of_class[256];
+    histogram_of(histogram, c, shift, of_class);
+    EntropyTable table;
+    entropy_choose(of_class, sum_of(of_class), &table);
+    fill_codes(table, 1u << shift, codes + (c << shift));
+    tables_nbytes += entropy_write_table(table, written + tables_nbytes);
+  }
+  return encode_stream(joint, n, codes, written, tables_nbytes, dst, capacity, scratch, kernels);
+}
+
+bool EntropyDecoder::open(const uint8_t* src, size_t available, size_t n, size_t* consumed,
+                          const RansKernels& kernels) {
+  kernels_ = &kernels;
+  if (available < sizeof(uint32_t)) return false;
+  EntropyTable table;
+  const size_t table_nbytes = entropy_read_table(src + sizeof(uint32_t), available - sizeof(uint32_t), &table);
+  if (table_nbytes == 0 || !open_states(src, available, n, table_nbytes, states_, &next_, &end_, consumed))
+    return false;
+  fill_slots(table, table_);
   return true;
+}
+
+bool EntropyClassDecoder::open(const uint8_t* src, size_t available, size_t n, unsigned num_classes, size_t* consumed,
+                               const RansKernels& kernels) {
+  kernels_ = &kernels;
+  if (available < sizeof(uint32_t)) return false;
+  size_t used = sizeof(uint32_t);
+  for (unsigned c = 0; c < num_classes; ++c) {
+    EntropyTable table;
+    const size_t nbytes = entropy_read_table(src + used, available - used, &table);
+    if (nbytes == 0) return false;
+    used += nbytes;
+    fill_slots(table, tables_ + c * kRansTotal);
+  }
+  return open_states(src, available, n, used - sizeof(uint32_t), states_, &next_, &end_, consumed);
+}
+
+void EntropyClassDecoder::decode(const uint8_t* classes, uint8_t* out, size_t count) {
+  const size_t num_groups = count / kRansStates, whole = num_groups * kRansStates;
+  next_ = kernels_->decode_classes(tables_, classes, states_, next_, end_, num_groups, out);
+  if (next_ > end_) {
+    std::memset(out + whole, 0, count - whole);
+    return;
+  }
+  for (size_t i = whole; i < count; ++i) {
+    out[i] = rans_decode_symbol(tables_ + classes[i] * kRansTotal, &states_[i - whole], &next_);
+  }
 }
 
 void EntropyDecoder::decode(uint8_t* out, size_t count) {
@@ -133,11 +234,18 @@ void EntropyDecoder::decode_two(EntropyDecoder* a, uint8_t* a_out, EntropyDecode
   b->decode(b_out + done, count - done);
 }
 
-bool EntropyDecoder::finish() const {
-  for (uint32_t x : states_) {
-    if (x != kRansLow) return false;
-  }
-  return next_ == end_;
+namespace {
+
+bool all_low(const uint32_t states[kRansStates]) {
+  uint32_t different = 0;
+  for (size_t i = 0; i < kRansStates; ++i) different |= states[i] ^ kRansLow;
+  return different == 0;
 }
+
+}  // namespace
+
+bool EntropyDecoder::finish() const { return all_low(states_) && next_ == end_; }
+
+bool EntropyClassDecoder::finish() const { return all_low(states_) && next_ == end_; }
 
 }  // namespace tw

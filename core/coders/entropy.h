@@ -23,6 +23,14 @@ size_t entropy_estimate(const uint32_t histogram[256], size_t n);
 size_t entropy_encode(const uint8_t* symbols, size_t n, const uint32_t histogram[256], uint8_t* dst, size_t capacity,
                       EntropyScratch* scratch, const RansKernels& kernels = rans_kernels);
 
+// The same with a table for each class: joint symbols have the class from bit `shift` on and the symbol below. At most
+// 8 classes, and 256 joint symbols; some classes may have none.
+constexpr unsigned kMaxEntropyTables = 8;
+size_t entropy_estimate_classes(const uint32_t histogram[256], unsigned num_classes, unsigned shift);
+size_t entropy_encode_classes(const uint8_t* joint, size_t n, const uint32_t histogram[256], unsigned num_classes,
+                              unsigned shift, uint8_t* dst, size_t capacity, EntropyScratch* scratch,
+                              const RansKernels& kernels = rans_kernels);
+
 // Decodes a stream tile by tile. No input makes it read or write out of bounds.
 class EntropyDecoder {
  public:
@@ -39,6 +47,23 @@ class EntropyDecoder {
 
  private:
   alignas(64) uint32_t table_[kRansTotal];
+  alignas(64) uint32_t states_[kRansStates];
+  const RansKernels* kernels_;
+  const uint8_t* next_;
+  const uint8_t* end_;
+};
+
+// Likewise a stream with a table for each class.
+class EntropyClassDecoder {
+ public:
+  bool open(const uint8_t* src, size_t available, size_t n, unsigned num_classes, size_t* consumed,
+            const RansKernels& kernels = rans_kernels);
+  // classes[i], below num_classes, is that of symbol i.
+  void decode(const uint8_t* classes, uint8_t* out, size_t count);
+  bool finish() const;
+
+ private:
+  alignas(64) uint32_t tables_[kMaxEntropyTables * kRansTotal];
   alignas(64) uint32_t states_[kRansStates];
   const RansKernels* kernels_;
   const uint8_t* next_;

@@ -50,6 +50,9 @@ struct RansKernels {
   // The same for two streams at once, which hides the latency of each behind the other; their next and out are moved
   // on. Stops when one of them is beyond its end. Returns the groups decoded of each. Null where it gains nothing.
   size_t (*decode_two)(RansStream* a, RansStream* b, size_t num_groups);
+  // As decode(), with a table for each class one behind the other: classes[i] says which one symbol i is coded by.
+  const uint8_t* (*decode_classes)(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
+                                   const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out);
   // num_groups times 32 symbols, the last one first; next moves down. Returns where it ends.
   uint16_t* (*encode)(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
                       uint32_t states[kRansStates], uint16_t* next);

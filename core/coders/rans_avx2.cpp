@@ -80,6 +80,15 @@ class Lanes {
     for (size_t v = 0; v < kVectors; ++v) entries_[v] = lookup(table_, _mm256_and_si256(x_[v], slot_mask()));
   }
 
+  // Each lane in the table of its class.
+  void look_up(const Lookup& lookup, const uint8_t* classes) {
+    for (size_t v = 0; v < kVectors; ++v) {
+      const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(classes + 8 * v)));
+      const __m256i slots = _mm256_and_si256(x_[v], slot_mask());
+      entries_[v] = lookup(table_, _mm256_or_si256(slots, _mm256_slli_epi32(bytes, kRansBits)));
+    }
+  }
+
   void advance() {
     unsigned masks[kVectors];
     for (size_t v = 0; v < kVectors; ++v) {
@@ -137,6 +146,24 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
 }
 
 template <class Lookup>
+const uint8_t* decode_classes(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
+                              const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out) {
+  const Lookup lookup;
+  Lanes<Lookup> lanes(tables, states, next);
+  for (size_t g = 0; g < num_groups; ++g, out += kRansStates, classes += kRansStates) {
+    if (lanes.next() > end) {
+      std::memset(out, 0, (num_groups - g) * kRansStates);
+      break;
+    }
+    lanes.look_up(lookup, classes);
+    lanes.advance();
+    lanes.store_symbols(out);
+  }
+  lanes.store(states);
+  return lanes.next();
+}
+
+template <class Lookup>
 size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
   const Lookup lookup;
   Lanes<Lookup> a_lanes(a->table, a->states, a->next), b_lanes(b->table, b->states, b->next);
@@ -159,8 +186,8 @@ size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
 }  // namespace
 
 extern const RansKernels kRansAvx2, kRansAvx2Loads;
-const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>, rans_encode_avx2};
-const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>, rans_encode_avx2};
+const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>, decode_classes<Gather>, rans_encode_avx2};
+const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>, decode_classes<Loads>, rans_encode_avx2};
 
 }  // namespace tw
 #endif

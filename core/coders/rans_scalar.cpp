@@ -17,6 +17,20 @@ const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansSta
   return next;
 }
 
+const uint8_t* decode_classes(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
+                              const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out) {
+  for (size_t g = 0; g < num_groups; ++g, out += kRansStates, classes += kRansStates) {
+    if (next > end) {
+      std::memset(out, 0, (num_groups - g) * kRansStates);
+      break;
+    }
+    for (size_t i = 0; i < kRansStates; ++i) {
+      out[i] = rans_decode_symbol(tables + classes[i] * kRansTotal, &states[i], &next);
+    }
+  }
+  return next;
+}
+
 }  // namespace
 
 uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, size_t num_groups,
@@ -28,6 +42,6 @@ uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, 
 }
 
 extern const RansKernels kRansScalar;
-const RansKernels kRansScalar = {decode, nullptr, rans_encode_scalar};
+const RansKernels kRansScalar = {decode, nullptr, decode_classes, rans_encode_scalar};
 
 }  // namespace tw

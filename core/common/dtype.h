@@ -13,6 +13,7 @@ struct Dtype {
   uint8_t exponent_bits;         // E; 0 where words are not split
   uint8_t mantissa_bits;         // M
   uint8_t sign_mantissa_nbytes;  // of the number that holds sign and mantissa; 0 where words are not split
+  bool ordered;                  // floats, split or not: the column of the page
 };
 
 // A float dtype as a type, for kernels that are compiled for each.
@@ -24,7 +25,9 @@ struct Float {
   using SignMantissa = Unsigned<1 + M>;
   static constexpr unsigned kE = E, kM = M;
 
-  static constexpr Dtype row(const char* name) { return {name, 1 + E + M, sizeof(Word), E, M, sizeof(SignMantissa)}; }
+  static constexpr Dtype row(const char* name) {
+    return {name, 1 + E + M, sizeof(Word), E, M, sizeof(SignMantissa), true};
+  }
 };
 using Bf16 = Float<8, 7>;
 using F16 = Float<5, 10>;

@@ -24,7 +24,9 @@ enum Kind : uint8_t {
   kZeros = 6,
   kExtended = 7,  // the byte before the tag is an ExtendedKind
 };
-enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2 };
+enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDense = 4 };
+// What a block of a relative frame alone may be.
+static inline constexpr bool is_relative_kind(uint8_t extended) { return extended == kSparse || extended == kDense; }
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
 enum Signs : uint8_t { kSignsPlus = 0, kSignsMinus = 1, kSignsMixed = 2 };  // of the zeros of kind zeros
 enum Slice : uint8_t { kSliceVerbatim = 0, kSliceConstant = 1, kSliceEntropy = 2 };
@@ -59,20 +61,24 @@ struct BlockSpec {
   BlockSpec inner() const { return {dtype, profile, false, nullptr}; }
 };
 
-// Bytes of the parameters of an extended kind.
-static inline constexpr size_t extended_params_nbytes(uint8_t extended) {
+// Bytes of the parameters of an extended kind; those of relative frames have a threshold for each class but one.
+static inline constexpr size_t extended_params_nbytes(uint8_t extended, uint8_t variant) {
   switch (extended) {
     case kExtendedCascade:
       return 3 + 2 * kMaxTiers;
     case kModal:
       return 5;
+    case kSparse:
+      return variant;
+    case kDense:
+      return sizeof(uint32_t) + variant;
     default:
       return 0;
   }
 }
 
 // Bytes of the parameters of a kind; those of an extended kind with the byte that names it.
-static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended, const Dtype& dtype) {
+static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended, uint8_t variant, const Dtype& dtype) {
   switch (kind) {
     case kConstant:
       return dtype.word_nbytes;
@@ -84,7 +90,7 @@ static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended
     case kZeros:
       return 7;
     case kExtended:
-      return extended_params_nbytes(extended) + kExtendedNbytes;
+      return extended_params_nbytes(extended, variant) + kExtendedNbytes;
     default:
       return 0;
   }

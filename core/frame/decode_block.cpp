@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "frame/open_block.h"
+#include "frame/relative_decode.h"
 #include "transforms/expand.h"
 
 namespace tw {
@@ -275,6 +276,9 @@ Fault decode_extended(Coded& coded, const BlockOutput& output, DecodeScratch* sc
   switch (coded.extended) {
     case kModal:
       return decode_modal(coded, output, scratch);
+    case kSparse:
+    case kDense:
+      return decode_relative(coded, output, &scratch->relative);
     default:
       return decode_cascade(coded, output, scratch);
   }

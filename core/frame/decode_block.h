@@ -5,9 +5,11 @@
 #include <cstdint>
 
 #include "coders/cascade.h"
+#include "coders/dense.h"
 #include "coders/enec.h"
 #include "coders/entropy.h"
 #include "coders/rest.h"
+#include "coders/sparse.h"
 #include "common/format.h"
 #include "frame/open_block.h"
 #include "transforms/words.h"
@@ -21,6 +23,13 @@ struct SymbolsAhead {
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
 };
 
+// Of the kinds of relative frames.
+struct RelativeDecodeScratch {
+  SparseDecodeScratch sparse;
+  DenseDecoder dense;
+  alignas(64) uint8_t tile[kSegment * kMaxWordNbytes];
+};
+
 struct DecodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t words[kSegment * kMaxWordNbytes];
@@ -30,6 +39,7 @@ struct DecodeScratch {
   SymbolsAhead ahead[2];
   alignas(64) uint16_t escapes[kSegment + kSlack];
   RestDecodeScratch rest;
+  RelativeDecodeScratch relative;
   SparseScratch zeros, modal;  // a block of kind zeros may have an inner one of kind modal
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };

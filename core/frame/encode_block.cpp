@@ -426,6 +426,12 @@ size_t encode_inside(const Block& block) {
   return sparse && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
 }
 
+// By the kinds that do not look at a base.
+size_t encode_alone(const Block& block) {
+  const size_t length = encode_inside(block);
+  return length == 0 ? store_block(block) : length;
+}
+
 }  // namespace
 
 size_t encode_kept(const Block& block) {
@@ -435,10 +441,13 @@ size_t encode_kept(const Block& block) {
 }
 
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
-  if (spec.relative && std::memcmp(words, spec.base, n * spec.dtype->word_nbytes) == 0) return 0;  // same
   const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
-  const size_t length = encode_inside(block);
-  return length == 0 ? store_block(block) : length;
+  if (!spec.relative) return encode_alone(block);
+  const RelativeBlock relative = encode_relative(spec, words, n, scratch->relative.block, &scratch->relative);
+  const size_t alone = relative.settled ? SIZE_MAX : encode_alone(block);
+  if (alone <= relative.length) return alone;
+  std::memcpy(dst, scratch->relative.block, relative.length);
+  return relative.length;
 }
 
 }  // namespace tw

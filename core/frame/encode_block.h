@@ -9,6 +9,7 @@
 #include "coders/mask.h"
 #include "coders/rest.h"
 #include "common/format.h"
+#include "frame/relative_encode.h"
 #include "transforms/histogram.h"
 
 namespace tw {
@@ -34,6 +35,7 @@ struct EncodeScratch {
   // Kind modal: the mask of the exponents that are another.
   uint64_t others[kMaskNumbers], where[kMaskNumbers];
   MaskEncodeScratch mask;
+  RelativeEncodeScratch relative;
 };
 
 // Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where

@@ -19,7 +19,7 @@ struct Block {
   const Dtype& dtype() const { return *spec.dtype; }
   // Of a block that has no rest.
   size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
-    return kind_params_nbytes(kind, extended, dtype()) + kTagNbytes;
+    return kind_params_nbytes(kind, extended, 0, dtype()) + kTagNbytes;
   }
   size_t descriptor_nbytes(Kind kind, const RestPlan& plan, uint8_t extended = 0) const {
     return plan.params_nbytes + descriptor_nbytes(kind, extended);

@@ -14,9 +14,9 @@
 namespace tw {
 namespace {
 
-// Words of a block that no row length changes; by profile, then of a relative frame.
+// Words of a block that no row length changes, by profile. A relative frame has the same: blocks that do not look at
+// the base cost no more than in a plain frame.
 constexpr uint32_t kUsualBlockWords[] = {32768, 32768, 262144, 32768};
-constexpr uint32_t kUsualRelativeWords = 262144;
 // Content that one thread takes at a time, in whole blocks, or a block if that is more.
 constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = kMaxBlockWords * kMaxWordNbytes;
 
@@ -123,7 +123,7 @@ uint64_t row_words(const tw_frame& frame) {
 
 // The words of a block: whole rows, where some multiple of them is near the usual size.
 uint32_t choose_block_words(const tw_frame& frame) {
-  const uint64_t usual = is_relative(frame) ? kUsualRelativeWords : kUsualBlockWords[frame.profile];
+  const uint64_t usual = kUsualBlockWords[frame.profile];
   const uint64_t row = row_words(frame);
   const uint64_t least = usual / 2, most = std::min<uint64_t>(2 * usual, kMaxBlockWords);
   const bool empty = std::find(frame.shape, frame.shape + frame.ndim, 0) != frame.shape + frame.ndim;

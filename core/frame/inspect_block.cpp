@@ -65,6 +65,10 @@ Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, 
         Modal modal;
         return open_modal(coded, &modal, &facts->kind_nbytes, &scratch->modal);
       }
+      if (is_relative_kind(coded.extended)) {
+        facts->kind_nbytes = coded.available;
+        return {};
+      }
       [[fallthrough]];
     case kCascade: {
       CascadeParams params;

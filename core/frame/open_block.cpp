@@ -1,5 +1,7 @@
 #include "frame/open_block.h"
 
+#include "transforms/steps.h"
+
 namespace tw {
 namespace {
 
@@ -10,11 +12,14 @@ constexpr const char* kFiller = "expected zeros in filler bits";
 // What this version does not know, and a later one may.
 bool unknown(const Tag& tag, uint8_t extended) {
   if (tag.kind == kStored || tag.rest > kBytes) return true;
-  return tag.kind == kExtended && extended != kExtendedCascade && extended != kModal;
+  return tag.kind == kExtended && (extended < kExtendedCascade || extended > kDense);
 }
 
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
+  if (is_relative_kind(extended)) {
+    return spec.relative && tag.rest == kVerbatim && (tag.variant == 0 || has_classes(*spec.dtype));
+  }
   const uint8_t profile = spec.profile;
   const bool compact = profile == kProfileCompact, resident = profile == kProfileResident;
   const bool split = spec.dtype->exponent_bits != 0;
@@ -49,7 +54,8 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
   if (!allowed(coded->spec, coded->tag, coded->extended))
     return "expected a kind, rest and variant that the profile and the dtype allow";
   const Dtype& dtype = coded->dtype();
-  const size_t descriptor = kind_params_nbytes(coded->tag.kind, coded->extended, dtype) + kTagNbytes;
+  const size_t descriptor =
+      kind_params_nbytes(coded->tag.kind, coded->extended, coded->tag.variant, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
   const bool split = coded->tag.kind != kPlain;
   const RestLayout layout = split ? RestLayout{true, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u - k}

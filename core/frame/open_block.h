@@ -41,7 +41,7 @@ struct Coded {
   RestDecoder rest;
 
   const Dtype& dtype() const { return *spec.dtype; }
-  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeros; }
+  bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended); }
   const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
   size_t left() const { return available - rest.streams_nbytes(); }
 };

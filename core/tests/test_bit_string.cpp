@@ -150,7 +150,7 @@ void test_hostile_strings() {
   CHECK(refused({0b01001000, 0b00111000, 0b00000010, 0}, 2));  // more members than numbers
   CHECK(refused({0, 0, 0, 0, 0, 0, 0, 0}, 100));               // no one to end a unary number
   CHECK(refused({}, 1));
-  CHECK(refused({0, 0, 0, 0, 0, 1, 255, 255, 255, 255, 255, 255}, 100));  // golomb of more than 40 bits
+  CHECK(refused({0, 0, 0, 0, 0, 1, 255, 255, 255, 255, 255, 255}, 100));  // a number beyond the set
   for (unsigned round = 0; round < 20000; ++round) {
     std::vector<uint8_t> bytes(random_bits() % 20);
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random_bits() & random_bits());

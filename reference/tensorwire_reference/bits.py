@@ -7,7 +7,7 @@ import numpy as np
 from .errors import UnfitError, require
 from .planes import Reader
 
-MAX_GOLOMB_BITS = 40
+MAX_GOLOMB_BITS = 63
 _K = range(32)  # what `bits(5)` can say
 
 
@@ -124,5 +124,5 @@ def best_k(gaps: list[int]) -> int:
 
 
 def best_g(values: list[int]) -> int:
-    """The order, of four bits, by which the exponential Golomb code of `values` is shortest."""
-    return min(range(16), key=lambda g: sum(2 * ((value >> g) + 1).bit_length() - 1 + g for value in values))
+    """The order, of six bits, by which the exponential Golomb code of `values` is shortest."""
+    return min(range(64), key=lambda g: sum(2 * ((value >> g) + 1).bit_length() - 1 + g for value in values))

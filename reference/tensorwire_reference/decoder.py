@@ -120,7 +120,7 @@ def _params_nbytes(tag: Tag, dtype: Dtype) -> tuple[int, int]:
     rest_nbytes = rests.params_nbytes(tag.rest, width) if width else 0
     if tag.rule.name == "constant":
         return 0, dtype.word_nbytes
-    return rest_nbytes, tag.variant if tag.rule.relative else tag.rule.params_nbytes
+    return rest_nbytes, tag.rule.params_nbytes + (tag.variant if tag.rule.relative else 0)
 
 
 def _decode_coded(

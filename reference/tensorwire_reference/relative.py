@@ -13,6 +13,7 @@ from .rans import read_symbols, write_symbols
 from .words import from_ordinals, ordinals, split
 
 _MOST_THRESHOLDS = 7
+_COUNT_NBYTES = 4  # of num_changed
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,15 @@ class Dense:
 
 def decode(kind: str, params: bytes, reader: Reader, base: U64, dtype: Dtype) -> tuple[U64, str]:
     """The words of a block, given those of the base. Also returns the parameters in words."""
-    thresholds = list(params)
+    num_thresholds = len(params) - (0 if kind == "sparse" else _COUNT_NBYTES)
+    thresholds = list(params[-num_thresholds:]) if num_thresholds else []
     require(thresholds == sorted(set(thresholds)), f"{kind}: thresholds {thresholds} do not ascend")
     classes = _classes(thresholds, base, dtype)
-    read = _read_sparse if kind == "sparse" else _read_dense
-    sizes, negative = read(reader, classes, len(thresholds) + 1)
+    if kind == "sparse":
+        sizes, negative = _read_sparse(reader, classes, len(thresholds) + 1)
+    else:
+        num_changed = int.from_bytes(params[:_COUNT_NBYTES], "little")
+        sizes, negative = _read_dense(reader, classes, len(thresholds) + 1, num_changed)
     half = np.uint64(1 << dtype.word_bits - 1)
     require(not (sizes > half).any(), f"{kind}: a step of {sizes.max()}")
     require(not ((sizes == half) & ~negative).any(), f"{kind}: a positive step of {half}")
@@ -61,9 +66,11 @@ def encode(kind: Sparse | Dense, words: U64, base: U64, dtype: Dtype) -> tuple[b
     if thresholds != sorted(set(thresholds)) or len(thresholds) > _MOST_THRESHOLDS:
         raise ValueError(f"thresholds {thresholds}")
     sizes, negative = _steps(words, base, dtype)
-    write = _write_sparse if isinstance(kind, Sparse) else _write_dense
     classes = _classes(thresholds, base, dtype)
-    return write(sizes, negative, classes, len(thresholds) + 1), bytes(thresholds)
+    if isinstance(kind, Sparse):
+        return _write_sparse(sizes, negative, classes, len(thresholds) + 1), bytes(thresholds)
+    num_changed = int((sizes > 0).sum()).to_bytes(_COUNT_NBYTES, "little")
+    return _write_dense(sizes, negative, classes, len(thresholds) + 1), num_changed + bytes(thresholds)
 
 
 def _classes(thresholds: list[int], base: U64, dtype: Dtype) -> U64:
@@ -89,7 +96,7 @@ def _read_sparse(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, n
     changed = []
     for c in range(num_classes):
         words = np.flatnonzero(classes == c)
-        m = bits.golomb(0)
+        m = bits.golomb(5)
         require(m <= len(words), f"sparse: {m} changed words of class {c}, which has {len(words)}")
         k = bits.bits(5) if m else 0
         rank, ranks = -1, []
@@ -104,7 +111,7 @@ def _read_sparse(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, n
         for _ in range(3):
             words = words[bits.subset(len(words))]
             sizes[words] += np.uint64(1)
-        g = bits.bits(4) if len(words) else 0
+        g = bits.bits(6) if len(words) else 0
         for word in words:
             sizes[word] += np.uint64(bits.golomb(g))
     bits.finish()
@@ -117,7 +124,7 @@ def _write_sparse(sizes: U64, negative: np.ndarray, classes: U64, num_classes: i
     for c in range(num_classes):
         words = np.flatnonzero(classes == c)
         ranks = np.flatnonzero(sizes[words])
-        bits.golomb(len(ranks), 0)
+        bits.golomb(len(ranks), 5)
         gaps = gaps_of(ranks)
         if gaps:
             k = best_k(gaps)
@@ -134,40 +141,37 @@ def _write_sparse(sizes: U64, negative: np.ndarray, classes: U64, num_classes: i
         if len(words):
             left = [int(size) - 4 for size in sizes[words]]
             g = best_g(left)
-            bits.bits(g, 4)
+            bits.bits(g, 6)
             for value in left:
                 bits.golomb(value, g)
     return bits.finish()
 
 
-def _read_dense(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, np.ndarray]:
+def _read_dense(reader: Reader, classes: U64, num_classes: int, num_changed: int) -> tuple[U64, np.ndarray]:
     symbols = read_symbols(reader, len(classes), classes, num_classes)
-    sizes, negative = np.zeros(len(classes), np.uint64), np.zeros(len(classes), np.bool_)
-    bits = BitReader(reader)
-    for i in np.flatnonzero(symbols):
-        symbol = int(symbols[i])
-        negative[i] = bits.bits(1)
-        if symbol < 4:
-            sizes[i] = symbol
-            continue
-        j, h = divmod(symbol - 4, 2)
-        size = (2 + h << j + 1) + bits.bits(j + 1)
-        require(size < 1 << 64, f"dense: a step of symbol {symbol}")
+    sizes, negative = symbols.astype(np.uint64), np.zeros(len(classes), np.bool_)
+    changed = np.flatnonzero(symbols)
+    require(len(changed) == num_changed, f"dense: {len(changed)} changed words instead of {num_changed}")
+    signs = BitReader(reader)
+    negative[changed] = signs.array(num_changed)
+    signs.finish()
+    low = BitReader(reader)
+    for i in np.flatnonzero(symbols > 3):
+        j, h = divmod(int(symbols[i]) - 4, 2)
+        size = (2 + h << j + 1) + low.bits(j + 1)
+        require(size < 1 << 64, f"dense: a step of symbol {symbols[i]}")
         sizes[i] = size
-    bits.finish()
+    low.finish()
     return sizes, negative
 
 
 def _write_dense(sizes: U64, negative: np.ndarray, classes: U64, num_classes: int) -> bytes:
-    bits = BitWriter()
-    symbols = np.zeros(len(sizes), np.uint64)
-    for i in np.flatnonzero(sizes):
+    signs, low = BitWriter(), BitWriter()
+    symbols = np.minimum(sizes, np.uint64(3))
+    signs.array(negative[sizes > 0])
+    for i in np.flatnonzero(sizes > 3):
         size = int(sizes[i])
-        bits.bits(int(negative[i]), 1)
-        if size < 4:
-            symbols[i] = size
-            continue
         j = size.bit_length() - 3  # the size has j + 3 bits: a one, h, and j + 1 low bits
         symbols[i] = 4 + 2 * j + (size >> j + 1 & 1)
-        bits.bits(size, j + 1)
-    return write_symbols(symbols, classes, num_classes) + bits.finish()
+        low.bits(size, j + 1)
+    return write_symbols(symbols, classes, num_classes) + signs.finish() + low.finish()

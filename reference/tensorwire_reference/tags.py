@@ -71,7 +71,7 @@ RULES = {
     (EXTENDED, 1): Rule("cascade", (*_TWO, "resident"), _CODED, _of_table(2), 13, has_exponent=True),
     (EXTENDED, 2): Rule("modal", _TWO, _CODED, _of_mask, 5, has_exponent=True),
     (EXTENDED, 3): Rule("sparse", _THREE, (_NONE,), _of_classes, 0, relative=True),
-    (EXTENDED, 4): Rule("dense", _THREE, (_NONE,), _of_classes, 0, relative=True),
+    (EXTENDED, 4): Rule("dense", _THREE, (_NONE,), _of_classes, 4, relative=True),
 }
 
 

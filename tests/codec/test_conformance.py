@@ -28,22 +28,15 @@ from tests.support.registry import Input
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NOT_YET = ("sparse", "dense")
-"""Kinds of the page that the core does not have yet; only tests/codec/test_reference.py has these."""
-
 
 def in_core(case: Case) -> bool:
     split_integer = case.dtype in SPLIT_INTEGERS and not case.coding[0].startswith(("stored", "constant", "plain"))
-    return case.base is None and not case.name.startswith(NOT_YET) and not split_integer
+    return case.base is None and not split_integer
 
 
 CORE_CASES = [case for case in CASES if in_core(case)]
 CORE_MALFORMED = [
-    malformed
-    for malformed in MALFORMED
-    if malformed.base is None
-    and malformed.error != "BaseMismatchError"
-    and not any(f"-{kind}-" in malformed.name for kind in NOT_YET)
+    malformed for malformed in MALFORMED if malformed.base is None and malformed.error != "BaseMismatchError"
 ]
 
 

@@ -81,8 +81,6 @@ def _sizes_of_steps() -> Iterator[Case]:
         edges = [(1 << power) + more for power in range(bits) for more in (-1, 0, 1)]
         limit = 1 << bits - 1
         steps = sorted({s * sign for s in edges for sign in (1, -1) if -limit <= s * sign < limit})
-        if kind is Sparse:  # whose code of sizes ends at about 2^41
-            steps = [s for s in steps if abs(s) < 1 << 38]
         n = 700
         spread = np.zeros(n, np.int64)
         spread[np.arange(len(steps)) * (n // len(steps)) + 3] = np.array(steps)

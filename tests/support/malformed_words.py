@@ -30,8 +30,8 @@ _KEPT = bf16(40)
 _STORED = _KEPT.ljust(96, b"\0")  # an inner block of 40 words
 _DATA = _KEPT + bytes(2 * (N - 40))
 _FIRST_40 = "1" * 40 + "0" * (N - 40)
-# golomb(0) of 1 and of 2, as the page says it: q = 1, and one bit.
-_ONE, _TWO = "010", "011"
+# golomb(0) of 2, as the page says it: q = 1, and one bit.
+_TWO = "011"
 
 
 def _zeros_block(streams: bytes, num_kept: int = 40, units: int = 3, signs: int = 0, variant: int = 0) -> Edit:
@@ -71,7 +71,7 @@ def _zeros() -> Iterator[Malformed]:
     yield make("zeros-of-sparse", edit, bytes(2 * N), base=base)
     yield make("sparse-in-zeros-of-a-plain-frame", edit, bytes(2 * N))
     yield make("sparse-in-a-plain-frame", instead(level("1"), b"", 7, 0, 0, 3), bytes(2 * N))
-    yield make("dense-in-a-plain-frame", instead(rans_zeros(N), b"", 7, 0, 0, 4), bytes(2 * N))
+    yield make("dense-in-a-plain-frame", instead(rans_zeros(N), bytes(4), 7, 0, 0, 4), bytes(2 * N))
     yield make("sparse-rest", instead(level("1"), b"", 7, 1, 0, 3), base, base=base)
 
 
@@ -111,10 +111,10 @@ def _masks() -> Iterator[Malformed]:
         yield make(f"set-{name}", _zeros_block(_STORED + stream, variant=6), _DATA)
 
 
-def _golomb(value: int) -> str:
-    """golomb(0): q zeros and a one, then q bits of value + 1 - 2^q, lowest first."""
-    q = (value + 1).bit_length() - 1
-    return "0" * q + "1" + f"{value + 1 - (1 << q):0{q}b}"[::-1] if q else "1"
+def _golomb(value: int, g: int = 0) -> str:
+    """golomb(g): q zeros and a one, then q + g bits of value - (2^q - 1) * 2^g, lowest first."""
+    q = ((value >> g) + 1).bit_length() - 1
+    return "0" * q + "1" + (_low(value - ((1 << q) - 1 << g), q + g) if q + g else "")
 
 
 def _modal() -> Iterator[Malformed]:
@@ -145,15 +145,16 @@ def _sparse() -> Iterator[Malformed]:
     sparse: dict[str, Any] = {"kind": Sparse((122, 125)), "base": base}
     yield make("sparse-thresholds-equal", replace({-4: 125}), new, **sparse)
     yield make("sparse-thresholds-descend", replace({-4: 126}), new, **sparse)
-    changed = _ONE + "00000" + "000001" + "0"  # one word, k = 0, a gap of 5, plus
+    one = _golomb(1, 5)
+    changed = one + "00000" + "000001" + "0"  # one word, k = 0, a gap of 5, plus
     table = {
-        "more-changed-than-words": _golomb(301) + "00000" + "10" * 301,
-        "word-behind-the-block": _ONE + "00000" + "0" * N + "1" + "0" + "01",
-        "huge-gap": _ONE + "11111" + "0" * 31 + "01" + "0" * 31 + "0" + "01",
+        "more-changed-than-words": _golomb(301, 5) + "00000" + "10" * 301,
+        "word-behind-the-block": one + "00000" + "0" * N + "1" + "0" + "01",
+        "huge-gap": one + "11111" + "0" * 31 + "01" + "0" * 31 + "0" + "01",
         "set-of-two-of-one": changed + "0" + _TWO + "00000" + "11",
-        "golomb-41": changed + ("1" + "1") * 3 + "0101" + "0" * 31 + "1" + "0" * 41,
-        "size-32769": changed[:-1] + "1" + ("1" + "1") * 3 + "1111" + "1" + _low(32769 - 4, 15),
-        "size-plus-32768": changed + ("1" + "1") * 3 + "1111" + "1" + _low(32768 - 4, 15),
+        "golomb-64": changed + ("1" + "1") * 3 + "010100" + "0" * 54 + "1" + "0" * 64,
+        "size-32769": changed[:-1] + "1" + ("1" + "1") * 3 + "111100" + "1" + _low(32769 - 4, 15),
+        "size-plus-32768": changed + ("1" + "1") * 3 + "111100" + "1" + _low(32768 - 4, 15),
         "cut": changed[:-1],
     }
     for name, bits in table.items():
@@ -178,17 +179,21 @@ def _dense() -> Iterator[Malformed]:
     base = bf16(N)
     new = patch(base, {10: base[10] + 1})
     yield make("dense-rest", replace({-1: 7 | 1 << 3 | 1 << 5}), new, kind=Dense((122,)), base=base)
-    yield make("dense-padding", instead(rans_zeros(N) + b"\1\0\0\0", b"", 7, 0, 0, 4), base, base=base)
+    yield make("dense-padding", instead(rans_zeros(N) + b"\1\0\0\0", bytes(4), 7, 0, 0, 4), base, base=base)
+    for count in (1, N + 1):
+        signs = level("0" * count)
+        edit = instead(rans_zeros(N) + signs, struct.pack("<I", count), 7, 0, 0, 4)
+        yield make(f"dense-num-changed-of-{count}", edit, base, base=base)
     for symbol, sign in ((4 + 2 * 13, "0"), (4 + 2 * 13 + 1, "1"), (4 + 2 * 14, "1"), (255, "1")):
         symbols = np.zeros(N, np.uint64)
         symbols[5] = symbol
-        streams = write_symbols(symbols) + level(sign + "0" * ((symbol - 4) // 2 + 1))
-        yield make(f"dense-size-of-{symbol}", instead(streams, b"", 7, 0, 0, 4), new, base=base)
+        streams = write_symbols(symbols) + level(sign) + level("0" * ((symbol - 4) // 2 + 1))
+        yield make(f"dense-size-of-{symbol}", instead(streams, b"\1\0\0\0", 7, 0, 0, 4), new, base=base)
     ones = rans_zeros(N, table=bytes([1, 2, 1]) + bit_string("001"))
-    yield make("dense-without-signs", instead(ones, b"", 7, 0, 0, 4), base, base=base)
+    yield make("dense-without-signs", instead(ones, struct.pack("<I", N), 7, 0, 0, 4), base, base=base)
     padded = patch(ones + level("0" * N), {-1: 0x80})
-    yield make("dense-padding-of-signs", instead(padded, b"", 7, 0, 0, 4), base, base=base)
-    yield make("dense-second-table-missing", instead(rans_zeros(N), b"\5", 7, 0, 1, 4), base, base=base)
+    yield make("dense-padding-of-signs", instead(padded, struct.pack("<I", N), 7, 0, 0, 4), base, base=base)
+    yield make("dense-second-table-missing", instead(rans_zeros(N), b"\0\0\0\0\5", 7, 0, 1, 4), base, base=base)
 
 
 MALFORMED_WORDS = (*_zeros(), *_masks(), *_modal(), *_sparse(), *_dense())

@@ -1,0 +1,66 @@
+// The streams of extended kind dense: the symbol of each word's step, signs, low bits of the sizes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/bit_string.h"
+#include "coders/entropy.h"
+#include "coders/sparse.h"
+#include "coders/step_classes.h"
+#include "transforms/steps.h"
+
+namespace tw {
+
+struct DenseEncodeScratch {
+  uint8_t symbols[kMaxBlockWords], classes[kMaxBlockWords];
+  uint64_t negative[kMaxMasks], changed[kMaxMasks], large[kMaxMasks];
+  alignas(64) uint8_t large_sizes[kMaxBlockWords * kMaxWordNbytes];
+  EntropyScratch entropy;
+};
+
+struct DensePlan {
+  Thresholds thresholds;
+  size_t num_changed, num_large;
+  uint32_t histogram[256];  // of symbols, joined with their classes
+  size_t nbytes;            // about what the streams take
+};
+
+// Look at a block of n words, and leave in scratch what dense_encode() needs.
+void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, unsigned max_classes,
+                DensePlan* plan, DenseEncodeScratch* scratch);
+
+// Write the streams. Returns their bytes, 0 if they exceed the capacity.
+size_t dense_encode(const Dtype& dtype, size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity,
+                    DenseEncodeScratch* scratch);
+
+// Words that are decoded at a time.
+constexpr size_t kDenseTile = 2048;
+
+// Decodes a block tile by tile. No input makes it read or write out of bounds.
+class DenseDecoder {
+ public:
+  // Check what can be checked at once; src must outlive the decoding.
+  bool open(const Dtype& dtype, const uint8_t* src, size_t available, size_t n, const StepClasses& classes,
+            size_t num_changed);
+  // The next `count` words, kDenseTile of them but in the last tile. words may be base. False if the block is invalid.
+  bool decode(const uint8_t* base, size_t count, uint8_t* words);
+  // After the last tile: whether the streams ended as they must, and the bytes that they take.
+  bool finish(size_t* nbytes);
+
+ private:
+  uint64_t signs(uint64_t changed);
+  bool read_sizes(size_t count);
+
+  const Dtype* dtype_;
+  StepClasses classes_;
+  size_t num_changed_, seen_;  // words whose step is not 0
+  const uint8_t* signs_;
+  size_t low_offset_;
+  BitReader low_{nullptr, 0};
+  EntropyClassDecoder entropy_;
+  uint64_t negative_[kDenseTile / kMaskWords], changed_[kDenseTile / kMaskWords], large_[kDenseTile / kMaskWords];
+  uint8_t tile_classes_[kDenseTile], symbols_[kDenseTile];
+  alignas(64) uint8_t sizes_[(kDenseTile + 1) * kMaxWordNbytes];  // written 8 bytes at a time
+};
+
+}  // namespace tw

@@ -1,0 +1,11 @@
+// The kinds that only blocks of relative frames have: streams to words.
+#pragma once
+#include "frame/decode_block.h"
+#include "frame/open_block.h"
+
+namespace tw {
+
+// Decode a block that open_coded() found to be of one of these kinds.
+Fault decode_relative(const Coded& coded, const BlockOutput& output, RelativeDecodeScratch* scratch);
+
+}  // namespace tw

@@ -1,0 +1,28 @@
+// The kinds that only blocks of relative frames have (docs/format.md, "Kinds of relative frames"): words to streams.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "coders/dense.h"
+#include "coders/sparse.h"
+#include "common/format.h"
+
+namespace tw {
+
+struct RelativeEncodeScratch {
+  uint64_t changed[kMaxMasks];
+  SparseEncodeScratch sparse;
+  DenseEncodeScratch dense;
+  alignas(64) uint8_t block[kMaxBlockWords * kMaxWordNbytes];
+};
+
+struct RelativeBlock {
+  size_t length;  // 0 for a block that is same; that of the block when stored if no kind is smaller
+  bool settled;   // no other kind is worth trying
+};
+
+// Encode n words relative to those of spec.base, to dst, which has room for stored_nbytes().
+RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst,
+                              RelativeEncodeScratch* scratch);
+
+}  // namespace tw

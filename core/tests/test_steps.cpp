@@ -1,0 +1,298 @@
+// Steps against a base: the kernels of every target against the sentences of docs/format.md, and blocks of the kinds of
+// relative frames, sound and damaged.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "frame/decode_block.h"
+#include "frame/encode_block.h"
+#include "tests/check.h"
+#include "tests/target.h"
+
+namespace tw {
+extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512, kStepNeon;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+uint64_t state = 1;
+uint64_t random64() {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state * 0x2545f4914f6cdd1du;
+}
+
+std::vector<const StepKernels*> targets() {
+  std::vector<const StepKernels*> all = {&kStepScalar};
+#if defined(__x86_64__)
+  if (cpu_target() >= Target::kAvx2) all.push_back(&kStepAvx2);
+  if (cpu_target() >= Target::kAvx512) all.push_back(&kStepAvx512);
+#elif defined(__aarch64__)
+  all.push_back(&kStepNeon);
+#endif
+  return all;
+}
+
+const char* const kNames[] = {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64",
+                              "I64",  "I32", "U16", "U8",      "BOOL",    "?"};
+
+uint64_t word_at(const Dtype& dtype, const Bytes& bytes, size_t i) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data() + i * dtype.word_nbytes, dtype.word_nbytes);
+  return word;
+}
+
+// The page: "word XOR 2^(8W - 1) for a word whose highest bit is 0 and the complement of the word for others".
+uint64_t ordinal(const Dtype& dtype, uint64_t word) {
+  const unsigned bits = 8 * dtype.word_nbytes;
+  const uint64_t all = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1, top = uint64_t{1} << (bits - 1);
+  if (!dtype.ordered) return word;
+  return (word & top) == 0 ? word ^ top : ~word & all;
+}
+
+struct Step {
+  uint64_t size;
+  bool negative;
+};
+
+Step step_of(const Dtype& dtype, uint64_t word, uint64_t base) {
+  const unsigned bits = 8 * dtype.word_nbytes;
+  const uint64_t all = bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1, top = uint64_t{1} << (bits - 1);
+  const uint64_t difference = (ordinal(dtype, word) - ordinal(dtype, base)) & all;
+  return (difference & top) != 0 ? Step{(0 - difference) & all, true} : Step{difference, false};
+}
+
+// Symbols by the table of the page: the one row whose range has the size.
+unsigned symbol_of_size(uint64_t size) {
+  if (size < 4) return static_cast<unsigned>(size);
+  for (unsigned j = 0;; ++j) {
+    for (unsigned h = 0; h < 2; ++h) {
+      const uint64_t first = uint64_t{2 + h} << (j + 1), last = first + ((uint64_t{1} << (j + 1)) - 1);
+      if (first <= size && size <= last) return 4 + 2 * j + h;
+    }
+  }
+}
+
+// Words of all kinds: mostly near one, some of any bits.
+Bytes make_base(const Dtype& dtype, size_t n) {
+  Bytes bytes(n * dtype.word_nbytes);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random64());
+  for (size_t i = 0; i < n && dtype.exponent_bits != 0; ++i) {
+    if (random64() % 16 == 0) continue;
+    const unsigned bias = (1u << (dtype.exponent_bits - 1)) - 1;
+    const uint64_t exponent = bias - trailing_zeros(random64() | 64, 0);
+    const uint64_t low = random64() & ((uint64_t{1} << dtype.mantissa_bits) - 1), sign = random64() & 1;
+    const uint64_t word = sign << (8 * dtype.word_nbytes - 1) | exponent << dtype.mantissa_bits | low;
+    std::memcpy(bytes.data() + i * dtype.word_nbytes, &word, dtype.word_nbytes);
+  }
+  return bytes;
+}
+
+// One word in `rarity` changed: by few steps mostly, by any number sometimes.
+Bytes change(const Dtype& dtype, const Bytes& base, uint64_t rarity) {
+  Bytes words = base;
+  for (size_t i = 0; i < base.size() / dtype.word_nbytes; ++i) {
+    if (random64() % rarity != 0) continue;
+    uint64_t word = word_at(dtype, base, i);
+    switch (random64() % 8) {
+      case 0:
+        word = random64();
+        break;
+      case 1:
+        word ^= uint64_t{1} << (8 * dtype.word_nbytes - 1);
+        break;
+      case 2:
+        word += random64() % 64;
+        break;
+      default:
+        word += random64() % 3 - 1;
+    }
+    std::memcpy(words.data() + i * dtype.word_nbytes, &word, dtype.word_nbytes);
+  }
+  return words;
+}
+
+StepClasses some_classes(const Dtype& dtype) {
+  Thresholds thresholds;
+  if (has_classes(dtype)) {
+    thresholds.num_classes = 1 + random64() % kMaxClasses;
+    unsigned next = random64() % 2 == 0 ? 0 : (1u << (dtype.exponent_bits - 1)) - 5;
+    for (unsigned c = 0; c + 1 < thresholds.num_classes; ++c, next += 1 + random64() % 2) {
+      thresholds.thresholds[c] = static_cast<uint8_t>(next);
+    }
+  }
+  return classes_of(dtype, thresholds);
+}
+
+unsigned class_of(const Dtype& dtype, const StepClasses& classes, uint64_t word) {
+  unsigned c = 0;
+  const uint64_t exponent = word >> dtype.mantissa_bits & ((1u << dtype.exponent_bits) - 1);
+  while (c + 1 < classes.count && exponent >= classes.limits[c] >> dtype.mantissa_bits) ++c;
+  return c;
+}
+
+using Mask = std::vector<uint64_t>;
+
+bool bit(const Mask& mask, size_t i) { return (mask[i / 64] >> i % 64 & 1) != 0; }
+
+void test_dense_kernels(const StepKernels& kernels, const Dtype& dtype, const Bytes& words, const Bytes& base,
+                        size_t n) {
+  const unsigned width = dtype.word_nbytes;
+  const size_t num_masks = ceil_div(n, 64);
+  Mask differ(num_masks), negative(num_masks), changed(num_masks), large(num_masks), found(num_masks), over(num_masks);
+  Bytes symbols(n), sizes(n * width);
+  size_t num_changed = 0, num_large = 0;
+  const size_t counted = kernels.compare(dtype, words.data(), base.data(), n, differ.data());
+  const size_t measured = kernels.measure(dtype, words.data(), base.data(), n, symbols.data(), negative.data(),
+                                          changed.data(), large.data(), sizes.data());
+  for (size_t i = 0; i < n; ++i) {
+    const Step step = step_of(dtype, word_at(dtype, words, i), word_at(dtype, base, i));
+    CHECK(bit(differ, i) == (step.size != 0) && bit(changed, i) == (step.size != 0));
+    CHECK(symbols[i] == symbol_of_size(step.size) && bit(negative, i) == step.negative);
+    CHECK(bit(large, i) == (step.size > 3));
+    num_changed += step.size != 0;
+    if (step.size > 3) CHECK(word_at(dtype, sizes, num_large++) == step.size);
+  }
+  CHECK(counted == num_changed && measured == num_large);
+  kernels.find_symbols(symbols.data(), n, found.data(), over.data());
+  CHECK(found == changed && over == large && differ == changed);
+  if (n % 64 != 0) CHECK(differ.back() >> n % 64 == 0 && large.back() >> n % 64 == 0);
+  Bytes out(n * width), in_place = base;
+  kernels.apply_dense(dtype, base.data(), n, symbols.data(), negative.data(), large.data(), sizes.data(), out.data());
+  kernels.apply_dense(dtype, in_place.data(), n, symbols.data(), negative.data(), large.data(), sizes.data(),
+                      in_place.data());
+  CHECK(out == words && in_place == words);
+}
+
+void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const Bytes& words, const Bytes& base,
+                        size_t n) {
+  const unsigned width = dtype.word_nbytes;
+  const StepClasses classes = some_classes(dtype);
+  Bytes sorted(n);
+  kernels.classify(dtype, base.data(), n, classes, 3, sorted.data());
+  Mask reach((classes.count - 1) * ceil_div(n, 64) + 1);
+  if (classes.count > 1) kernels.reach(dtype, base.data(), n, classes, reach.data());
+  SparseSteps sparse{};
+  sparse.classes = classes;
+  std::vector<Mask> ranks(classes.count, Mask(n / 64 + 2));
+  std::vector<Bytes> steps(classes.count, Bytes(kStepSlack));
+  uint64_t seen[kMaxClasses] = {};
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t old = word_at(dtype, base, i);
+    const unsigned c = class_of(dtype, classes, old);
+    CHECK(sorted[i] == c << 3);
+    for (unsigned t = 0; t + 1 < classes.count; ++t) {
+      CHECK((reach[i / 64 * (classes.count - 1) + t] >> i % 64 & 1) == (c > t));
+    }
+    const Step step = step_of(dtype, word_at(dtype, words, i), old);
+    const uint64_t rank = seen[c]++;
+    if (step.size == 0) continue;
+    ranks[c][rank / 64] |= uint64_t{1} << rank % 64;
+    const uint64_t number = step.negative ? 0 - step.size : step.size;
+    Bytes& of_class = steps[c];
+    of_class.insert(of_class.end() - kStepSlack, width, 0);
+    std::memcpy(of_class.data() + of_class.size() - kStepSlack - width, &number, width);
+  }
+  for (const bool in_place : {false, true}) {
+    for (unsigned c = 0; c < classes.count; ++c) {
+      sparse.ranks[c] = ranks[c].data();
+      sparse.steps[c] = steps[c].data();
+      sparse.seen[c] = 0;
+    }
+    Bytes out = base;
+    const size_t tile = 64 * (1 + random64() % 3);
+    for (size_t first = 0; first < n; first += tile) {
+      const uint8_t* from = (in_place ? out : base).data() + first * width;
+      kernels.apply_sparse(dtype, from, std::min(tile, n - first), &sparse, out.data() + first * width);
+    }
+    CHECK(out == words);
+    for (unsigned c = 0; c < classes.count; ++c) CHECK(sparse.seen[c] == seen[c]);
+  }
+}
+
+void test_bits(const StepKernels& kernels) {
+  for (unsigned round = 0; round < 2000; ++round) {
+    const uint64_t mask = random64() & random64(), bits = random64();
+    uint64_t deposited = 0, extracted = 0;
+    for (unsigned i = 0, next = 0; i < 64; ++i) {
+      if ((mask >> i & 1) == 0) continue;
+      deposited |= (bits >> next & 1) << i;
+      extracted |= (bits >> i & 1) << next++;
+    }
+    CHECK(kernels.deposit(bits, mask) == deposited && kernels.extract(bits, mask) == extracted);
+  }
+}
+
+struct Decoded {
+  bool valid;
+  Bytes words;
+};
+
+Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t n, bool in_place) {
+  static const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
+  Bytes out(n * spec.dtype->word_nbytes);
+  BlockSpec own = spec;
+  if (in_place) {
+    std::copy_n(spec.base, out.size(), out.begin());
+    own.base = out.data();
+  }
+  const BlockOutput output = {out.data(), false, nullptr, 0};
+  const Fault fault = decode_block(own, block.data(), length, n, output, scratch.get());
+  return {!fault, out};
+}
+
+// Blocks of n words of which one in `rarity` changed: what they decode to, and that damage is found or decodes to
+// something.
+void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity, unsigned damages) {
+  static const std::unique_ptr<EncodeScratch> scratch(new EncodeScratch);
+  const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);
+  const BlockSpec spec = {&dtype, profile, true, base.data()};
+  Bytes block(stored_nbytes(dtype, n) + kSlack);
+  const size_t length = encode_block(spec, words.data(), n, block.data(), scratch.get());
+  CHECK((length == 0) == (words == base) && length <= stored_nbytes(dtype, n));
+  for (const bool in_place : {false, true}) {
+    const Decoded decoded = decode(spec, block, length, n, in_place);
+    CHECK(decoded.valid && decoded.words == words);
+  }
+  for (unsigned i = 0; i < damages && length != 0; ++i) {
+    Bytes damaged = block;
+    const unsigned flips = 1 + random64() % 3;
+    for (unsigned f = 0; f < flips; ++f) {
+      const size_t at =
+          random64() % 2 == 0 ? length - 1 - random64() % std::min<size_t>(length, 40) : random64() % length;
+      damaged[at] ^= static_cast<uint8_t>(1 << random64() % 8);
+    }
+    decode(spec, damaged, length, n, random64() % 2 == 0);
+  }
+}
+
+}  // namespace
+}  // namespace tw
+
+int main() {
+  using namespace tw;
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  for (const StepKernels* kernels : targets()) test_bits(*kernels);
+  for (const char* name : kNames) {
+    const Dtype& dtype = find_dtype(name);
+    for (const size_t n : {1, 2, 63, 64, 65, 129, 1000, 5000}) {
+      for (const uint64_t rarity : {1, 2, 10, 200}) {
+        const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);
+        for (const StepKernels* kernels : targets()) {
+          test_dense_kernels(*kernels, dtype, words, base, n);
+          test_class_kernels(*kernels, dtype, words, base, n);
+        }
+        for (const uint8_t profile : {kProfileEnec, kProfileFast, kProfileCompact}) {
+          test_blocks(dtype, profile, n, rarity, 100);
+        }
+      }
+    }
+    for (const uint64_t rarity : {1, 30, 300, 10000}) test_blocks(dtype, kProfileCompact, 100000, rarity, 20);
+    test_blocks(dtype, kProfileFast, kMaxBlockWords, 100, 2);
+  }
+  std::puts("ok");
+}

@@ -1,0 +1,96 @@
+// Words against those of a base: which changed, to which class the base's word sorts each, by how many steps. A mask is
+// about 64 words: bit i stands for word i.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/bits.h"
+#include "common/dtype.h"
+
+namespace tw {
+
+constexpr size_t kMaskWords = 64;
+constexpr unsigned kMaxClasses = 8;
+constexpr size_t kStepSlack = 64;  // bytes that kernels may read past steps
+
+// The classes of a block. limits[c] is the smallest magnitude (the word without its sign) of class c + 1.
+struct StepClasses {
+  unsigned count;  // 1 to kMaxClasses; 1 where has_classes() says no
+  uint64_t limits[kMaxClasses - 1];
+};
+
+// Whether classes may be told apart: the dtype's words are split as floats.
+static inline bool has_classes(const Dtype& dtype) { return dtype.ordered && dtype.exponent_bits != 0; }
+
+// The steps of a block in which few words changed, class by class.
+struct SparseSteps {
+  StepClasses classes;
+  const uint64_t* ranks[kMaxClasses];  // bit r: word r of the class changed; zeros follow, as many as the block's words
+  const uint8_t* steps[kMaxClasses];   // of the changed words in order, as words; moved on by apply_sparse()
+  uint64_t seen[kMaxClasses];          // words of the class so far
+  uint64_t needed[kMaxClasses];        // words that the class must have
+
+  // After the last word.
+  bool complete() const {
+    bool all = true;
+    for (unsigned c = 0; c < classes.count; ++c) all &= seen[c] >= needed[c];
+    return all;
+  }
+};
+
+// Numbers that order floats by value: w with its lower bits inverted where the sign is set. It differs from the page's
+// ordinal by 2^(8W - 1), which no difference shows, and undoes itself. Integers order themselves.
+template <class T, bool kOrdered>
+static inline T order(T word) {
+  using Signed = std::make_signed_t<T>;
+  if (!kOrdered) return word;
+  const T sign = static_cast<T>(static_cast<Signed>(word) >> (8 * sizeof(T) - 1));
+  return static_cast<T>(word ^ (sign & static_cast<T>(static_cast<T>(~T{0}) >> 1)));
+}
+
+// body(T{}, std::bool_constant<ordered>{}) with the type of a dtype's words.
+template <class Body>
+static inline auto with_words(const Dtype& dtype, Body&& body) {
+  switch (dtype.word_nbytes) {
+    case 1:
+      return dtype.ordered ? body(uint8_t{}, std::true_type{}) : body(uint8_t{}, std::false_type{});
+    case 2:
+      return dtype.ordered ? body(uint16_t{}, std::true_type{}) : body(uint16_t{}, std::false_type{});
+    case 4:
+      return dtype.ordered ? body(uint32_t{}, std::true_type{}) : body(uint32_t{}, std::false_type{});
+    default:
+      return dtype.ordered ? body(uint64_t{}, std::true_type{}) : body(uint64_t{}, std::false_type{});
+  }
+}
+
+// Kernels, one set per target. No pointer needs alignment. Masks cover n words: ceil(n / 64) of them, zeros behind the
+// last word.
+struct StepKernels {
+  // Which words differ. Returns how many.
+  size_t (*compare)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks);
+  // For each 64 words a mask for each limit (classes.count - 1, at least 1): those whose magnitude reaches it. Not for
+  // words of 8 bytes.
+  void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, uint64_t* masks);
+  // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
+  void (*apply_sparse)(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
+  // The class of each word: a byte, shifted left.
+  void (*classify)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+                   uint8_t* out);
+  // The symbol of each word's step (docs/format.md, kind dense), masks of the steps that are negative, not 0, over 3 in
+  // size, and the sizes of these last in order, each as wide as a word. Returns how many those are.
+  size_t (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
+                    uint64_t* negative, uint64_t* changed, uint64_t* large, uint8_t* large_sizes);
+  // Masks of the symbols that are not 0, and of those over 3.
+  void (*find_symbols)(const uint8_t* symbols, size_t n, uint64_t* changed, uint64_t* large);
+  // The reverse of measure(): words from those of the base, which may be in the same place.
+  void (*apply_dense)(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols,
+                      const uint64_t* negative, const uint64_t* large, const uint8_t* large_sizes, uint8_t* words);
+  // Bits of `bits`, from the lowest on, to where `mask` has ones; and back.
+  uint64_t (*deposit)(uint64_t bits, uint64_t mask);
+  uint64_t (*extract)(uint64_t bits, uint64_t mask);
+};
+
+extern const StepKernels& step_kernels;
+
+}  // namespace tw

@@ -1,0 +1,88 @@
+// What the step kernels ask about 64 words at a time, for targets without instructions of their own for it. Everything
+// is local to the including source.
+#pragma once
+#include <cstring>
+
+#include "transforms/steps.h"
+
+namespace tw {
+namespace {
+
+inline uint64_t low_bits(size_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; }
+inline unsigned count_bits(uint64_t mask) { return static_cast<unsigned>(__builtin_popcountll(mask)); }
+
+template <class T>
+inline T magnitude_of(T word) {
+  return static_cast<T>(word & static_cast<T>(static_cast<T>(~T{0}) >> 1));
+}
+
+// The changed words of each class among 64 of the base.
+struct Changed {
+  uint64_t of[kMaxClasses];
+  uint64_t all;
+};
+
+// Word by word; targets that expand whole vectors have a way of their own.
+template <class T, bool kOrdered, unsigned kClasses>
+inline void add_steps(const uint8_t* base, const Changed& changed, SparseSteps* sparse, uint8_t* words) {
+  if (words != base) std::memcpy(words, base, kMaskWords * sizeof(T));
+  for (uint64_t left = changed.all; left != 0; left &= left - 1) {
+    const size_t i = trailing_zeros(left, 0);
+    const T word = load<T>(base + i * sizeof(T));
+    unsigned c = 0;
+    for (unsigned t = 0; t + 1 < kClasses; ++t) c += magnitude_of(word) >= static_cast<T>(sparse->classes.limits[t]);
+    const T sum = static_cast<T>(order<T, kOrdered>(word) + load<T>(sparse->steps[c]));
+    sparse->steps[c] += sizeof(T);
+    store(words + i * sizeof(T), order<T, kOrdered>(sum));
+  }
+}
+
+// What targets have in common that lack the instructions for it.
+struct PortableMasks {
+  static uint64_t above(const uint8_t* bytes, uint8_t limit) {
+    uint8_t flags[kMaskWords];
+    for (size_t i = 0; i < kMaskWords; ++i) flags[i] = bytes[i] > limit;
+    return gather(flags);
+  }
+  template <class T>
+  static uint64_t differ(const uint8_t* a, const uint8_t* b) {
+    uint8_t flags[kMaskWords];
+    for (size_t i = 0; i < kMaskWords; ++i) flags[i] = load<T>(a + i * sizeof(T)) != load<T>(b + i * sizeof(T));
+    return gather(flags);
+  }
+  template <class T>
+  static uint64_t reach(const uint8_t* words, T limit) {
+    uint8_t flags[kMaskWords];
+    for (size_t i = 0; i < kMaskWords; ++i) flags[i] = magnitude_of(load<T>(words + i * sizeof(T))) >= limit;
+    return gather(flags);
+  }
+  static uint64_t deposit(uint64_t bits, uint64_t mask) {
+    uint64_t deposited = 0;
+    for (bits &= low_bits(count_bits(mask)); bits != 0; bits >>= 1, mask &= mask - 1) {
+      if ((bits & 1) != 0) deposited |= mask & (0 - mask);
+    }
+    return deposited;
+  }
+  static uint64_t extract(uint64_t bits, uint64_t mask) {
+    uint64_t extracted = 0;
+    for (unsigned to = 0; mask != 0; mask &= mask - 1, ++to) {
+      if ((bits & mask & (0 - mask)) != 0) extracted |= uint64_t{1} << to;
+    }
+    return extracted;
+  }
+  template <class T, bool kOrdered, unsigned kClasses>
+  static void add(const uint8_t* base, const Changed& changed, SparseSteps* sparse, uint8_t* words) {
+    add_steps<T, kOrdered, kClasses>(base, changed, sparse, words);
+  }
+
+ private:
+  // Bit i from byte i, each 0 or 1: a product moves 8 of them into its highest byte.
+  static uint64_t gather(const uint8_t flags[kMaskWords]) {
+    uint64_t mask = 0;
+    for (size_t i = 0; i < kMaskWords; i += 8) mask |= load<uint64_t>(flags + i) * 0x0102040810204080u >> 56 << i;
+    return mask;
+  }
+};
+
+}  // namespace
+}  // namespace tw

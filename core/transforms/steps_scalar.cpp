@@ -1,0 +1,16 @@
+#include "transforms/steps_masks.h"
+
+namespace tw {
+namespace {
+using Masks = PortableMasks;
+}
+}  // namespace tw
+
+#include "transforms/steps_impl.h"  // behind Masks, which it uses
+
+namespace tw {
+
+extern const StepKernels kStepScalar;
+const StepKernels kStepScalar = kStepKernels;
+
+}  // namespace tw
