@@ -25,39 +25,62 @@ unsigned num_tiers(unsigned shape) {
   return tiers;
 }
 
+bool none_of_eight(const uint32_t* counts) {
+  uint32_t any = 0;
+  for (unsigned i = 0; i < 8; ++i) any |= counts[i];
+  return any == 0;
+}
+
 // Numbers of exponents below each exponent, for sums over intervals, and the exponents that occur first and last.
 struct Sums {
   uint32_t below[257];
-  int first = 0, last = 255;
+  int first, last;
 
   explicit Sums(const uint32_t histogram[256]) {
-    below[0] = 0;
-    for (unsigned i = 0; i < 256; ++i) below[i + 1] = below[i] + histogram[i];
-    while (first < 255 && histogram[first] == 0) ++first;
-    while (last > first && histogram[last] == 0) --last;
+    // Most exponents do not occur, nor do their neighbours.
+    int used = 0, end = 256;
+    while (used < 256 && none_of_eight(histogram + used)) used += 8;
+    while (end > used && none_of_eight(histogram + end - 8)) end -= 8;
+    std::fill(below, below + used + 1, 0);
+    for (int i = used; i < end; ++i) below[i + 1] = below[i] + histogram[i];
+    std::fill(below + end + 1, below + 257, below[end]);
+    for (first = std::min(used, 255); first < 255 && histogram[first] == 0;) ++first;
+    for (last = end - 1; last > first && histogram[last] == 0;) --last;
   }
   uint32_t in(int start, int length) const { return below[start + length] - below[start]; }
 };
 
-// Chooses the tiers of one shape, greedily from the first. Returns their size in bits. Intervals stay within the
+// The interval of a first tier: where it starts, and how many exponents lie in it.
+struct FirstTier {
+  int start;
+  uint32_t covered;
+};
+
+FirstTier best_first(const Sums& sums, unsigned width, int num_exponents) {
+  const int length = (1 << width) - 1;
+  const int last_start = std::min(sums.last, num_exponents - length);
+  int start = std::min(sums.first, last_start);
+  FirstTier best = {start, sums.in(start, length)};
+  for (++start; start <= last_start; ++start) {
+    const uint32_t sum = sums.in(start, length);
+    if (sum > best.covered) best = {start, sum};
+  }
+  return best;
+}
+
+// Chooses the tiers of one shape behind its first, greedily. Returns the size of all in bits. Intervals stay within the
 // exponents of the dtype.
-uint64_t fit(const Sums& sums, unsigned shape, int num_exponents, CascadeParams* params) {
+uint64_t fit(const Sums& sums, unsigned shape, const FirstTier& first, int num_exponents, CascadeParams* params) {
   const uint32_t n = sums.below[256];
   *params = CascadeParams{};
   params->shape = static_cast<uint8_t>(shape);
   params->counts[0] = n;
-  const int first_length = (1 << kTierWidths[shape][0]) - 1;
-  const int last_start = std::min(sums.last, num_exponents - first_length);
-  int start = std::min(sums.first, last_start);
-  uint32_t covered = sums.in(start, first_length);
-  for (int s = start + 1; s <= last_start; ++s) {
-    const uint32_t sum = sums.in(s, first_length);
-    if (sum > covered) covered = sum, start = s;
-  }
+  int start = first.start;
+  uint32_t covered = first.covered;
   params->lo = static_cast<uint8_t>(start);
   params->counts[1] = n - covered;
   uint64_t bits = uint64_t{n} * kTierWidths[shape][0];
-  int length = first_length;
+  int length = (1 << kTierWidths[shape][0]) - 1;
   unsigned tier = 1;
   for (; tier < kMaxTiers && kTierWidths[shape][tier] != 0; ++tier) {
     const int more = (1 << kTierWidths[shape][tier]) - 1;
@@ -131,16 +154,22 @@ size_t decode_tier(const DigitNames& names, unsigned width, const uint8_t* field
 
 bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits, unsigned shape,
                  CascadeParams* params) {
-  fit(Sums(histogram), shape, 1 << exponent_bits, params);
+  const Sums sums(histogram);
+  const int num_exponents = 1 << exponent_bits;
+  fit(sums, shape, best_first(sums, kTierWidths[shape][0], num_exponents), num_exponents, params);
   return n != 0 && params->counts[1] <= kMaxCount;
 }
 
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params) {
+  constexpr unsigned kMaxFirstWidth = 3;
   const Sums sums(histogram);
+  const int num_exponents = 1 << exponent_bits;
+  FirstTier firsts[kMaxFirstWidth];  // by width, which shapes share
+  for (unsigned width = 1; width <= kMaxFirstWidth; ++width) firsts[width - 1] = best_first(sums, width, num_exponents);
   uint64_t best = UINT64_MAX;
   for (unsigned shape = 0; shape < kExtendedShapes; ++shape) {
     CascadeParams candidate;
-    const uint64_t bits = fit(sums, shape, 1 << exponent_bits, &candidate);
+    const uint64_t bits = fit(sums, shape, firsts[kTierWidths[shape][0] - 1], num_exponents, &candidate);
     // Another tier takes time to decode, so it has to save some bits.
     const uint64_t price = bits + num_tiers(shape) * (n / kTierPrice);
     if (price < best && candidate.counts[1] <= kMaxCount) best = price, *params = candidate;

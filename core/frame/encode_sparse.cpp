@@ -16,17 +16,28 @@ constexpr size_t kOthersShare = 8;
 
 bool has_signs(const Dtype& dtype) { return dtype.exponent_bits != 0; }
 
+template <class Word>
 bool sample_has_zero(const Block& block) {
-  const unsigned width = block.dtype().word_nbytes;
-  const uint64_t all = ~uint64_t{0} >> (64 - 8 * width);
-  const uint64_t magnitude = has_signs(block.dtype()) ? all >> 1 : all;
+  constexpr Word all = static_cast<Word>(~Word{0});
+  const Word magnitude = has_signs(block.dtype()) ? static_cast<Word>(all >> 1) : all;
   const size_t step = block.n < kSamples ? 1 : block.n / kSamples;
   for (size_t i = 0; i < block.n; i += step) {
-    uint64_t word = 0;
-    std::memcpy(&word, block.words + i * width, width);
-    if ((word & magnitude) == 0) return true;
+    if ((load<Word>(block.words + i * sizeof(Word)) & magnitude) == 0) return true;
   }
   return false;
+}
+
+bool sample_has_zero(const Block& block) {
+  switch (block.dtype().word_nbytes) {
+    case 1:
+      return sample_has_zero<uint8_t>(block);
+    case 2:
+      return sample_has_zero<uint16_t>(block);
+    case 4:
+      return sample_has_zero<uint32_t>(block);
+    default:
+      return sample_has_zero<uint64_t>(block);
+  }
 }
 
 }  // namespace
@@ -76,13 +87,13 @@ size_t write_zeros(const Block& block, const ZerosPlan& plan) {
 
 bool plan_modal(const Block& block, ModalPlan* plan) {
   EncodeScratch& scratch = *block.scratch;
-  unsigned mode = 0;
-  for (unsigned x = 1; x < 256; ++x) {
-    if (scratch.histogram[x] > scratch.histogram[mode]) mode = x;
-  }
-  plan->mode = static_cast<uint8_t>(mode);
-  plan->num_others = block.n - scratch.histogram[mode];
+  uint32_t most = 0;
+  for (const uint32_t count : scratch.histogram) most = count > most ? count : most;
+  plan->num_others = block.n - most;
   if (plan->num_others * kOthersShare > block.n) return false;
+  unsigned mode = 0;
+  while (scratch.histogram[mode] != most) ++mode;
+  plan->mode = static_cast<uint8_t>(mode);
   for (size_t i = 0; i < block.n; ++i) scratch.symbols[i] = static_cast<uint8_t>(scratch.exponents[i] ^ plan->mode);
   expand_kernels.find(1, false, scratch.symbols, block.n, scratch.others, scratch.where);
   plan->mask = plan_mask(scratch.others, block.n, block.spec.profile == kProfileCompact, &scratch.mask);
