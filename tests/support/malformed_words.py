@@ -146,6 +146,11 @@ def _sparse() -> Iterator[Malformed]:
     sparse: dict[str, Any] = {"kind": Sparse((122, 125)), "base": base}
     yield make("sparse-thresholds-equal", replace({-4: 125}), new, **sparse)
     yield make("sparse-thresholds-descend", replace({-4: 126}), new, **sparse)
+    of_f8 = np.resize(np.arange(0x38, 0x58, dtype="u1"), N).tobytes()  # no word has exponent 15
+    few, many = patch(of_f8, {10: of_f8[10] + 1}), bytes(word + 1 for word in of_f8)
+    for kind, content in ((Sparse((15,)), few), (Dense((15,)), many)):
+        name = f"{type(kind).__name__.lower()}-threshold-16-of-4-bits"
+        yield make(name, replace({-3: 16}), content, dtype="F8_E4M3", kind=kind, base=of_f8)
     one = _golomb(1, 5)
     changed = one + "00000" + "000001" + "0"  # one word, k = 0, a gap of 5, plus
     table = {
