@@ -35,17 +35,52 @@ size_t compare(const Dtype& dtype, const uint8_t* words, const uint8_t* base, si
   });
 }
 
-void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, uint64_t* masks) {
+size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
+  constexpr unsigned kAtOnce = 4;  // so that most masks take the same way
+  size_t count = 0;
+  for (size_t first = 0; first < n; first += kMaskWords) {
+    uint64_t left = masks[first / kMaskWords];
+    const unsigned bits = count_bits(left);
+    for (unsigned i = 0; i < bits; i += kAtOnce) {
+      for (unsigned j = i; j < i + kAtOnce; ++j, left &= left - 1) {
+        places[count + j] = static_cast<uint32_t>(first + trailing_zeros(left, 0));
+      }
+    }
+    count += bits;
+  }
+  return count;
+}
+
+void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach) {
+  uint64_t before[kMaxClasses] = {};
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
     if constexpr (sizeof(T) < 8) {
       for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
         for (unsigned c = 0; c + 1 < classes.count; ++c) {
-          *masks++ = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
+          const uint64_t mask = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
+          *reach++ = {mask, before[c]};
+          before[c] += count_bits(mask);
         }
       });
     }
   });
+}
+
+void rank(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
+          uint32_t* ranks) {
+  const unsigned num_limits = num_classes - 1;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t place = places[i];
+    const Reach* const group = reach + place / kMaskWords * num_limits;
+    const uint64_t earlier = low_bits(place % kMaskWords);
+    // Words before this one that are of its class or above, less those above.
+    const auto reaching = [&](unsigned limit) {
+      return static_cast<uint32_t>(group[limit].before) + count_bits(group[limit].mask & earlier);
+    };
+    const unsigned c = classes[i];
+    ranks[i] = (c == 0 ? place : reaching(c - 1)) - (c == num_limits ? 0 : reaching(c));
+  }
 }
 
 // 64 bits from bit `at` on; the word behind them is readable.
@@ -73,12 +108,17 @@ inline Changed find_changed(const uint8_t* base, uint64_t present, SparseSteps* 
   return changed;
 }
 
+// How far ahead of its use the base is fetched: processors do not go on by themselves into the next page.
+constexpr size_t kAhead = 4096;
+
 template <class T, bool kOrdered, unsigned kClasses>
 inline void apply_classes(const uint8_t* base, size_t n, SparseSteps* state, uint8_t* words) {
   constexpr size_t nbytes = kMaskWords * sizeof(T);
   SparseSteps sparse = *state;  // to the compiler, nothing that is stored changes it
   size_t g = 0;
   for (; g < n / kMaskWords; ++g) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < nbytes; i += 64) __builtin_prefetch(base + g * nbytes + kAhead + i);
     const Changed changed = find_changed<T, kClasses>(base + g * nbytes, ~uint64_t{0}, &sparse);
     Masks::add<T, kOrdered, kClasses>(base + g * nbytes, changed, &sparse, words + g * nbytes);
   }
@@ -245,8 +285,8 @@ void apply_dense(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_
   });
 }
 
-constexpr StepKernels kStepKernels = {compare,      reach,       apply_sparse,   classify,      measure,
-                                      find_symbols, apply_dense, Masks::deposit, Masks::extract};
+constexpr StepKernels kStepKernels = {compare, list,         reach,       rank,           apply_sparse,  classify,
+                                      measure, find_symbols, apply_dense, Masks::deposit, Masks::extract};
 
 }  // namespace
 }  // namespace tw
