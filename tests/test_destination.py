@@ -14,7 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.destination_cells import COLUMNS, FORCE, NEEDS_ROOT, NONE, OTHER_USER, TABLE, WRITERS, YES
+from tests.support.destination_cells import (
+    APPLIED,
+    APPLIED_DIRECTORY,
+    BASE,
+    COLUMNS,
+    FORCE,
+    NEEDS_ROOT,
+    NONE,
+    OTHER_USER,
+    TABLE,
+    WRITERS,
+    YES,
+)
 
 Tried = dict[tuple[int, str, str, bool], dict[str, Any]]
 USERS = ["me", "another"]
@@ -63,24 +75,26 @@ def test_what_may_be_replaced(tried: Tried, row: str, writer: str, user: str) ->
     for force in (False, True):
         one = tried[OTHER_USER if user == "another" else os.geteuid(), row, writer, force]
         own = one["destination"] + "/"
-        lost = [path for path in one["lost"] if not path.startswith(own)]
+        mounted = "outside/" if row == "a mount point" and verdict == BASE else own  # its files, by another name
+        lost = [path for path in one["lost"] if not path.startswith((own, mounted))]
         assert not lost, "everything else stands as it stood"
-        if verdict == YES or (verdict == FORCE and force):
+        if verdict in (YES, BASE) or (verdict == FORCE and force):
             assert one["error"] == ""
-            assert one["replaced"]
+            assert one["replaced"] or (verdict == BASE and one["lost"])
             if writer in ("findings", "recording"):
                 assert one["kept"] == (row != "nothing")
             elif column != COLUMNS[-1]:
                 assert all(path == own[:-1] or path.startswith(own) for path in one["new"]), "nothing is left behind"
             continue
-        assert re.match("FileExistsError|ValueError|FileNotFoundError|NotADirectoryError", one["error"])
+        kinds = "FileExistsError|ValueError|FileNotFoundError|NotADirectoryError|BaseMismatchError"
+        assert re.match(kinds + ("|LimitExceededError|FormatError" if column == APPLIED else ""), one["error"])
         assert (one["lost"], one["new"], one["replaced"]) == ([], [], False)
         if verdict == FORCE:
             assert "pass force=True to replace it" in one["error"]
         else:
             assert "force" not in one["error"], "it would not help"
             assert re.search("name|move|remove", one["error"]), "what to do instead"
-        if WRITERS[writer].is_directory:
+        if WRITERS[writer].is_directory and column != APPLIED_DIRECTORY:
             assert REASONS.get(row, "") in one["error"]
 
 

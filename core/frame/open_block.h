@@ -67,8 +67,7 @@ struct Zeros {
 
 struct Modal {
   uint8_t mode;
-  size_t num_others;
-  const uint8_t* others;  // their field
+  const uint8_t* others;
 };
 
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.

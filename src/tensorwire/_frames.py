@@ -72,8 +72,8 @@ class BlockInfo(NamedTuple):
             coded together with the exponent count here, one bit each, as they would take alone.
         exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
         num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; "same"
-            in a relative frame.
+        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; in a relative
+            frame also "same", "sparse" or "dense".
         rest: "verbatim", "trimmed" or "bytes".
         variant: parameter of the kind, see docs/format.md.
     """
@@ -89,7 +89,7 @@ class BlockInfo(NamedTuple):
 
 
 _KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zeros")
-_EXTENDED_KINDS = {1: "cascade2", 2: "modal"}
+_EXTENDED_KINDS = {1: "cascade2", 2: "modal", 3: "sparse", 4: "dense"}
 _EXTENDED, _SAME = 7, 255
 _RESTS = ("verbatim", "trimmed", "bytes")
 

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tensorwire._new_file import NewFile
-from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file, transcode_checkpoint
+from tensorwire.checkpoint import (
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    save_file,
+    transcode_checkpoint,
+)
 from tensorwire.diagnosis.service.journal import Journal
 from tests.support import hung_job
 from tests.support.checkpoint_models import container, layer, write_model
@@ -30,33 +36,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OTHER_USER = 65534
-YES, FORCE, NO, NONE = "yes", "force", "no", "\N{EN DASH}"
-"""Replaces; with force; never; there is no SRC."""
+YES, FORCE, BASE, NO, NONE = "yes", "force", "base", "no", "\N{EN DASH}"
+"""Replaces; with force; if it is the base, which it is here; never; there is no SRC."""
 
-FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, SAVED, DRAWN, KEPT = COLUMNS = (
+FILE, RESTORED, DIRECTORY, RESTORED_DIRECTORY, APPLIED, APPLIED_DIRECTORY, SAVED, DRAWN, KEPT = COLUMNS = (
     "`compress`, `transcode` a file",
     "`decompress` a file",
     "`compress`, `transcode` a directory",
     "`decompress` a directory",
+    "`--in-place` a file",
+    "`--in-place` a directory",
     "`save_file`",
     "`report -o`, `--plot`",
     "`--analyzer-dir`",
 )
 
-NEVER = (NO,) * 7
-NEVER_OF_SRC = (NO, NO, NO, NO, NONE, NONE, NONE)
+NEVER = (NO,) * 9
+NEVER_OF_SRC = (NO, NO, NO, NO, NO, NO, NONE, NONE, NONE)
+WHEREVER = (NO, NO, NO, NO, NO, BASE, NO, NO, NO)
+"""Files in it are replaced, it is not."""
 TABLE: dict[str, tuple[str, ...]] = {
-    "nothing": (YES,) * 7,
-    "a safetensors file that tensorwire wrote": (FORCE, FORCE, NO, NO, YES, FORCE, NO),
-    "any other safetensors file": (NO, FORCE, NO, NO, YES, FORCE, NO),
-    "a model in another format": (NO, FORCE, NO, NO, YES, FORCE, NO),
-    "a file that an analyzer wrote": (FORCE, FORCE, NO, NO, YES, FORCE, YES),
-    "any other regular file": (FORCE, FORCE, NO, NO, YES, FORCE, NO),
-    "an empty directory": (NO, NO, FORCE, FORCE, NO, NO, NO),
-    "a compressed directory": (NO, NO, FORCE, NO, NO, NO, NO),
+    "nothing": (YES, YES, YES, YES, NO, NO, YES, YES, YES),
+    "a safetensors file that tensorwire wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
+    "any other safetensors file": (NO, FORCE, NO, NO, BASE, NO, YES, FORCE, NO),
+    "a model in another format": (NO, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
+    "a file that an analyzer wrote": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, YES),
+    "any other regular file": (FORCE, FORCE, NO, NO, NO, NO, YES, FORCE, NO),
+    "an empty directory": (NO, NO, FORCE, FORCE, NO, NO, NO, NO, NO),
+    "a compressed directory": (NO, NO, FORCE, NO, NO, NO, NO, NO, NO),
     "a compressed directory that holds another file, at any depth": NEVER,
     "a compressed directory in which an original stands in a compressed file's place": NEVER,
-    "a directory of files that are all written anew": (NO, NO, NO, FORCE, NO, NO, NO),
+    "a directory of files that are all written anew": (NO, NO, NO, FORCE, NO, BASE, NO, NO, NO),
     "any other directory": NEVER,
     "a link to a file": NEVER,
     "a link to a directory": NEVER,
@@ -64,11 +74,11 @@ TABLE: dict[str, tuple[str, ...]] = {
     "a device": NEVER,
     "a pipe": NEVER,
     "a socket": NEVER,
-    "a mount point": NEVER,
-    "a directory that holds a mount point": NEVER,
-    "the working directory": NEVER,
-    "a directory that holds the working directory": NEVER,
-    "your home directory": NEVER,
+    "a mount point": WHEREVER,
+    "a directory that holds a mount point": WHEREVER,
+    "the working directory": WHEREVER,
+    "a directory that holds the working directory": WHEREVER,
+    "your home directory": WHEREVER,
     "SRC, by whatever name": NEVER_OF_SRC,
     "a directory that holds SRC": NEVER_OF_SRC,
     "a directory in SRC": NEVER_OF_SRC,
@@ -90,12 +100,14 @@ class Place:
     def put_replaceable(self, path: Path) -> None:
         """What the writer may replace if nothing else speaks against it."""
         if not self.writer.is_directory:
-            shutil.copy(self.kit / "small.safetensors", path)
+            name = "a.safetensors" if self.writer.column == APPLIED else "small.safetensors"
+            shutil.copy(self.kit / name, path)
         else:
-            shutil.copytree(self.kit / ("model" if self.writer.column == RESTORED_DIRECTORY else "packed"), path)
+            self.put_directory(path)
 
     def put_directory(self, path: Path) -> None:
-        shutil.copytree(self.kit / ("model" if self.writer.column == RESTORED_DIRECTORY else "packed"), path)
+        is_plain = self.writer.column in (RESTORED_DIRECTORY, APPLIED_DIRECTORY)
+        shutil.copytree(self.kit / ("model" if is_plain else "packed"), path)
 
 
 @dataclass
@@ -109,7 +121,7 @@ class Writer:
 
     @property
     def is_directory(self) -> bool:
-        return self.column in (DIRECTORY, RESTORED_DIRECTORY)
+        return self.column in (DIRECTORY, RESTORED_DIRECTORY, APPLIED_DIRECTORY)
 
 
 def _analyze(src: Path, dst: Path, force: bool) -> None:
@@ -131,6 +143,8 @@ WRITERS = {
         DIRECTORY, "packed", lambda a, b, f: transcode_checkpoint(a, b, profile="enec", force=f)
     ),
     "decompress directory": Writer(RESTORED_DIRECTORY, "packed", lambda a, b, f: decompress_checkpoint(a, b, force=f)),
+    "apply file": Writer(APPLIED, "delta.safetensors", lambda a, b, f: apply_checkpoint(a, b, force=f)),
+    "apply directory": Writer(APPLIED_DIRECTORY, "delta", lambda a, b, f: apply_checkpoint(a, b, force=f)),
     "save_file": Writer(SAVED, "", lambda a, b, f: save_file({"w": np.arange(9.0)}, b)),
     "report": Writer(DRAWN, "", lambda a, b, f: NewFile(b, force=f, example="x.html").write(b"<html>")),
     "state": Writer(KEPT, "", _analyze, "state.json"),
@@ -146,6 +160,12 @@ def make_kit(kit: Path) -> None:
     compress_checkpoint(kit / "model", kit / "packed")
     (kit / "a.safetensors").write_bytes(container(layer(0, 1, 40)))
     compress_checkpoint(kit / "a.safetensors", kit / "small.safetensors")
+    shutil.copytree(kit / "model", kit / "next")
+    for path in (kit / "next").glob("model-*"):
+        path.write_bytes(container(layer(0, 30, 40), {"format": "pt"}))
+    compress_checkpoint(kit / "next", kit / "delta", base=kit / "model")
+    (kit / "next.safetensors").write_bytes(container(layer(0, 30, 40)))
+    compress_checkpoint(kit / "next.safetensors", kit / "delta.safetensors", base=kit / "a.safetensors")
     (kit / "job").mkdir()
     _analyze(kit, kit / "job" / "state.json", False)
 

@@ -255,7 +255,8 @@ class TensorInfo:
         stored_nbytes: size in the file: frame and padding, or `nbytes` if it is stored plain.
         profile: "enec", "fast", "compact" or "resident"; None if it is stored plain.
         num_blocks: blocks of the frame by kind ("stored", "constant", "enec", "cascade", "entropy", "plain",
-            "zeros", "cascade2", "modal"); None if it is stored plain.
+            "zeros", "cascade2", "modal"; of a relative frame also "same", "sparse", "dense"); None if it is stored
+            plain.
         base_name: for a relative tensor, what the base calls the tensor that it is relative to; else None.
         base_hash: the content hash that this tensor must have.
         base_found: whether the given base has it; None if no base was given.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._destination import Destination
 from ..._filesystem import is_same, lies_in, mark_of
-from ...errors import BaseMismatchError, ErrorContext
+from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import scan
 from ..directory.shards import safetensors_files
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..file.reader import StoredTensor
     from ..progress import Progress
 
-_OUT = "decompress it to another place instead"
+_OUT = "name another destination and decompress it to that"
 
 
 class _Step(NamedTuple):
@@ -93,11 +93,11 @@ def apply_checkpoint(
     """
     started = time.monotonic()
     source_path, root = absolute(src), absolute(base)
-    root.stat()
     if root.is_symlink():
-        raise FileExistsError(
-            errno.EEXIST, "is a link, and links are never followed to change files; name the target", base
-        )
+        text = "is a link, and links are never followed to change files; name what it leads to"
+        raise FileExistsError(errno.EEXIST, text, str(root))
+    if not root.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no base; name the one that is to be changed", str(root))
     if source_path.is_dir() != root.is_dir():
         raise ValueError(f"{source_path} and {root} must both be files or both be directories; {_OUT}")
     if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):
@@ -200,8 +200,15 @@ class _Application:
     def _open(self, place: Path, source: SourceFile) -> Base:
         """The file that is to be replaced, alone."""
         if not place.exists():
-            raise BaseMismatchError(f"expected a file {str(place)!r} in the base, there is none")
-        stored = StoredFile(place)
+            raise BaseMismatchError(
+                f"expected a file {str(place)!r} in the base, there is none",
+                advice=f"name the checkpoint that it was made against; if that has other files, {_OUT}",
+            )
+        try:
+            stored = StoredFile(place)
+        except FormatError as error:
+            error.advice = "this is not the base: name the checkpoint that the delta was made against"
+            raise
         if stored.compressed:
             stored.close()
             raise ValueError(f"{place} is compressed, and only plain files are changed in place; {_OUT}")

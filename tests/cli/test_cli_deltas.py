@@ -1,0 +1,189 @@
+"""--base, --in-place and --stats: what they print, what they refuse, what comes out."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from math import log2
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
+from tests.support.deltas import FIRST, write_next
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.command_line import Run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The directories old, new and delta."""
+    write_model(tmp_path / "old")
+    write_next(tmp_path / "old", tmp_path / "new")
+    return tmp_path
+
+
+@pytest.fixture
+def delta(root: Path, run: Run) -> Path:
+    assert run("compress", root / "new", root / "delta", "--base", root / "old").code == 0
+    return root / "delta"
+
+
+def test_there_and_back(root: Path, run: Run) -> None:
+    ran = run("compress", root / "new", root / "delta", "--base", root / "old", "--profile", "compact")
+    assert (ran.code, ran.err) == (0, "")
+    assert "3 of 4 tensors, 3 relative" in ran.out
+    ran = run("decompress", root / "delta", root / "back", "--base", root / "old")
+    assert (ran.code, ran.err) == (0, "")
+    assert tree_hashes(root / "back") == tree_hashes(root / "new")
+    ran = run("transcode", root / "delta", root / "other", "--base", root / "old", "--profile", "fast", "--json")
+    assert ran.json["base"] == str(root / "old")
+    assert sum(file["num_relative"] for file in ran.json["files"]) == 9
+    assert run("diff", root / "new", root / "other", "--base", root / "old").code == 0
+
+
+def test_in_place(root: Path, delta: Path, run: Run) -> None:
+    ran = run("decompress", delta, "--base", root / "old", "--in-place", "--dry-run")
+    assert ran.out.splitlines()[-1].startswith(f"would change {root / 'old'}: ")
+    ran = run("decompress", delta, "--base", root / "old", "--in-place")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines()[-1].startswith(f"changed {root / 'old'}: ")
+    assert tree_hashes(root / "old") == tree_hashes(root / "new")
+    ran = run("decompress", delta, "--base", root / "old", "--in-place", "--json")
+    assert (ran.json["action"], ran.json["dst"]) == ("apply", str(root / "old"))
+    assert all(file["resumed"] for file in ran.json["files"])
+    ran = run("decompress", delta, "--base", root / "old", "--in-place")
+    assert "3 of 4 tensors, 3 relative, already there" in ran.out
+    assert sorted(path.name for path in root.iterdir()) == ["delta", "new", "old"]
+
+
+def test_in_place_an_edited_file_needs_force(root: Path, delta: Path, run: Run) -> None:
+    (root / "old" / "config.json").write_text("{}")
+    ran = run("decompress", delta, "--base", root / "old", "--in-place")
+    assert ran.code == 2
+    assert "it was edited; pass --force to replace it" in ran.err
+    assert run("decompress", delta, "--base", root / "old", "--in-place", "--force").code == 0
+    assert tree_hashes(root / "old") == tree_hashes(root / "new")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("decompress", "delta", "--in-place"), "--in-place needs --base OLD"),
+        (("decompress", "delta", "out", "--base", "old", "--in-place"), "takes one SRC, and no DST"),
+        (("decompress", "delta", "-o", "out", "--base", "old", "--in-place"), "takes one SRC, and no DST"),
+        (("decompress", "none", "--base", "old", "--in-place"), "does not exist"),
+        (("decompress", "-", "--base", "old", "--in-place"), "does not exist"),
+        (("compress", "new", "--base", "old", "--estimate"), "diff --stats OLD SRC"),
+        (("compress", "new", "out", "--base", "none"), "'none' does not exist"),
+        (("compress", "new", "old", "--base", "old", "--force"), "name another destination"),
+        (("compress", "new", "out", "--base", "old", "--profile", "resident"), "takes no base"),
+        (("decompress", "delta", "out", "--base", "delta"), "is relative to a base itself; decompress it first"),
+    ],
+)
+def test_what_is_refused(
+    root: Path, delta: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.chdir(root)
+    before = tree_hashes(root)
+    ran = run(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert tree_hashes(root) == before
+
+
+def test_a_wrong_base_is_bad_data(root: Path, delta: Path, run: Run) -> None:
+    for arguments, text in ((("--base", root / "new"), "applied already"), ((), "--base PATH")):
+        ran = run("decompress", delta, root / "out", *arguments)
+        assert (ran.code, ran.out) == (1, "")
+        assert text in ran.err
+        assert str(delta / FIRST) in ran.err
+    error = run("decompress", delta, root / "out", "--json").json["error"]
+    assert (error["kind"], error["tensor"]) == ("BaseMismatchError", "model.layers.0.mlp.up_proj.weight")
+
+
+def test_verify_says_what_it_could_check(root: Path, delta: Path, run: Run) -> None:
+    ran = run("verify", delta)
+    assert ran.code == 0
+    assert ran.out.splitlines()[0] == f"{delta}: ok; checksums; the content of 9 tensors needs --base"
+    ran = run("verify", delta, "--base", root / "old")
+    assert ran.out.splitlines()[0] == f"{delta}: ok; checksums and SHA-256 of the original files"
+    ran = run("verify", delta, "--base", root / "new")
+    assert (ran.code, len(ran.err.splitlines())) == (1, 6)
+
+
+def test_inspect_names_the_base(root: Path, delta: Path, run: Run) -> None:
+    out = run("inspect", delta).out
+    assert "9 tensors relative to a base called 'old', with hash " in out
+    assert "--base OLD says whether OLD is it" in out
+    assert ", at hand" not in out
+    out = run("inspect", delta, "--base", root / "old").out
+    assert f"{root / 'old'} has 9 of them; it is that base" in out
+    assert out.count(", at hand") == 9
+    out = run("inspect", delta, "--base", root / "new").out
+    assert f"{root / 'new'} has 3 of them" in out
+    assert out.count(", not at hand") == 6
+    assert "relative" not in run("inspect", root / "old").out
+
+
+def test_streams_take_a_base(root: Path) -> None:
+    def tensorwire(*arguments: object, data: bytes) -> bytes:
+        command = [sys.executable, "-m", "tensorwire", *map(str, arguments), "-q"]
+        return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+
+    new = (root / "new" / FIRST).read_bytes()
+    small = tensorwire("compress", "-", "-", "--base", root / "old", data=new)
+    assert len(small) < len(new)
+    assert tensorwire("decompress", "-", "-", "--base", root / "old", data=small) == new
+
+
+def test_stats(tmp_path: Path, run: Run) -> None:
+    """Counted by hand: 4 of 1000 words change, by one step up and one down in each of two exponents."""
+    old = np.array([1.0] * 600 + [2.5] * 400, np.float32)
+    new = old.view(np.uint32).copy()
+    new[[3, 700]] += 1
+    new[[5, 800]] -= 1
+    for name, data in (("a", old.tobytes()), ("b", new.tobytes())):
+        tensors = [("w", "F32", (10, 100), data), ("same", "BF16", (2000,), weights(2000, 1))]
+        (tmp_path / name).write_bytes(container(tensors))
+    ran = run("diff", tmp_path / "a", tmp_path / "b", "--stats", "--json")
+    assert ran.code == 3
+    stats = ran.json["stats"]
+    dtypes = {row["dtype"]: row for row in stats["dtypes"]}
+    assert (dtypes["F32"]["num_words"], dtypes["F32"]["num_changed"], dtypes["F32"]["share"]) == (1000, 4, 0.004)
+    assert dtypes["F32"]["bits_per_change"]["fast"] == 2 * dtypes["F32"]["delta_nbytes"]["fast"]
+    assert (dtypes["BF16"]["num_changed"], dtypes["BF16"]["bits_per_change"]) == (0, None)
+    assert dtypes["BF16"]["delta_nbytes"]["fast"] <= 256
+    words = {row["exponent"]: row for row in stats["words"] if row["dtype"] == "F32"}
+    assert {exponent: (row["num_words"], row["num_changed"]) for exponent, row in words.items()} == {
+        127: (600, 2),
+        128: (400, 2),
+    }
+    assert words[127]["step_bits"] == 1.0
+    assert words[127]["position_bits"] == pytest.approx((2 * log2(300) + 598 * log2(600 / 598)) / 2)
+    table = run("diff", tmp_path / "a", tmp_path / "b", "--stats").out
+    assert "a delta from A to B: " in table
+    assert "positions  steps" in table
+
+
+def test_stats_are_what_compress_writes(root: Path, run: Run) -> None:
+    stats = run("diff", root / "old", root / "new", "--stats", "--json").json["stats"]
+    for profile in ("fast", "compact"):
+        assert run("compress", root / "new", root / profile, "--base", root / "old", "--profile", profile).code == 0
+        found = run("inspect", root / profile, "--json").json
+        assert found["stored_nbytes"] == stats["delta_nbytes"][profile]
+    layers = ((0, 0), (1, 10), (7, 70))
+    assert stats["nbytes"] == sum(len(entry[3]) for index, seed in layers for entry in layer(index, seed))
+
+
+def test_the_manual_names_every_field_of_stats(root: Path, run: Run, repository: Path) -> None:
+    manual = (repository / "docs" / "json.md").read_text()
+    shutil.rmtree(root / "new" / "vae")
+    document = run("diff", root / "old", root / "new", "--stats", "--json").json
+    for name in {*document, *document["stats"], *document["stats"]["dtypes"][0], *document["stats"]["words"][0]}:
+        assert f'"{name}"' in manual
