@@ -11,7 +11,8 @@ namespace tw {
 extern const CascadeKernels kCascadeScalar, kCascadeAvx2, kCascadeAvx512, kCascadeNeon;
 
 const uint8_t kTierWidths[kNumTierShapes][kMaxTiers] = {
-    {2, 2, 3}, {2, 2, 2, 3}, {2, 1, 2, 2, 2}, {2, 1, 1, 2, 3}, {1, 2, 3}, {1, 1, 1, 3}, {3, 3}, {1}, {4}, {3}};
+    {2, 2, 3}, {2, 2, 2, 3}, {2, 1, 2, 2, 2}, {2, 1, 1, 2, 3}, {1, 2, 3},       {1, 1, 1, 3},   {3, 3}, {1},
+    {4},       {3},          {4, 3, 3, 3},    {3, 2, 2, 2},    {1, 1, 1, 2, 2}, {2, 1, 1, 1, 2}};
 
 namespace {
 
@@ -29,6 +30,13 @@ bool none_of_eight(const uint32_t* counts) {
   uint32_t any = 0;
   for (unsigned i = 0; i < 8; ++i) any |= counts[i];
   return any == 0;
+}
+
+// How many exponents the tiers name.
+int num_names(unsigned shape) {
+  int names = 0;
+  for (unsigned tier = 0; tier < num_tiers(shape); ++tier) names += (1 << kTierWidths[shape][tier]) - 1;
+  return names;
 }
 
 // Numbers of exponents below each exponent, for sums over intervals, and the exponents that occur first and last.
@@ -161,14 +169,15 @@ bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits
 }
 
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params) {
-  constexpr unsigned kMaxFirstWidth = 3;
+  constexpr unsigned kMaxFirstWidth = 4;
   const Sums sums(histogram);
   const int num_exponents = 1 << exponent_bits;
   FirstTier firsts[kMaxFirstWidth];  // by width, which shapes share
   for (unsigned width = 1; width <= kMaxFirstWidth; ++width) firsts[width - 1] = best_first(sums, width, num_exponents);
   uint64_t best = UINT64_MAX;
-  for (unsigned shape = 0; shape < kExtendedShapes; ++shape) {
+  for (unsigned shape = 0; shape < kNumTierShapes; ++shape) {
     CascadeParams candidate;
+    if (num_names(shape) > num_exponents) continue;
     const uint64_t bits = fit(sums, shape, firsts[kTierWidths[shape][0] - 1], num_exponents, &candidate);
     // Another tier takes time to decode, so it has to save some bits.
     const uint64_t price = bits + num_tiers(shape) * (n / kTierPrice);

@@ -10,7 +10,7 @@
 namespace tw {
 
 // Shapes 0 to 7 are the variants of kind cascade; from kExtendedShapes on come those of extended kind cascade.
-constexpr unsigned kExtendedShapes = 8, kNumTierShapes = 10;
+constexpr unsigned kExtendedShapes = 8, kNumTierShapes = 14;
 // Widths of the coded tiers by shape; 0 where a tier does not exist.
 extern const uint8_t kTierWidths[kNumTierShapes][kMaxTiers];
 
@@ -27,7 +27,7 @@ struct CascadeScratch {
   alignas(64) uint8_t odd[kMaxBlockWords + kSlack];
 };
 
-// Choose among the shapes of kind cascade, and intervals, what takes the fewest bits for a histogram of n exponents.
+// Choose among all shapes and intervals what takes the fewest bits for a histogram of n exponents.
 // Each tier has a price on top; of equals the lower variant wins. False if a count does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
 

@@ -15,10 +15,9 @@ constexpr unsigned kCountOrder = 5;                 // of the golomb() of counts
 constexpr unsigned kFirstLargeStep = 4;             // smaller sizes have sets
 
 struct SparseEncodeScratch {
-  uint64_t reach[(kMaxClasses - 1) * kMaxMasks];
-  uint32_t before[(kMaxClasses - 1) * kMaxMasks];  // how many words in earlier groups reach each limit
-  // Of the changed words, in order of the block.
-  uint32_t places[kMaxBlockWords + kMaskWords];
+  Reach reach[(kMaxClasses - 1) * kMaxMasks];
+  // Of the changed words, in order of the block; their base's exponents become classes.
+  uint32_t places[kMaxBlockWords + kMaskWords], ranks[kMaxBlockWords];
   uint8_t exponents[kMaxBlockWords];
   uint64_t steps[kMaxBlockWords];  // size << 1 | negative
   // The same class by class.

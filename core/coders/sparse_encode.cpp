@@ -31,23 +31,6 @@ void sample_exponents(const Dtype& dtype, const uint8_t* base, size_t n, uint32_
   }
 }
 
-// The places of the bits of all masks. Writes up to kMaskWords more than there are.
-size_t list_places(const uint64_t* changed, size_t n, uint32_t* places) {
-  constexpr unsigned kAtOnce = 4;  // so that most masks take the same way
-  size_t count = 0;
-  for (size_t first = 0; first < n; first += kMaskWords) {
-    uint64_t left = changed[first / kMaskWords];
-    const unsigned bits = static_cast<unsigned>(__builtin_popcountll(left));
-    for (unsigned i = 0; i < bits; i += kAtOnce) {
-      for (unsigned j = i; j < i + kAtOnce; ++j, left &= left - 1) {
-        places[count + j] = static_cast<uint32_t>(first + trailing_zeros(left, 0));
-      }
-    }
-    count += bits;
-  }
-  return count;
-}
-
 template <class T, bool kOrdered>
 bool list_steps(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t count, Counts* counts,
                 SparseEncodeScratch* scratch) {
@@ -130,36 +113,24 @@ void fill_classes(const Thresholds& thresholds, uint8_t classes[256]) {
 // The gaps of the changed words and their steps, class by class.
 void sort_steps(const Dtype& dtype, const uint8_t* base, size_t n, const SparsePlan& plan,
                 SparseEncodeScratch* scratch) {
-  const unsigned num_limits = plan.thresholds.num_classes - 1;
-  if (num_limits != 0) {
-    step_kernels.reach(dtype, base, n, classes_of(dtype, plan.thresholds), scratch->reach);
-    uint32_t sums[kMaxClasses - 1] = {};
-    for (size_t i = 0, g = 0; g < ceil_div(n, kMaskWords); ++g) {
-      for (unsigned c = 0; c < num_limits; ++c, ++i) {
-        scratch->before[i] = sums[c];
-        sums[c] += static_cast<unsigned>(__builtin_popcountll(scratch->reach[i]));
-      }
-    }
-  }
+  const unsigned num_classes = plan.thresholds.num_classes;
   uint8_t classes[256];
   fill_classes(plan.thresholds, classes);
+  for (size_t i = 0; i < plan.count; ++i) scratch->exponents[i] = classes[scratch->exponents[i]];
+  const uint32_t* ranks = scratch->places;  // where all words are of one class
+  if (num_classes > 1) {
+    step_kernels.reach(dtype, base, n, classes_of(dtype, plan.thresholds), scratch->reach);
+    step_kernels.rank(num_classes, scratch->reach, scratch->places, scratch->exponents, plan.count, scratch->ranks);
+    ranks = scratch->ranks;
+  }
   uint32_t next[kMaxClasses] = {};  // the rank after that of the last changed word
   size_t at[kMaxClasses] = {};
-  for (unsigned c = 1; c < plan.thresholds.num_classes; ++c) at[c] = at[c - 1] + plan.counts[c - 1];
+  for (unsigned c = 1; c < num_classes; ++c) at[c] = at[c - 1] + plan.counts[c - 1];
   for (size_t i = 0; i < plan.count; ++i) {
-    const uint32_t place = scratch->places[i];
-    const unsigned c = classes[scratch->exponents[i]];
-    const size_t group = place / kMaskWords * num_limits;
-    const uint64_t earlier = (uint64_t{1} << place % kMaskWords) - 1;
-    // Words before this one that are of its class or above, less those above.
-    const auto reaching = [&](unsigned limit) {
-      return scratch->before[group + limit] +
-             static_cast<unsigned>(__builtin_popcountll(scratch->reach[group + limit] & earlier));
-    };
-    const uint32_t rank = (c == 0 ? place : reaching(c - 1)) - (c == num_limits ? 0 : reaching(c));
-    scratch->gaps[at[c]] = rank - next[c];
+    const unsigned c = scratch->exponents[i];
+    scratch->gaps[at[c]] = ranks[i] - next[c];
     scratch->sorted_steps[at[c]++] = scratch->steps[i];
-    next[c] = rank + 1;
+    next[c] = ranks[i] + 1;
   }
 }
 
@@ -241,7 +212,7 @@ void write_sizes(BitWriter* writer, const uint64_t* steps, size_t count, SparseE
 bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, const uint64_t* changed,
                  unsigned max_classes, SparsePlan* plan, SparseEncodeScratch* scratch) {
   Counts counts{};
-  plan->count = list_places(changed, n, scratch->places);
+  plan->count = step_kernels.list(changed, n, scratch->places);
   const bool small = with_words(dtype, [&](auto word, auto ordered) {
     using T = decltype(word);
     sample_exponents<T>(dtype, base, n, counts.words);

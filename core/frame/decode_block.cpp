@@ -40,8 +40,10 @@ struct Exponents {
   const uint8_t* whole = nullptr;
   CascadeDecoder* cascade = nullptr;
   EntropyDecoder* entropy = nullptr;
-  const uint64_t* others = nullptr;  // of kind modal: the mask of the words whose exponent is not the mode
-  Modal modal;
+  // Of kind modal: the mask of the words whose exponent is not the mode, the mode, and the next of these exponents.
+  const uint64_t* other_mask = nullptr;
+  uint8_t mode = 0;
+  const uint8_t* next_other = nullptr;
   EntropyParams params;  // of kind entropy; zeros for others
   size_t escapes_used = 0;
   uint16_t* escape_buffer = nullptr;  // kSegment of them
@@ -50,8 +52,8 @@ struct Exponents {
     if (whole != nullptr) return whole + first;
     if (cascade != nullptr) {
       cascade->decode(first, count, buffer);
-    } else if (others != nullptr) {
-      modal.others += expand_kernels.expand(1, modal.mode, others + first / 64, nullptr, modal.others, count, buffer);
+    } else if (other_mask != nullptr) {
+      next_other += expand_kernels.expand(1, mode, other_mask + first / 64, nullptr, next_other, count, buffer);
     } else {
       entropy->decode(buffer, count);
     }
@@ -263,11 +265,15 @@ Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch*
 }
 
 const char* decode_modal(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
-  Exponents exponents;
+  Modal modal;
   size_t nbytes = 0;
-  const char* wrong = open_modal(coded, &exponents.modal, &nbytes, &scratch->modal);
+  const char* wrong = open_modal(coded, &modal, &nbytes, &scratch->modal);
   if (wrong != nullptr) return wrong;
-  exponents.others = scratch->modal.mask;
+  plane_kernels.unpack_field(coded.dtype().exponent_bits, modal.others, modal.num_others, scratch->others);
+  Exponents exponents;
+  exponents.other_mask = scratch->modal.mask;
+  exponents.mode = modal.mode;
+  exponents.next_other = scratch->others;
   return weave(coded, exponents, output, scratch);
 }
 

@@ -41,6 +41,7 @@ struct DecodeScratch {
   RestDecodeScratch rest;
   RelativeDecodeScratch relative;
   SparseScratch zeros, modal;  // a block of kind zeros may have an inner one of kind modal
+  alignas(64) uint8_t others[kMaxBlockWords + kSlack];
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };
 

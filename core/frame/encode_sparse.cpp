@@ -97,7 +97,7 @@ bool plan_modal(const Block& block, ModalPlan* plan) {
   for (size_t i = 0; i < block.n; ++i) scratch.symbols[i] = static_cast<uint8_t>(scratch.exponents[i] ^ plan->mode);
   expand_kernels.find(1, false, scratch.symbols, block.n, scratch.others, scratch.where);
   plan->mask = plan_mask(scratch.others, block.n, block.spec.profile == kProfileCompact, &scratch.mask);
-  plan->nbytes = plan->mask.nbytes + field_nbytes(plan->num_others, 8);
+  plan->nbytes = plan->mask.nbytes + field_nbytes(plan->num_others, block.dtype().exponent_bits);
   return true;
 }
 
@@ -111,8 +111,9 @@ size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_
   write_mask(plan.mask, scratch.others, block.n, block.dst + streams, &scratch.mask);
   streams += plan.mask.nbytes;
   expand_kernels.compact(1, scratch.others, scratch.exponents, block.n, scratch.symbols);
-  plane_kernels.pack_field(8, scratch.symbols, plan.num_others, block.dst + streams);
-  streams += field_nbytes(plan.num_others, 8);
+  const unsigned bits = block.dtype().exponent_bits;
+  plane_kernels.pack_field(bits, scratch.symbols, plan.num_others, block.dst + streams);
+  streams += field_nbytes(plan.num_others, bits);
   written.push(plan.mode, 1);
   written.push(plan.num_others, 4);
   written.push(kModal, kExtendedNbytes);

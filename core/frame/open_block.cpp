@@ -168,24 +168,20 @@ const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbyt
 const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, SparseScratch* scratch) {
   const unsigned bits = coded.dtype().exponent_bits;
   modal->mode = coded.params[0];
-  const size_t num_others = load<uint32_t>(coded.params + 1);
+  modal->num_others = load<uint32_t>(coded.params + 1);
   if (modal->mode >> bits != 0) return "expected a mode that the dtype has";
   size_t mask_nbytes = 0;
   if (!read_mask(coded.tag.variant, coded.kind_streams(), coded.left(), coded.n, scratch->mask, &mask_nbytes,
                  &scratch->coding)) {
     return kBadMask;
   }
-  if (count_mask(scratch->mask, coded.n) != num_others)
+  if (count_mask(scratch->mask, coded.n) != modal->num_others)
     return "expected num_others to be the number of words in the mask";
   modal->others = coded.kind_streams() + mask_nbytes;
-  *nbytes = mask_nbytes + field_nbytes(num_others, 8);
+  *nbytes = mask_nbytes + field_nbytes(modal->num_others, bits);
   const char* wrong = check_padding(coded, coded.rest.streams_nbytes() + *nbytes);
   if (wrong != nullptr) return wrong;
-  if (!filler_is_zero(modal->others, num_others, 8)) return kFiller;
-  for (size_t i = 0; i < num_others; ++i) {
-    if (modal->others[i] >> bits != 0) return "expected exponents that the dtype has";
-  }
-  return nullptr;
+  return filler_is_zero(modal->others, modal->num_others, bits) ? nullptr : kFiller;
 }
 
 }  // namespace tw

@@ -67,7 +67,8 @@ struct Zeros {
 
 struct Modal {
   uint8_t mode;
-  const uint8_t* others;
+  size_t num_others;
+  const uint8_t* others;  // their field
 };
 
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.

@@ -16,6 +16,10 @@ const char* read_classes(const Coded& coded, const uint8_t* thresholds, StepClas
   for (unsigned c = 1; c < coded.tag.variant; ++c) {
     if (read.thresholds[c] <= read.thresholds[c - 1]) return "expected thresholds that ascend";
   }
+  // Kernels compare a threshold where the exponent stands in a word: one of more bits would reach into the sign.
+  if (coded.tag.variant != 0 && read.thresholds[coded.tag.variant - 1] >> coded.dtype().exponent_bits != 0) {
+    return "expected thresholds among the exponents of the dtype";
+  }
   *classes = classes_of(coded.dtype(), read);
   return nullptr;
 }

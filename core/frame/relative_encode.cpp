@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kSparseShare = 3, kDenseShare = 32, kFastDenseShare = 8;
 constexpr unsigned kFastClasses = 2, kFastDenseClasses = 4;
 // Samples of a block's words, and the counters that they hash to.
-constexpr size_t kMaxSamples = 4096, kCounterBits = 12;
+constexpr size_t kMaxSamples = 1024, kCounterBits = 10;
 
 // Streams that stand in dst, with their descriptor. Returns the block's length, or `stored` if that is not larger.
 size_t finish(const Thresholds& thresholds, ExtendedKind kind, const uint8_t* params, size_t params_nbytes,
@@ -35,14 +35,15 @@ size_t finish(const Thresholds& thresholds, ExtendedKind kind, const uint8_t* pa
 // which only lowers the bound.
 bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbytes) {
   uint16_t counters[1 << kCounterBits] = {};
-  const unsigned width = dtype.word_nbytes;
-  const size_t distance = n <= kMaxSamples ? 1 : (n / kMaxSamples + 1) | 1;
   uint64_t samples = 0, pairs = 0;  // of equal words
-  for (size_t i = 0; i < n; i += distance, ++samples) {
-    uint64_t word = 0;
-    std::memcpy(&word, words + i * width, width);
-    pairs += counters[word * 0x9e3779b97f4a7c15u >> (64 - kCounterBits)]++;
-  }
+  with_words(dtype, [&](auto word, auto) {
+    using T = decltype(word);
+    const size_t distance = n / kMaxSamples | 1;
+    for (size_t i = 0; i < n; i += distance, ++samples) {
+      const uint64_t hash = uint64_t{load<T>(words + i * sizeof(T))} * 0x9e3779b97f4a7c15u;
+      pairs += counters[hash >> (64 - kCounterBits)]++;
+    }
+  });
   const uint64_t bits = ceil_div(8 * uint64_t{nbytes}, n) + 1;  // a word, and one to be sure
   return bits < 32 && (2 * pairs) << bits <= samples * samples;
 }

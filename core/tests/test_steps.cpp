@@ -174,29 +174,41 @@ void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const By
   const StepClasses classes = some_classes(dtype);
   Bytes sorted(n);
   kernels.classify(dtype, base.data(), n, classes, 3, sorted.data());
-  Mask reach((classes.count - 1) * ceil_div(n, 64) + 1);
+  std::vector<Reach> reach((classes.count - 1) * ceil_div(n, 64) + 1);
   if (classes.count > 1) kernels.reach(dtype, base.data(), n, classes, reach.data());
   SparseSteps sparse{};
   sparse.classes = classes;
   std::vector<Mask> ranks(classes.count, Mask(n / 64 + 2));
   std::vector<Bytes> steps(classes.count, Bytes(kStepSlack));
   uint64_t seen[kMaxClasses] = {};
+  std::vector<uint32_t> places, expected;
+  Bytes class_of_place;
   for (size_t i = 0; i < n; ++i) {
     const uint64_t old = word_at(dtype, base, i);
     const unsigned c = class_of(dtype, classes, old);
     CHECK(sorted[i] == c << 3);
     for (unsigned t = 0; t + 1 < classes.count; ++t) {
-      CHECK((reach[i / 64 * (classes.count - 1) + t] >> i % 64 & 1) == (c > t));
+      CHECK((reach[i / 64 * (classes.count - 1) + t].mask >> i % 64 & 1) == (c > t));
     }
     const Step step = step_of(dtype, word_at(dtype, words, i), old);
     const uint64_t rank = seen[c]++;
     if (step.size == 0) continue;
+    places.push_back(static_cast<uint32_t>(i));
+    class_of_place.push_back(static_cast<uint8_t>(c));
+    expected.push_back(static_cast<uint32_t>(rank));
     ranks[c][rank / 64] |= uint64_t{1} << rank % 64;
     const uint64_t number = step.negative ? 0 - step.size : step.size;
     Bytes& of_class = steps[c];
     of_class.insert(of_class.end() - kStepSlack, width, 0);
     std::memcpy(of_class.data() + of_class.size() - kStepSlack - width, &number, width);
   }
+  Mask changed(ceil_div(n, 64));
+  std::vector<uint32_t> listed(n + 64), found(places.size());
+  kernels.compare(dtype, words.data(), base.data(), n, changed.data());
+  CHECK(kernels.list(changed.data(), n, listed.data()) == places.size());
+  CHECK(std::equal(places.begin(), places.end(), listed.begin()));
+  kernels.rank(classes.count, reach.data(), places.data(), class_of_place.data(), places.size(), found.data());
+  CHECK(found == expected);
   for (const bool in_place : {false, true}) {
     for (unsigned c = 0; c < classes.count; ++c) {
       sparse.ranks[c] = ranks[c].data();

@@ -64,14 +64,25 @@ static inline auto with_words(const Dtype& dtype, Body&& body) {
   }
 }
 
+// Of 64 words those whose magnitude reaches a limit, and how many of all words before them do.
+struct Reach {
+  uint64_t mask;
+  uint64_t before;
+};
+
 // Kernels, one set per target. No pointer needs alignment. Masks cover n words: ceil(n / 64) of them, zeros behind the
 // last word.
 struct StepKernels {
   // Which words differ. Returns how many.
   size_t (*compare)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks);
-  // For each 64 words a mask for each limit (classes.count - 1, at least 1): those whose magnitude reaches it. Not for
-  // words of 8 bytes.
-  void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, uint64_t* masks);
+  // The numbers of the words in the masks. Writes up to 64 more than there are. Returns how many they are.
+  size_t (*list)(const uint64_t* masks, size_t n, uint32_t* places);
+  // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
+  // how many earlier words do. Not for words of 8 bytes.
+  void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
+  // Of words at these places, whose classes are given, the ranks in their classes.
+  void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
+               uint32_t* ranks);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
   void (*apply_sparse)(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
   // The class of each word: a byte, shifted left.

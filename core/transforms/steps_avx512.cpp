@@ -78,16 +78,17 @@ struct Masks : PortableMasks {
   static uint64_t deposit(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }
   static uint64_t extract(uint64_t bits, uint64_t mask) { return _pext_u64(bits, mask); }
   // The next steps of each class, spread over its changed words.
+  static constexpr bool kAdds = true;
   template <class T, bool kOrdered, unsigned kClasses>
-  static void add(const uint8_t* base, const Changed& changed, SparseSteps* sparse, uint8_t* words) {
+  static void add(const uint8_t* base, const Changed<kClasses>& changed, Cursor<kClasses>* at, uint8_t* words) {
 #pragma GCC unroll 8
     for (unsigned v = 0; v < sizeof(T); ++v) {
       __m512i steps = _mm512_setzero_si512();
 #pragma GCC unroll 8
       for (unsigned c = 0; c < kClasses; ++c) {
         const uint64_t mask = changed.of[c] >> (v * kLanes<T> % 64) & low_bits(kLanes<T>);
-        steps = _mm512_or_si512(steps, expand<T>(mask, _mm512_loadu_si512(sparse->steps[c])));
-        sparse->steps[c] += count_bits(mask) * sizeof(T);
+        steps = _mm512_or_si512(steps, expand<T>(mask, _mm512_loadu_si512(at->steps[c])));
+        at->steps[c] += count_bits(mask) * sizeof(T);
       }
       const __m512i old = _mm512_loadu_si512(base + 64 * v);
       const __m512i sums = tw::add<T>(in_order<T, kOrdered>(old), steps);

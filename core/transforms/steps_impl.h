@@ -35,17 +35,53 @@ size_t compare(const Dtype& dtype, const uint8_t* words, const uint8_t* base, si
   });
 }
 
-void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, uint64_t* masks) {
+size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
+  constexpr unsigned kAtOnce = 4;  // and those always: then nearly all masks take the same way
+  size_t count = 0;
+  for (size_t first = 0; first < n; first += kMaskWords) {
+    uint64_t left = masks[first / kMaskWords];
+    const unsigned bits = count_bits(left);
+    unsigned i = 0;
+    do {
+      for (const unsigned end = i + kAtOnce; i < end; ++i, left &= left - 1) {
+        places[count + i] = static_cast<uint32_t>(first + trailing_zeros(left, 0));
+      }
+    } while (i < bits);
+    count += bits;
+  }
+  return count;
+}
+
+void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach) {
+  uint64_t before[kMaxClasses] = {};
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
     if constexpr (sizeof(T) < 8) {
       for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
         for (unsigned c = 0; c + 1 < classes.count; ++c) {
-          *masks++ = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
+          const uint64_t mask = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
+          *reach++ = {mask, before[c]};
+          before[c] += count_bits(mask);
         }
       });
     }
   });
+}
+
+void rank(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
+          uint32_t* ranks) {
+  const unsigned num_limits = num_classes - 1;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t place = places[i];
+    const Reach* const group = reach + place / kMaskWords * num_limits;
+    const uint64_t earlier = low_bits(place % kMaskWords);
+    // Words before this one that are of its class or above, less those above.
+    const auto reaching = [&](unsigned limit) {
+      return static_cast<uint32_t>(group[limit].before) + count_bits(group[limit].mask & earlier);
+    };
+    const unsigned c = classes[i];
+    ranks[i] = (c == 0 ? place : reaching(c - 1)) - (c == num_limits ? 0 : reaching(c));
+  }
 }
 
 // 64 bits from bit `at` on; the word behind them is readable.
@@ -54,43 +90,103 @@ inline uint64_t bits_at(const uint64_t* bits, uint64_t at) {
 }
 
 template <class T, unsigned kClasses>
-inline Changed find_changed(const uint8_t* base, uint64_t present, SparseSteps* sparse) {
-  Changed changed;
-  changed.all = 0;
+inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cursor<kClasses>* at) {
+  Changed<kClasses> changed;
   uint64_t rest = present;  // words of this class and of higher ones
 #pragma GCC unroll 8
   for (unsigned c = 0; c < kClasses; ++c) {
     uint64_t higher = 0;
     if constexpr (sizeof(T) < 8) {
-      if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(sparse->classes.limits[c])) & present;
+      if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
     }
     const uint64_t mask = rest & ~higher;
-    changed.of[c] = Masks::deposit(bits_at(sparse->ranks[c], sparse->seen[c]), mask);
-    changed.all |= changed.of[c];
-    sparse->seen[c] += count_bits(mask);
+    changed.of[c] = Masks::deposit(bits_at(at->ranks[c], at->seen[c]), mask);
+    at->seen[c] += count_bits(mask);
     rest = higher;
   }
   return changed;
 }
 
-template <class T, bool kOrdered, unsigned kClasses>
-inline void apply_classes(const uint8_t* base, size_t n, SparseSteps* state, uint8_t* words) {
+// How far ahead of its use the base is fetched: processors do not go on by themselves into the next page.
+constexpr size_t kAhead = 4096;
+constexpr size_t kListed = 2048;  // words of which the changed ones are listed at a time
+
+template <class T>
+inline void fetch_ahead(const uint8_t* group) {
+  for (size_t i = 0; i < kMaskWords * sizeof(T); i += 64) __builtin_prefetch(group + kAhead + i);
+}
+
+// 64 words at a time, all of them.
+template <class M, class T, bool kOrdered, unsigned kClasses>
+inline void add_groups(const uint8_t* base, size_t n, Cursor<kClasses>* at, uint8_t* words) {
   constexpr size_t nbytes = kMaskWords * sizeof(T);
-  SparseSteps sparse = *state;  // to the compiler, nothing that is stored changes it
   size_t g = 0;
   for (; g < n / kMaskWords; ++g) {
-    const Changed changed = find_changed<T, kClasses>(base + g * nbytes, ~uint64_t{0}, &sparse);
-    Masks::add<T, kOrdered, kClasses>(base + g * nbytes, changed, &sparse, words + g * nbytes);
+    fetch_ahead<T>(base + g * nbytes);
+    const Changed<kClasses> changed = find_changed<T, kClasses>(base + g * nbytes, ~uint64_t{0}, at);
+    M::template add<T, kOrdered, kClasses>(base + g * nbytes, changed, at, words + g * nbytes);
   }
   const size_t left = n % kMaskWords;
-  if (left != 0) {
-    uint8_t last[nbytes] = {};
-    std::memcpy(last, base + g * nbytes, left * sizeof(T));
-    const Changed changed = find_changed<T, kClasses>(last, low_bits(left), &sparse);
-    Masks::add<T, kOrdered, kClasses>(last, changed, &sparse, last);
-    std::memcpy(words + g * nbytes, last, left * sizeof(T));
+  if (left == 0) return;
+  uint8_t last[nbytes] = {};
+  std::memcpy(last, base + g * nbytes, left * sizeof(T));
+  const Changed<kClasses> changed = find_changed<T, kClasses>(last, low_bits(left), at);
+  M::template add<T, kOrdered, kClasses>(last, changed, at, last);
+  std::memcpy(words + g * nbytes, last, left * sizeof(T));
+}
+
+// The changed words one by one, kListed words at most. They are listed first: how many of 64 changed, no processor
+// foresees.
+template <class T, bool kOrdered, unsigned kClasses>
+inline void add_listed(const uint8_t* base, size_t n, Cursor<kClasses>* at, uint8_t* words) {
+  uint64_t masks[kListed / kMaskWords];
+  uint32_t places[kListed + kMaskWords];
+  for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
+    fetch_ahead<T>(base + g * kMaskWords * sizeof(T));
+    const Changed<kClasses> changed = find_changed<T, kClasses>(group, present, at);
+    masks[g] = 0;
+    for (unsigned c = 0; c < kClasses; ++c) masks[g] |= changed.of[c];
+    if (words == base) return;
+    uint8_t* const out = words + g * kMaskWords * sizeof(T);
+    if (present == ~uint64_t{0}) {
+      std::memcpy(out, group, kMaskWords * sizeof(T));
+    } else {
+      std::memcpy(out, group, n % kMaskWords * sizeof(T));
+    }
+  });
+  const size_t count = list(masks, n, places);
+  for (size_t i = 0; i < count; ++i) {
+    uint8_t* const place = words + places[i] * sizeof(T);
+    const T word = load<T>(place);
+    unsigned c = 0;
+    for (unsigned t = 0; t + 1 < kClasses; ++t) c += magnitude_of(word) >= static_cast<T>(at->limits[t]);
+    const T sum = static_cast<T>(order<T, kOrdered>(word) + load<T>(at->steps[c]));
+    at->steps[c] += sizeof(T);
+    store(place, order<T, kOrdered>(sum));
   }
-  *state = sparse;
+}
+
+template <class T, bool kOrdered, unsigned kClasses>
+inline void apply_classes(const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
+  Cursor<kClasses> at;
+  for (unsigned c = 0; c < kClasses; ++c) {
+    at.limits[c] = c + 1 < kClasses ? sparse->classes.limits[c] : 0;
+    at.ranks[c] = sparse->ranks[c];
+    at.steps[c] = sparse->steps[c];
+    at.seen[c] = sparse->seen[c];
+  }
+  if constexpr (Masks::kAdds) {
+    add_groups<Masks, T, kOrdered, kClasses>(base, n, &at, words);
+  } else {
+    for (size_t first = 0; first < n; first += kListed) {
+      const size_t count = n - first < kListed ? n - first : kListed;
+      add_listed<T, kOrdered, kClasses>(base + first * sizeof(T), count, &at, words + first * sizeof(T));
+    }
+  }
+  for (unsigned c = 0; c < kClasses; ++c) {
+    sparse->steps[c] = at.steps[c];
+    sparse->seen[c] = at.seen[c];
+  }
 }
 
 void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
@@ -245,8 +341,8 @@ void apply_dense(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_
   });
 }
 
-constexpr StepKernels kStepKernels = {compare,      reach,       apply_sparse,   classify,      measure,
-                                      find_symbols, apply_dense, Masks::deposit, Masks::extract};
+constexpr StepKernels kStepKernels = {compare, list,         reach,       rank,           apply_sparse,  classify,
+                                      measure, find_symbols, apply_dense, Masks::deposit, Masks::extract};
 
 }  // namespace
 }  // namespace tw

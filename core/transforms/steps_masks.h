@@ -16,26 +16,20 @@ inline T magnitude_of(T word) {
   return static_cast<T>(word & static_cast<T>(static_cast<T>(~T{0}) >> 1));
 }
 
-// The changed words of each class among 64 of the base.
-struct Changed {
-  uint64_t of[kMaxClasses];
-  uint64_t all;
+// What apply_sparse() keeps in registers, as far as it can.
+template <unsigned kClasses>
+struct Cursor {
+  uint64_t limits[kClasses];  // one less than classes
+  const uint64_t* ranks[kClasses];
+  const uint8_t* steps[kClasses];
+  uint64_t seen[kClasses];
 };
 
-// Word by word; targets that expand whole vectors have a way of their own.
-template <class T, bool kOrdered, unsigned kClasses>
-inline void add_steps(const uint8_t* base, const Changed& changed, SparseSteps* sparse, uint8_t* words) {
-  if (words != base) std::memcpy(words, base, kMaskWords * sizeof(T));
-  for (uint64_t left = changed.all; left != 0; left &= left - 1) {
-    const size_t i = trailing_zeros(left, 0);
-    const T word = load<T>(base + i * sizeof(T));
-    unsigned c = 0;
-    for (unsigned t = 0; t + 1 < kClasses; ++t) c += magnitude_of(word) >= static_cast<T>(sparse->classes.limits[t]);
-    const T sum = static_cast<T>(order<T, kOrdered>(word) + load<T>(sparse->steps[c]));
-    sparse->steps[c] += sizeof(T);
-    store(words + i * sizeof(T), order<T, kOrdered>(sum));
-  }
-}
+// The changed words of each class among 64 of the base.
+template <unsigned kClasses>
+struct Changed {
+  uint64_t of[kClasses];
+};
 
 // What targets have in common that lack the instructions for it.
 struct PortableMasks {
@@ -70,10 +64,8 @@ struct PortableMasks {
     }
     return extracted;
   }
-  template <class T, bool kOrdered, unsigned kClasses>
-  static void add(const uint8_t* base, const Changed& changed, SparseSteps* sparse, uint8_t* words) {
-    add_steps<T, kOrdered, kClasses>(base, changed, sparse, words);
-  }
+  // Whether the target has an add(), which moves 64 words by their steps.
+  static constexpr bool kAdds = false;
 
  private:
   // Bit i from byte i, each 0 or 1: a product moves 8 of them into its highest byte.

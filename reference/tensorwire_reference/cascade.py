@@ -11,7 +11,7 @@ from .errors import UnfitError, require
 from .planes import U64, Reader, pack_field
 
 TIER_WIDTHS = ((2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,))
-SECOND_TIER_WIDTHS = ((4,), (3,))
+SECOND_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2))
 _MOST_TIERS = 5
 
 
@@ -75,7 +75,9 @@ def decode(params: bytes, widths: tuple[int, ...], reader: Reader, n: int, expon
 
 def encode(kind: Cascade, x: U64, exponent_bits: int) -> tuple[bytes, bytes, int]:
     """The streams, the parameters and the variant. Raises `UnfitError` if a count does not fit."""
-    variants = range(len(widths_of(kind.table))) if kind.variant is None else (kind.variant,)
+    rows = widths_of(kind.table)
+    variants = [i for i, row in enumerate(rows) if sum((1 << w) - 1 for w in row) <= 1 << exponent_bits]
+    variants = variants if kind.variant is None else [kind.variant]
     coded = [_encode(x, variant, kind, exponent_bits) for variant in variants]
     fitting = [(streams, params, v) for (streams, params, fits), v in zip(coded, variants, strict=True) if fits]
     if not fitting:

@@ -153,7 +153,7 @@ def _encode_split(kind: Enec | Cascade | Entropy | Modal, rest: Rest, words: U64
         streams, params, variant = cascade.encode(kind, x, dtype.exponent_bits)
     elif isinstance(kind, Modal):
         variant, extended = kind.variant, kind.extended
-        streams, params = modal.encode(kind, x)
+        streams, params = modal.encode(kind, x, dtype.exponent_bits)
     else:
         variant = k
         streams, params = entropy.encode(kind, x, dtype.exponent_bits + k)

@@ -44,6 +44,7 @@ def decode(kind: str, params: bytes, reader: Reader, base: U64, dtype: Dtype) ->
     num_thresholds = len(params) - (0 if kind == "sparse" else _COUNT_NBYTES)
     thresholds = list(params[-num_thresholds:]) if num_thresholds else []
     require(thresholds == sorted(set(thresholds)), f"{kind}: thresholds {thresholds} do not ascend")
+    require(not thresholds or thresholds[-1] < 1 << dtype.exponent_bits, f"{kind}: thresholds {thresholds}")
     classes = _classes(thresholds, base, dtype)
     if kind == "sparse":
         sizes, negative = _read_sparse(reader, classes, len(thresholds) + 1)
@@ -63,8 +64,9 @@ def encode(kind: Sparse | Dense, words: U64, base: U64, dtype: Dtype) -> tuple[b
     thresholds = list(kind.thresholds)
     if thresholds and dtype.split != "float":
         raise ValueError(f"{kind} needs floats, not {dtype.name}")
-    if thresholds != sorted(set(thresholds)) or len(thresholds) > _MOST_THRESHOLDS:
-        raise ValueError(f"thresholds {thresholds}")
+    ascend = thresholds == sorted(set(thresholds)) and all(t < 1 << dtype.exponent_bits for t in thresholds)
+    if not ascend or len(thresholds) > _MOST_THRESHOLDS:
+        raise ValueError(f"thresholds {thresholds} of {dtype.name}")
     sizes, negative = _steps(words, base, dtype)
     classes = _classes(thresholds, base, dtype)
     if isinstance(kind, Sparse):

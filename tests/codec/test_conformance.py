@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import tensorwire
-from reference.tensorwire_reference import decode
+from reference.tensorwire_reference import decode, encode
 from reference.tensorwire_reference.cascade import widths_of
 from reference.tensorwire_reference.decoder import decode_blocks
 from reference.tensorwire_reference.header import parse_header, seal_header
@@ -30,17 +31,15 @@ if TYPE_CHECKING:
 
 
 def in_core(case: Case) -> bool:
-    split_integer = case.dtype in SPLIT_INTEGERS and not case.coding[0].startswith(("stored", "constant", "plain"))
-    return case.base is None and not split_integer
+    return case.dtype not in SPLIT_INTEGERS or case.coding[0].startswith(("stored", "constant", "plain"))
 
 
 CORE_CASES = [case for case in CASES if in_core(case)]
-CORE_MALFORMED = [
-    malformed for malformed in MALFORMED if malformed.base is None and malformed.error != "BaseMismatchError"
-]
 
 
-def decompress(frame: bytes | memoryview, **options: object) -> bytes:
+def decompress(frame: bytes | memoryview, base: bytes | None = None, **options: object) -> bytes:
+    if base is not None:
+        options["base"] = base
     return bytes(tensorwire.decompress(frame, framework="bytes", **options))
 
 
@@ -48,10 +47,11 @@ def kind_of(coding: str) -> str:
     return coding.split("(")[0].split("+")[0].split("/")[0]
 
 
-def check_reference_decodes(item: Input, profile: str) -> set[str]:
+def check_reference_decodes(item: Input, profile: str, base: bytes | None = None) -> set[str]:
     """The kinds of blocks that were met."""
-    ours = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile)
-    frame = decode(bytes(ours))
+    options = {} if base is None else {"base": base}
+    ours = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile, **options)
+    frame = decode(bytes(ours), base)
     assert frame.data == item.data
     assert (frame.dtype, frame.shape, frame.profile) == (item.dtype, item.shape, profile)
     assert frame.bits == tensorwire.frame_info(ours).bits
@@ -64,8 +64,8 @@ def test_core_decodes_reference_frames(case: Case) -> None:
     info = tensorwire.frame_info(frame)
     assert (info.dtype, info.shape, info.profile) == (case.dtype, case.shape, case.profile)
     assert info.uncompressed_nbytes == len(case.data)
-    assert decompress(frame) == case.data
-    assert decompress(frame, verify=False) == case.data
+    assert decompress(frame, case.base) == case.data
+    assert decompress(frame, case.base, verify=False) == case.data
     assert content_hash(case.data) == info.content_hash
 
 
@@ -76,39 +76,40 @@ def test_core_decodes_golden_frames() -> None:
     for entry in entries:
         frame = golden.frame_of(entry)
         info = tensorwire.frame_info(frame)
-        assert hashlib.sha256(decompress(frame)).hexdigest() == entry["sha256"], entry["name"]
+        assert hashlib.sha256(decompress(frame, golden.base_of(entry))).hexdigest() == entry["sha256"], entry["name"]
         expected = (entry["dtype"], entry["bits"], tuple(entry["shape"]), entry["profile"], entry["block_words"])
         assert (info.dtype, info.bits, info.shape, info.profile, info.block_words) == expected, entry["name"]
 
 
-@pytest.mark.parametrize("malformed", CORE_MALFORMED, ids=lambda malformed: malformed.name)
+@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
 def test_core_refuses_malformed_frames(malformed: Malformed) -> None:
     frame = malformed.build()
     if malformed.name == "header-content-hash":
         # Decoding checks blocks; the content hash is for those who ask whether the tensor is the one they mean.
         assert content_hash(decompress(frame)) != tensorwire.frame_info(frame).content_hash
         return
-    with pytest.raises(tensorwire.FormatError) as raised:
-        decompress(frame)
+    with pytest.raises((tensorwire.FormatError, tensorwire.BaseMismatchError)) as raised:
+        decompress(frame, malformed.base)
     assert type(raised.value).__name__ == malformed.error
 
 
-def _refusal(decoder: Callable[[bytes], object], data: bytes) -> str:
+def _refusal(decoder: Callable[..., object], *arguments: object) -> str:
     """The class of the error that a decoder raises, "" if it raises none."""
     try:
-        decoder(data)
+        decoder(*arguments)
     except Exception as error:
         return type(error).__name__
     return ""
 
 
-@pytest.mark.parametrize("malformed", CORE_MALFORMED, ids=lambda malformed: malformed.name)
+@pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
 def test_core_and_reference_refuse_every_prefix_alike(malformed: Malformed) -> None:
     """Where a frame is wrong and also ends too early, the order of checks in docs/format.md says which error comes."""
     frame = malformed.build()
     # Magic, the fixed fields, the shape, the index; one length stands for the blocks behind.
     lengths = [*range(0, 128, 8), *range(128, min(len(frame), 200), 3), len(frame) - 1]
-    found = {n: (_refusal(decompress, frame[:n]), _refusal(decode, frame[:n])) for n in lengths}
+    base = malformed.base
+    found = {n: (_refusal(decompress, frame[:n], base), _refusal(decode, frame[:n], base)) for n in lengths}
     assert {n: errors for n, errors in found.items() if errors[0] != errors[1]} == {}
     assert all(errors[1] for errors in found.values())
 
@@ -125,9 +126,12 @@ _EDGES = [
 
 def test_core_and_reference_refuse_headers_with_several_faults_alike() -> None:
     rng = random.Random(9)
-    base = tensorwire.compress(registry.weights("BF16", 300).tobytes(), dtype="BF16", shape=(3, 100))
+    content = registry.weights("BF16", 300).tobytes()
+    plain = tensorwire.compress(content, dtype="BF16", shape=(3, 100))
+    relative = encode(content, "BF16", (3, 100), block_words=256, base=content[::-1])
     different = {}
     for _ in range(5000):
+        base = rng.choice((plain, relative))
         frame = bytearray(base)
         for offset, size in rng.sample(_FIELDS, rng.randint(1, 3)):
             frame[offset : offset + size] = (rng.choice(_EDGES) % 256**size).to_bytes(size, "little")
@@ -157,6 +161,8 @@ def test_core_and_reference_refuse_blocks_with_several_faults_alike() -> None:
         frame = case.build()
         for _ in range(60):
             surgery = Surgery(frame)
+            if surgery.get("data_nbytes") == 0:
+                break  # all blocks are same
             block = rng.randrange(surgery.num_blocks)
             start, stop = surgery.block_span(block)
             for _ in range(rng.randint(1, 3)):
@@ -165,25 +171,22 @@ def test_core_and_reference_refuse_blocks_with_several_faults_alike() -> None:
                 surgery.bytes[position] = rng.choice([surgery.bytes[position] ^ 1 << rng.randrange(8), 0, 255])
             surgery.rehash_block(block)
             damaged = surgery.close()
-            if _of_a_kind_not_yet(damaged[start:stop]):
-                continue
-            errors = _refusal(decompress, damaged), _refusal(_decode_blocks_alone, damaged)
+            core = partial(decompress, verify=case.base is None)  # else it compares the content hash of what came out
+            errors = _refusal(core, damaged, case.base), _refusal(_decode_blocks_alone, damaged, case.base)
             refused, decoded = refused + bool(errors[1]), decoded + (not errors[1])
-            if errors[0] != errors[1] or (not errors[1] and decompress(damaged) != _decode_blocks_alone(damaged)):
+            if errors[0] != errors[1]:
                 different[damaged.hex()] = (case.name, *errors)
+            elif not errors[1]:
+                assert core(damaged, case.base) == _decode_blocks_alone(damaged, case.base)
     assert different == {}
     assert refused > 500
     assert decoded > 50
 
 
-def _of_a_kind_not_yet(block: bytes) -> bool:
-    return block[-1] & 7 == 6 or (block[-1] & 7 == 7 and block[-2] in (2, 3, 4))
-
-
-def _decode_blocks_alone(frame: bytes) -> bytes:
+def _decode_blocks_alone(frame: bytes, base: bytes | None) -> bytes:
     """As the core does it: without the content hash."""
     header, index = parse_header(frame)
-    return decode_blocks(frame[header.header_nbytes :], header, index, None)[0]
+    return decode_blocks(frame[header.header_nbytes :], header, index, base)[0]
 
 
 @pytest.mark.parametrize("profile", registry.PROFILES)
@@ -210,6 +213,23 @@ def test_reference_decodes_core_frames_of_many_blocks(dtype: str, profile: str) 
     weights = registry.weights(dtype, 150_001, "many blocks")
     words = np.concatenate([weights, patterns, np.zeros(70_000, weights.dtype), weights[:70_000]])
     check_reference_decodes(Input("", dtype, words.shape, words.tobytes()), profile)
+
+
+@pytest.mark.parametrize("profile", ["enec", "fast", "compact"])
+@pytest.mark.parametrize("dtype", registry.DTYPES)
+def test_reference_decodes_relative_core_frames(dtype: str, profile: str) -> None:
+    """Each input relative to itself with a few changes, with many, and to another input of its size."""
+    kinds = set()
+    for item in registry.small_inputs():
+        if item.dtype == dtype and len(item.data) < 50_000:
+            rng = registry.rng(f"base {item}")
+            words = np.frombuffer(item.data, registry.words_of(dtype))
+            for share in (0.0, 0.02, 0.5):
+                change = (rng.random(len(words)) < share) * rng.integers(1, 4, len(words))
+                base = (words + change.astype(words.dtype)).tobytes()
+                kinds |= check_reference_decodes(item, profile, base)
+            check_reference_decodes(item, profile, item.data[::-1])
+    assert kinds >= ({"same", "sparse", "dense"} if dtype in registry.FLOATS else {"same", "sparse"})
 
 
 def test_overhead_of_full_blocks() -> None:

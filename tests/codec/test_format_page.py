@@ -66,6 +66,23 @@ def test_zeros() -> None:
     assert coding == "zeros/1(signs=2,stored)"
 
 
+def test_sparse() -> None:
+    block = example("A block of kind sparse")
+    i = np.arange(20)
+    base = np.concatenate([0x3B00 + i, 0x3D00 + i]).astype(np.uint64)
+    words = base.copy()
+    words[[3, 4, 25]] += np.array([1, 6, -2]).astype(np.uint64)
+    decoded, coding = decode_block(block, 40, dtype_of("BF16"), "fast", base)
+    assert decoded.tolist() == words.tolist()
+    assert coding == "sparse(thresholds=[120],changed=3)"
+    bits = (
+        "".join(re.findall(r"^\| ([01 ,]+) \|", section("A block of kind sparse"), re.MULTILINE))
+        .replace(" ", "")
+        .replace(",", "")
+    )
+    assert np.packbits([int(bit) for bit in bits], bitorder="little").tobytes() == block[:8]
+
+
 @pytest.mark.parametrize(
     "name", re.findall(r"^### (.*)$", PAGE.read_text().split("## Worked examples")[1], re.MULTILINE)
 )

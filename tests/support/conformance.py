@@ -138,6 +138,7 @@ def _every_coding() -> Iterator[Case]:
         **{f"cascade/{i}": (Cascade(variant=i), "fast") for i in range(8)},
         **{f"cascade2/{i}": (Cascade(variant=i, table=2), ("fast", "resident")[i]) for i in range(2)},
         **{f"entropy/{k}": (Entropy(k=k), "compact") for k in range(4)},
+        **{f"cascade2/{i}": (Cascade(variant=i, table=2), "fast") for i in range(2, 6)},
     }
     for d, dtype in enumerate(SPLIT):
         for i, (coding, (kind, profile)) in enumerate(by_name.items()):
@@ -147,6 +148,8 @@ def _every_coding() -> Iterator[Case]:
             k = kind.k if isinstance(kind, Entropy) else 0
             for j, rest_name in enumerate((*RESTS, *(f"bytes-{mode}" for mode in BYTES_MODES))):
                 if coding == "cascade2/0" and exponent_bits(dtype) == 4 and rest_name in NO_GAIN:
+                    continue
+                if coding == "cascade2/2" and exponent_bits(dtype) < 8:  # it names 36 exponents
                     continue
                 name = f"coding-{coding.replace('/', '-')}-{rest_name}-{dtype}"
                 if rest_name in RESTS:

@@ -8,7 +8,7 @@ import numpy as np
 
 from reference.tensorwire_reference import Dense, Modal, Plain, Sparse, Stored, Trimmed, Zeros
 from reference.tensorwire_reference.encoder import pack_block
-from reference.tensorwire_reference.planes import field_nbytes
+from reference.tensorwire_reference.planes import field_nbytes, pack_field
 from reference.tensorwire_reference.rans import write_symbols
 from tests.support.malforming import (
     VERSION,
@@ -132,10 +132,11 @@ def _modal() -> Iterator[Malformed]:
     all_15 = b"\0\x3c" * N
     edit = instead(rest_of_f16 + level("0" * N), bytes([15 + 32, 0, 0, 0, 0]), 7, 0, 0, 2)
     yield make("modal-mode-too-large", edit, all_15, dtype="F16")
-    edit = instead(rest_of_f16 + others + b"\x2f\0\0\0", bytes([15, 1, 0, 0, 0]), 7, 0, 0, 2)
-    yield make("modal-exponent-too-large", edit, all_15, dtype="F16")
+    edit = instead(rest_of_f16 + others + b"\x0f\0\0\0" + b"\0\0\0\1", bytes([15, 1, 0, 0, 0]), 7, 0, 0, 2)
+    yield make("modal-filler", edit, all_15, dtype="F16")
     # All words have another exponent than the mode, which is none.
-    streams, params = level("1" * N) + b"\x0f" * N, bytes([11, 0]) + struct.pack("<BI", 32, N)
+    streams = level("1" * N) + pack_field(np.full(N, 15, np.uint64), 5)
+    params = bytes([11, 0]) + struct.pack("<BI", 32, N)
     yield make("modal-mode-of-no-word", instead(streams, params, 7, 1, 0, 2), all_15, dtype="F16")
 
 
@@ -145,6 +146,11 @@ def _sparse() -> Iterator[Malformed]:
     sparse: dict[str, Any] = {"kind": Sparse((122, 125)), "base": base}
     yield make("sparse-thresholds-equal", replace({-4: 125}), new, **sparse)
     yield make("sparse-thresholds-descend", replace({-4: 126}), new, **sparse)
+    of_f8 = np.resize(np.arange(0x38, 0x58, dtype="u1"), N).tobytes()  # no word has exponent 15
+    few, many = patch(of_f8, {10: of_f8[10] + 1}), bytes(word + 1 for word in of_f8)
+    for kind, content in ((Sparse((15,)), few), (Dense((15,)), many)):
+        name = f"{type(kind).__name__.lower()}-threshold-16-of-4-bits"
+        yield make(name, replace({-3: 16}), content, dtype="F8_E4M3", kind=kind, base=of_f8)
     one = _golomb(1, 5)
     changed = one + "00000" + "000001" + "0"  # one word, k = 0, a gap of 5, plus
     table = {

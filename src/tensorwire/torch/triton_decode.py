@@ -30,7 +30,7 @@ _OTHER_EXTENDED_KINDS = {2: "modal", 3: "sparse", 4: "dense"}
 _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
-_EXTENDED_TIER_WIDTHS: tuple[tuple[int, ...], ...] = ((4,), (3,))
+_EXTENDED_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2))
 _MOST_TIERS = 5
 _PER_RUN = 255
 
