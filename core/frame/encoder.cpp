@@ -56,11 +56,14 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScra
   const tw_frame& frame = chunk.frame;
   const uint64_t first = tile * chunk.tile_nbytes();
   const uint64_t last = std::min(first + chunk.tile_nbytes(), chunk.nbytes);
-  uint64_t size = 0;
+  const uint64_t end = chunk.first_byte + last;
+  uint64_t size = 0, hashed = chunk.first_byte + first;
   for (uint64_t start = first; start < last; start += block_nbytes(frame)) {
-    const uint64_t stop = std::min(start + block_nbytes(frame), last);
-    // While its words are on their way into the cache.
-    hash_leaves_ending(chunk, chunk.first_byte + start, chunk.first_byte + stop);
+    // The leaves that a block begins are hashed before it is encoded: its words come into the cache on the way.
+    const uint64_t stop = chunk.first_byte + std::min(start + block_nbytes(frame), last);
+    const uint64_t leaves_end = std::min(ceil_to(stop, TW_LEAF_NBYTES), end);
+    if (leaves_end > hashed) hash_leaves_ending(chunk, hashed, leaves_end);
+    hashed = std::max(hashed, leaves_end);
     const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
     const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : chunk.base + start);
     uint8_t* out = dst + size;
