@@ -16,7 +16,7 @@ import pytest
 from tensorwire import BaseMismatchError
 from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
 from tensorwire.checkpoint.operations import application
-from tests.support.checkpoint_models import container, layer, tree_hashes, write_model
+from tests.support.checkpoint_models import container, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
 
 Paths = dict[str, Path]
@@ -180,7 +180,8 @@ def test_a_damaged_delta(pair: Paths, base: Path, tmp_path: Path) -> None:
     """Files before the damaged one are new, the others are old; with the whole delta the same call does the rest."""
     shutil.copytree(pair["delta"], tmp_path / "delta")
     data = bytearray((tmp_path / "delta" / SECOND).read_bytes())
-    data[len(data) // 2] ^= 1
+    payload = read_header(tmp_path / "delta" / SECOND)["model.layers.1.mlp.up_proj._weight_tensorwire"]
+    data[8 + int.from_bytes(data[:8], "little") + payload["data_offsets"][1] - 1] ^= 1
     (tmp_path / "delta" / SECOND).write_bytes(data)
     with pytest.raises(ValueError, match="checksum"):
         apply_checkpoint(tmp_path / "delta", base)

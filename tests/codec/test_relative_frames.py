@@ -90,6 +90,16 @@ def test_a_frame_that_changes_nothing_is_a_header(numel: int) -> None:
     assert memory.tobytes() == content.tobytes()
 
 
+@pytest.mark.parametrize(("profile", "factor"), [("fast", 8), ("compact", 12), ("enec", 1)])
+def test_a_step_is_small(profile: Any, factor: int) -> None:
+    """A few percent of the words change, by one unit in the last place."""
+    old, new = training_step(200_000)
+    share = float((old.view(np.uint16) != new.view(np.uint16)).mean())
+    assert 0.005 < share < 0.05
+    frame = tensorwire.compress(new, base=old, profile=profile)
+    assert factor * len(frame) < len(tensorwire.compress(new, profile=profile))
+
+
 def test_neither_threads_nor_chunks_matter() -> None:
     old, new = training_step(3_000_000)
     frame = tensorwire.compress(new, base=old, threads=1)
