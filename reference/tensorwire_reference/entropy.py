@@ -14,45 +14,45 @@ ESCAPE = 255
 
 @dataclass(frozen=True)
 class Entropy:
-    """`k` bits of the word go with the exponent; `base` None is chosen for each block.
+    """`k` bits of the word go with the exponent; `lo` None is chosen for each block.
 
-    Escaped is what lies outside the window of 255 values from base on, and what occurs at most `rare` times in a block.
+    Escaped is what lies outside the window of 255 values from lo on, and what occurs at most `rare` times in a block.
     """
 
     k: int = 0
-    base: int | None = None
+    lo: int | None = None
     rare: int = 0
     code: ClassVar[int] = 4
 
 
 def decode(params: bytes, reader: Reader, n: int, x_bits: int) -> tuple[U64, str]:
     """Read `n` values x of `x_bits` bits. Also returns the parameters in words."""
-    base, num_escapes = int.from_bytes(params[:2], "little"), int.from_bytes(params[2:], "little")
+    lo, num_escapes = int.from_bytes(params[:2], "little"), int.from_bytes(params[2:], "little")
     most = max((1 << x_bits) - ESCAPE, 0)
-    require(base <= most, f"entropy: base {base}, at most {most}")
+    require(lo <= most, f"entropy: lo {lo}, at most {most}")
     symbols = read_symbols(reader, n)
     escaped = symbols == ESCAPE
     require(int(escaped.sum()) == num_escapes, f"entropy: {int(escaped.sum())} escapes, but a count of {num_escapes}")
-    x = symbols + np.uint64(base)
+    x = symbols + np.uint64(lo)
     x[escaped] = reader.field(num_escapes, x_bits)
     require(bool((x < 1 << x_bits).all()), f"entropy: an x has more than {x_bits} bits")
-    return x, f"(base={base},escapes={num_escapes})"
+    return x, f"(lo={lo},escapes={num_escapes})"
 
 
 def encode(kind: Entropy, x: U64, x_bits: int) -> tuple[bytes, bytes]:
     """The streams and the parameters. Raises `UnfitError` if the count of escapes does not fit."""
-    base = _choose_base(x) if kind.base is None else kind.base
+    lo = _choose_lo(x) if kind.lo is None else kind.lo
     common = np.bincount(x.astype(np.int64))[x] > kind.rare
-    direct = (x >= base) & (x < base + ESCAPE) & common
+    direct = (x >= lo) & (x < lo + ESCAPE) & common
     escaped = x[~direct]
     if len(escaped) > 0xFFFF:
         raise UnfitError("entropy: num_escapes does not fit two bytes")
-    symbols = np.where(direct, x - np.uint64(base), np.uint64(ESCAPE))
-    params = base.to_bytes(2, "little") + len(escaped).to_bytes(2, "little")
+    symbols = np.where(direct, x - np.uint64(lo), np.uint64(ESCAPE))
+    params = lo.to_bytes(2, "little") + len(escaped).to_bytes(2, "little")
     return write_symbols(symbols) + pack_field(escaped, x_bits), params
 
 
-def _choose_base(x: U64) -> int:
+def _choose_lo(x: U64) -> int:
     """The window of 255 values that holds the most words."""
     below = np.concatenate([[0], np.cumsum(np.bincount(x.astype(np.int64), minlength=ESCAPE))])
     return int(np.argmax(below[ESCAPE:] - below[:-ESCAPE]))

@@ -38,4 +38,6 @@ def encode(kind: Modal, x: U64, exponent_bits: int) -> tuple[bytes, bytes]:
     """The streams and the parameters."""
     mode = int(np.bincount(x.astype(np.int64)).argmax()) if kind.mode is None else kind.mode
     others = x != mode
-    return write_mask(kind.variant, others) + pack_field(x[others], exponent_bits), _PARAMS.pack(mode, int(others.sum()))
+    return write_mask(kind.variant, others) + pack_field(x[others], exponent_bits), _PARAMS.pack(
+        mode, int(others.sum())
+    )

@@ -326,7 +326,7 @@ def test_entropy_frequencies_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Cascade(variant=0, lo=100, below=(0, 0)), Enec(group=4, b=100, m=1, nb=8), Entropy(base=0)],
+    [Cascade(variant=0, lo=100, below=(0, 0)), Enec(group=4, b=100, m=1, nb=8), Entropy(lo=0)],
     ids=lambda kind: type(kind).__name__.lower(),
 )
 def test_a_count_beyond_two_bytes_is_coded_in_another_way(kind: Cascade | Enec | Entropy) -> None:

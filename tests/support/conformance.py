@@ -250,12 +250,12 @@ def _cascade() -> Iterator[Case]:
 
 
 def _entropy() -> Iterator[Case]:
-    for k, base in ((0, 1), (1, 100), (3, 300)):  # escapes on both sides of the window
+    for k, lo in ((0, 1), (1, 100), (3, 300)):  # escapes on both sides of the window
         name = f"entropy-escapes-{k}"
         exponents = np.where(generator(name).random(1500) < 0.03, generator(name).choice([0, 1, 254, 255], 1500), 60)
         exponents[:2] = 0, 255
         data = floats("BF16", 1500, name, exponents=exponents)
-        yield case(name, data, "BF16", kind=Entropy(k=k, base=base), coding=(f"entropy/{k}(base={base}", ""))
+        yield case(name, data, "BF16", kind=Entropy(k=k, lo=lo), coding=(f"entropy/{k}(lo={lo}", ""))
     for dtype in SPLIT:  # escapes of every width, of values that are in the window as well
         for k in range(min(3, rest_bits(dtype) - 1) + 1):
             name = f"entropy-rare-{dtype}-{k}"
@@ -345,7 +345,7 @@ def _most_that_two_bytes_count() -> Iterator[Case]:
     kinds: tuple[tuple[Kind, tuple[str, str]], ...] = (
         (Cascade(variant=3, lo=100, below=(0, 0, 0, 0)), ("cascade/3(", f"escapes={most_of_all_tiers})+verbatim")),
         (Enec(group=4, b=100, m=1, nb=8), ("enec/4(b=100,m=1,nb=8)", "+verbatim")),
-        (Entropy(base=0), ("entropy/0(", "escapes=65535)+verbatim")),
+        (Entropy(lo=0), ("entropy/0(", "escapes=65535)+verbatim")),
     )
     for kind, coding in kinds:
         name = f"most-counted-{type(kind).__name__.lower()}"

@@ -171,9 +171,9 @@ def _plane_of_ones(n: int, p: int) -> bytes:
 
 def _entropy() -> Iterator[Malformed]:
     yield make("entropy-num-escapes", replace({-3: 1}), bf16(600), kind=Entropy())
-    yield make("entropy-base-2", unchanged, bf16(600), kind=Entropy(base=2))
+    yield make("entropy-lo-2", unchanged, bf16(600), kind=Entropy(lo=2))
     halves = (np.arange(700) % 5 + 3 << 10).astype("<u2").tobytes()
-    yield make("entropy-base-of-few-bits", unchanged, halves, dtype="F16", kind=Entropy(base=1))
+    yield make("entropy-lo-of-few-bits", unchanged, halves, dtype="F16", kind=Entropy(lo=1))
     yield make("entropy-k-3-of-R-3", instead(rans_zeros(500), bytes(4), 4, 0, 3), bytes(500), dtype="F8_E5M2")
     yield make("entropy-k-4", instead(rans_zeros(500), bytes(4), 4, 0, 4), bytes(500), dtype="U8")
     # Exponent 7 + 16 of F8_E4M3, as above.
