@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import ContentHasher, content_hash, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
@@ -64,6 +64,14 @@ class BaseTensor:
             self._hash = found
 
 
+class _Layout(NamedTuple):
+    """The tensors of one dtype and size: those whose content nobody has asked for, the first one last, and the first
+    of each content hash."""
+
+    rest: list[BaseTensor]
+    hashed: dict[str, BaseTensor]
+
+
 class Base:
     """All tensors of a base.
 
@@ -79,6 +87,7 @@ class Base:
         self.name = name
         self.files = files
         self._tensors: dict[str, list[BaseTensor]] = {}
+        self._layouts: dict[tuple[str, int], _Layout] = {}
         for path, stored in files.items():
             for tensor in stored.tensors.values():
                 if tensor.compressed and stored.frame(tensor).info.base_hash is not None:
@@ -86,6 +95,8 @@ class Base:
                         f"{root} is relative to a base itself; decompress it first, and give the result as base"
                     )
                 self._tensors.setdefault(tensor.name, []).append(BaseTensor(path, stored, tensor))
+        for base in reversed(self._all()):
+            self._layouts.setdefault((base.dtype, base.nbytes), _Layout([], {})).rest.append(base)
 
     def match(self, file: str, name: str, dtype: str, nbytes: int) -> BaseTensor | None:
         """What a tensor of a file is to be relative to by its name: one of the same dtype and size.
@@ -97,14 +108,17 @@ class Base:
 
     def match_content(self, dtype: str, nbytes: int, hashed: str, threads: int | None) -> BaseTensor | None:
         """The first tensor of this dtype and size with this content hash, whatever its name; None if there is none."""
-        for base in self._all():
-            if (base.dtype, base.nbytes) == (dtype, nbytes) and base.hash(threads) == hashed:
-                return base
-        return None
+        layout = self._layouts.get((dtype, nbytes))
+        if layout is None:
+            return None
+        while hashed not in layout.hashed and layout.rest:
+            base = layout.rest.pop()
+            layout.hashed.setdefault(base.hash(threads), base)
+        return layout.hashed.get(hashed)
 
     def may_match_content(self, dtype: str, nbytes: int) -> bool:
         """Whether there is a tensor of this dtype and size at all."""
-        return any((base.dtype, base.nbytes) == (dtype, nbytes) for base in self._all())
+        return (dtype, nbytes) in self._layouts
 
     def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseTensor:
         """The base of a frame by its name. With `verify` it is the one of this name that has the right content.
