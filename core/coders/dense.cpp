@@ -107,7 +107,7 @@ void dense_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, s
 
 size_t dense_encode(const Dtype& dtype, size_t n, const DensePlan& plan, uint8_t* dst, size_t capacity,
                     DenseEncodeScratch* scratch) {
-  const unsigned shift = symbol_bits(dtype), nbytes = dtype.word_nbytes;
+  const unsigned shift = symbol_bits(dtype);
   const size_t symbols = entropy_encode_classes(scratch->symbols, n, plan.histogram, plan.thresholds.num_classes, shift,
                                                 dst, capacity, &scratch->entropy);
   if (symbols == 0) return 0;
@@ -121,12 +121,13 @@ size_t dense_encode(const Dtype& dtype, size_t n, const DensePlan& plan, uint8_t
   if (!signs.finish(&signs_nbytes)) return 0;
   const size_t used = symbols + signs_nbytes;
   BitWriter low(dst + used, capacity - used);
-  for (size_t i = 0; i < plan.num_large; ++i) {
-    uint64_t size = 0;
-    std::memcpy(&size, scratch->large_sizes + i * nbytes, nbytes);
-    const unsigned width = bit_length(size) - 2;
-    low.bits(size & ((uint64_t{1} << width) - 1), width);
-  }
+  with_words(dtype, [&](auto word, auto) {
+    for (size_t i = 0; i < plan.num_large; ++i) {
+      const uint64_t size = load<decltype(word)>(scratch->large_sizes + i * sizeof word);
+      const unsigned width = bit_length(size) - 2;
+      low.bits(size & ((uint64_t{1} << width) - 1), width);
+    }
+  });
   size_t low_nbytes = 0;
   return low.finish(&low_nbytes) ? used + low_nbytes : 0;
 }
@@ -162,18 +163,20 @@ uint64_t DenseDecoder::signs(uint64_t changed) {
 bool DenseDecoder::read_sizes(size_t count) {
   const unsigned nbytes = dtype_->word_nbytes, highest = 2 * (8 * nbytes - 1);
   uint8_t* out = sizes_;
+  BitReader reader = low_;  // a copy, which no store to the sizes can change
   for (size_t g = 0; g < ceil_div(count, kMaskWords); ++g) {
     for (uint64_t left = large_[g]; left != 0; left &= left - 1, out += nbytes) {
       const size_t i = trailing_zeros(left, 0);
       const uint8_t symbol = symbols_[g * kMaskWords + i];
       if (symbol > highest) return false;
       const unsigned width = low_bits_of(symbol);
-      const uint64_t low = low_.bits(width);
+      const uint64_t low = reader.bits(width);
       if (symbol == highest && (low != 0 || (negative_[g] >> i & 1) == 0)) return false;
       const uint64_t size = uint64_t{2u | (symbol & 1u)} << width | low;
       std::memcpy(out, &size, sizeof size);
     }
   }
+  low_ = reader;
   return true;
 }
 

@@ -2,6 +2,7 @@
 // has those of the portable targets, and what theirs must offer. Everything is local to the including source.
 #pragma once
 #include <cstring>
+#include <limits>
 
 #include "transforms/steps_masks.h"
 
@@ -219,38 +220,57 @@ void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps
 
 void classify(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
               uint8_t* out) {
-  std::memset(out, 0, n);
+  if (classes.count == 1) {
+    std::memset(out, 0, n);
+    return;
+  }
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
-    struct __attribute__((packed, may_alias)) Word {
-      T value;
-    };
-    const Word* words = reinterpret_cast<const Word*>(base);
-    const uint8_t one = static_cast<uint8_t>(1u << shift);
-    for (unsigned c = 0; c + 1 < classes.count; ++c) {
-      const T limit = static_cast<T>(classes.limits[c]);
-      for (size_t i = 0; i < n; ++i) {
-        out[i] = static_cast<uint8_t>(out[i] + (magnitude_of(words[i].value) >= limit ? one : 0));
+    // Magnitudes are not negative as signed numbers, which is what vectors compare best.
+    using Signed = std::make_signed_t<T>;
+    typedef Signed Vector __attribute__((vector_size(32)));
+    constexpr size_t kLanes = sizeof(Vector) / sizeof(T);
+    for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
+      Signed counts[kMaskWords];
+      uint8_t sorted[kMaskWords];
+      for (size_t i = 0; i < kMaskWords; i += kLanes) {
+        Vector magnitudes, sum = {};
+        std::memcpy(&magnitudes, group + i * sizeof(T), sizeof magnitudes);
+        magnitudes &= std::numeric_limits<Signed>::max();
+        for (unsigned c = 0; c + 1 < classes.count; ++c) {
+          sum -= magnitudes > static_cast<Signed>(static_cast<Signed>(classes.limits[c]) - 1);
+        }
+        std::memcpy(counts + i, &sum, sizeof sum);
       }
-    }
+      for (size_t i = 0; i < kMaskWords; ++i) sorted[i] = static_cast<uint8_t>(counts[i] << shift);
+      std::memcpy(out + g * kMaskWords, sorted, count_bits(present));
+    });
   });
 }
 
-// docs/format.md, kind dense. A float's bits below its sign are the exponent and, below it, the bit after the leading
-// one: the symbol of a size over 1, but for the exponent's bias.
+// The symbols of 64 sizes: docs/format.md, kind dense.
+inline void find_symbols_of(const uint64_t sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const unsigned length = bit_length(sizes[i]);
+    symbols[i] = static_cast<uint8_t>(length < 3 ? sizes[i] : 2 * (length - 1) + (sizes[i] >> (length - 2) & 1));
+  }
+}
+
+// A float's bits below its sign are the exponent and, below it, the bit after the leading one: the symbol of a size
+// over 1, but for the exponent's bias. A float holds 24 bits; of larger sizes the lowest 8 do not matter, and would
+// only round up. Loops without branches, for the vectoriser.
 template <class T>
-inline uint8_t symbol_of(T size) {
-  if constexpr (sizeof(T) == 8) {
-    const unsigned length = bit_length(size);
-    return static_cast<uint8_t>(length < 3 ? size : 2 * (length - 1) + (size >> (length - 2) & 1));
-  } else {
-    // A float holds 24 bits: of larger sizes the lowest 8 do not matter, and would only round up.
-    const uint32_t wide = size, beyond = sizeof(T) == 4 && wide >= 1u << 24 ? 8 : 0;
-    const float number = static_cast<float>(static_cast<int32_t>(wide >> beyond));
-    uint32_t bits;
-    std::memcpy(&bits, &number, sizeof bits);
-    const uint32_t symbol = (bits >> 22) - 254 + 2 * beyond;
-    return static_cast<uint8_t>(wide < 2 ? wide : symbol);
+inline void find_symbols_of(const T sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
+  float numbers[kMaskWords];
+  uint32_t bits[kMaskWords];
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u;
+    numbers[i] = static_cast<float>(static_cast<int32_t>((size & ~large) | (size >> 8 & large)));
+  }
+  std::memcpy(bits, numbers, sizeof bits);
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u, one = 0u - (size < 2);
+    symbols[i] = static_cast<uint8_t>(((bits[i] >> 22) - 254 + (16 & large)) & ~one) | static_cast<uint8_t>(size & one);
   }
 }
 
@@ -269,7 +289,7 @@ inline size_t measure_words(const uint8_t* words, const uint8_t* base, size_t n,
       signs[i] = static_cast<uint8_t>(sign);
       sizes[i] = static_cast<T>((step ^ sign) - sign);
     }
-    for (size_t i = 0; i < kMaskWords; ++i) found[i] = symbol_of(sizes[i]);
+    find_symbols_of(sizes, found);
     negative[g] = Masks::above(signs, 0);
     changed[g] = Masks::above(found, 0);
     large[g] = Masks::above(found, 3);
