@@ -10,6 +10,7 @@ import tensorwire
 
 Words = npt.NDArray[np.uint16]
 TOP = np.uint16(0x8000)
+PARTS = 16
 STEPS_AT_ONCE = 64
 """Blocks of 2^18 words have all words four times, each time another step away."""
 
@@ -23,16 +24,19 @@ def words_of(numbers: Words) -> Words:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-def test_every_pair_of_words(dtype: str) -> None:
+def test_every_pair_of_words(dtype: str, part: int) -> None:
     words = np.random.default_rng(0).permutation(np.arange(1 << 16, dtype=np.uint16))
     numbers = ordinals(words)
     assert (words_of(numbers) == words).all()
     base = np.tile(words, STEPS_AT_ONCE)
+    of_number = words_of(np.arange(1 << 16, dtype=np.uint16))
     # Of a dtype each step is taken once. So every pair is met: a word, and the word that lies so many steps from it.
-    for first in range(0, 1 << 16, STEPS_AT_ONCE):
+    share = (1 << 16) // PARTS
+    for first in range(part * share, (part + 1) * share, STEPS_AT_ONCE):
         steps = np.arange(first, first + STEPS_AT_ONCE, dtype=np.uint16)
-        content = words_of((numbers[None, :] + steps[:, None]).reshape(-1))
+        content = of_number[(numbers[None, :] + steps[:, None]).reshape(-1)]
         frame = tensorwire.compress(content, dtype=dtype, base=base, profile="compact")
         result = tensorwire.decompress(frame, base=base, verify=False)
         assert np.array_equal(np.asarray(result).view(np.uint16), content)
