@@ -123,16 +123,39 @@ struct FastPlan {
   size_t nbytes;  // of streams and descriptor
 };
 
-// Kind enec is considered where the exponents take this part of a bit more than their entropy, and some bits in all.
-constexpr size_t kFarShare = 2, kFarBits = 512;
+// Kinds enec and plain are considered where the exponents take this part of a bit more than their entropy, some bits in
+// all, and some for each zero, which is far from the other words. In small blocks everything is.
+constexpr size_t kFarShare = 3, kFarBits = 512, kFarZero = 17, kSmallBlock = 8192;
 
-void consider(FastPlan* plan, Kind kind, size_t nbytes) {
-  if (nbytes < plan->nbytes) plan->kind = kind, plan->nbytes = nbytes;
+void consider(const Block& block, FastPlan* plan, Kind kind, size_t nbytes) {
+  if (nbytes < plan->nbytes && nbytes + kBlockAlign <= block.stored) plan->kind = kind, plan->nbytes = nbytes;
 }
 
-// The smallest kind, found without writing any. Splits the words and counts their exponents. Zeros among them are far
-// from the others: to look for a way of enec's around them would be in vain.
-FastPlan plan_fast(const Block& block, bool consider_enec) {
+// What kind plain would take.
+size_t plain_nbytes(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  const unsigned nbytes = block.dtype().word_nbytes;
+  const Rests rests = {block.words, block.n, nbytes, 8 * nbytes};
+  word_kernels.or_runs(nbytes, block.words, block.n, scratch.narrow_runs);
+  const bool bytes = block.spec.profile == kProfileCompact;
+  const RestPlan plan = plan_rests(rests, scratch.narrow_runs, bytes, false, &scratch.rest);
+  return plan.streams_nbytes + block.descriptor_nbytes(kPlain, plan);
+}
+
+// Whether exponents are those of their neighbours or nearly, in a sample: then groups are narrow though all are not.
+bool neighbours_alike(const uint8_t* exponents, size_t n, unsigned bits) {
+  constexpr size_t kSamples = 256;
+  size_t alike = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    const uint8_t* two = exponents + i * (n - 1) / kSamples;
+    const int difference = two[0] - two[1];
+    alike += difference * difference < 1 << (2 * bits - 6);  // an eighth of the range
+  }
+  return alike >= kSamples * 7 / 8;
+}
+
+// The smallest kind for words of which so many are zeros, found without writing any. Splits words, counts exponents.
+FastPlan plan_fast(const Block& block, size_t zeros) {
   EncodeScratch& scratch = *block.scratch;
   FastPlan plan{};
   plan.kind = kStored;
@@ -144,20 +167,24 @@ FastPlan plan_fast(const Block& block, bool consider_enec) {
   if (cascade_choose(scratch.histogram, block.n, bits, &plan.cascade)) {
     const Kind kind = plan.cascade.shape >= kExtendedShapes ? kExtended : kCascade;
     consider(
-        &plan, kCascade,
+        block, &plan, kCascade,
         rest_nbytes + cascade_nbytes(plan.cascade) + block.descriptor_nbytes(kind, plan.rest_plan, kExtendedCascade));
   }
   if (plan_modal(block, &plan.modal)) {
-    consider(&plan, kExtended,
+    consider(block, &plan, kExtended,
              rest_nbytes + plan.modal.nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan, kModal));
   }
-  // Its search takes long, and it is worth it where tiers are far from the entropy.
-  const size_t tiers_nbytes = plan.nbytes - rest_nbytes;
-  const bool far =
-      8 * uint64_t{tiers_nbytes} > entropy_bits(scratch.histogram, block.n) + block.n / kFarShare + kFarBits;
-  if (consider_enec && far && plan_enec(block, &plan.enec)) {
-    consider(&plan, kEnec, rest_nbytes + plan.enec.nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan));
+  // These searches take long, and they are worth it where tiers are far from the entropy.
+  const bool is_float = block.dtype().split == Split::kFloat;
+  const uint64_t near =
+      entropy_bits(scratch.histogram, block.n) + block.n / kFarShare + kFarBits + (is_float ? kFarZero * zeros : 0);
+  const bool far = 8 * uint64_t{plan.nbytes - rest_nbytes} > near ||
+                   (plan.kind == kStored && neighbours_alike(scratch.exponents, block.n, bits));
+  if (block.n > kSmallBlock && !far) return plan;
+  if (plan_enec(block, &plan.enec)) {
+    consider(block, &plan, kEnec, rest_nbytes + plan.enec.nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan));
   }
+  if (block.spec.profile == kProfileFast) consider(block, &plan, kPlain, plain_nbytes(block));
   return plan;
 }
 
@@ -169,6 +196,8 @@ size_t write_fast(const Block& block, const FastPlan& plan) {
       return write_modal(block, plan.rests, plan.rest_plan, plan.modal);
     case kEnec:
       return write_enec(block, plan.rests, plan.rest_plan, plan.enec);
+    case kPlain:
+      return encode_plain(block);
     default:
       return 0;
   }
@@ -222,15 +251,17 @@ EntropyPlan plan_window(const uint32_t* wide, size_t size, size_t n, unsigned k)
   return plan;
 }
 
-// Bytes of the rests without the top k mantissa bits; slices are not considered.
-size_t narrowed_rests_nbytes(const Rests& rests, unsigned k, EncodeScratch* scratch) {
-  const unsigned low = rests.width - 1 - k;  // bits below the sign
-  for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
-    const uint64_t run = scratch->runs[r];
-    scratch->narrow_runs[r] = run >> (rests.width - 1) << low | (run & ((uint64_t{1} << low) - 1));
-  }
+// Bytes of the rests without their top k bits; slices are not considered.
+size_t narrowed_rests_nbytes(const Block& block, const Rests& rests, unsigned k) {
+  EncodeScratch& scratch = *block.scratch;
+  with_split(block.dtype(), [&](auto format) {
+    using F = decltype(format);
+    for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
+      scratch.narrow_runs[r] = F::without_top(static_cast<typename F::SignMantissa>(scratch.runs[r]), k);
+    }
+  });
   const Rests narrowed = {rests.numbers, rests.n, rests.nbytes, rests.width - k};
-  const RestPlan plan = plan_rests(narrowed, scratch->narrow_runs, false, true, &scratch->rest);
+  const RestPlan plan = plan_rests(narrowed, scratch.narrow_runs, false, true, &scratch.rest);
   return plan.streams_nbytes + plan.params_nbytes;
 }
 
@@ -249,7 +280,7 @@ EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
       for (size_t i = 0; i < size; ++i) wide[i] = wide[2 * i] + wide[2 * i + 1];
     }
     EntropyPlan plan = plan_window(wide, size, block.n, k);
-    const size_t rests_nbytes = narrowed_rests_nbytes(rests, k, &scratch);
+    const size_t rests_nbytes = narrowed_rests_nbytes(block, rests, k);
     for (const uint32_t rare : {0u, 2u, 4u, 8u, 16u}) {
       if (!drop_rare(block.n, rare, &plan) && rare != 0) continue;
       plan.nbytes = entropy_estimate(plan.histogram, block.n) +
@@ -290,23 +321,23 @@ SymbolRange most_symbols(const EntropyPlan& plan) {
 void collect_escapes(const Block& block, const EntropyPlan& plan) {
   constexpr size_t kTile = 32;  // mostly without any
   EncodeScratch& scratch = *block.scratch;
-  const Dtype& dtype = block.dtype();
-  const unsigned nbytes = dtype.sign_mantissa_nbytes, low = dtype.mantissa_bits - plan.k;
   const SymbolRange range = most_symbols(plan);
   uint16_t* escapes = scratch.escapes;
-  for (size_t start = 0; start < block.n; start += kTile) {
-    const bool whole = block.n - start >= kTile;
-    if (whole && range.holds(scratch.symbols + start, kTile)) continue;
-    for (size_t i = start; i < (whole ? start + kTile : block.n); ++i) {
-      const uint8_t symbol = scratch.symbols[i];
-      if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
-      uint32_t sign_mantissa = 0;
-      std::memcpy(&sign_mantissa, scratch.sign_mantissas + i * nbytes, nbytes);
-      const uint32_t top = sign_mantissa >> low & ((1u << plan.k) - 1);
-      *escapes++ = static_cast<uint16_t>(uint32_t{scratch.exponents[i]} << plan.k | top);
-      scratch.symbols[i] = kEscapeSymbol;
+  with_split(block.dtype(), [&](auto format) {
+    using F = decltype(format);
+    using SignMantissa = typename F::SignMantissa;
+    for (size_t start = 0; start < block.n; start += kTile) {
+      const bool whole = block.n - start >= kTile;
+      if (whole && range.holds(scratch.symbols + start, kTile)) continue;
+      for (size_t i = start; i < (whole ? start + kTile : block.n); ++i) {
+        const uint8_t symbol = scratch.symbols[i];
+        if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
+        const unsigned top = F::top(load<SignMantissa>(scratch.sign_mantissas + i * sizeof(SignMantissa)), plan.k);
+        *escapes++ = static_cast<uint16_t>(unsigned{scratch.exponents[i]} << plan.k | top);
+        scratch.symbols[i] = kEscapeSymbol;
+      }
     }
-  }
+  });
 }
 
 size_t encode_entropy(const Block& block) {
@@ -315,7 +346,7 @@ size_t encode_entropy(const Block& block) {
   const EntropyPlan plan = plan_entropy(block, rests);
   CascadeParams cascade;
   if (cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &cascade) &&
-      cascade_nbytes(cascade) + narrowed_rests_nbytes(rests, 0, &scratch) <= plan.nbytes) {
+      cascade_nbytes(cascade) + narrowed_rests_nbytes(block, rests, 0) <= plan.nbytes) {
     return write_cascade(block, rests, cascade_rests(block, rests), cascade);
   }
   if (plan.nbytes == SIZE_MAX) return 0;
@@ -344,6 +375,23 @@ size_t encode_entropy(const Block& block) {
   return finish(block, written.streams + nbytes + escapes_nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
+// Kind entropy, or those of profile fast where they are smaller. How large these are is known beforehand.
+size_t encode_exponents(const Block& block) {
+  const FastPlan fast = plan_fast(block, 0);
+  const size_t length = encode_entropy(block);
+  if (fast.kind == kStored || (length != 0 && length <= ceil_to(fast.nbytes, kBlockAlign))) return length;
+  return write_fast(block, plan_fast(block, 0));
+}
+
+size_t encode_compact(const Block& block) {
+  const size_t length = encode_exponents(block);
+  // Plain is for exponents that lie too far apart, and for integers, all of whose bits may tell something.
+  const bool likely = block.dtype().split != Split::kFloat || block.n <= kSmallBlock || length > block.stored * 7 / 8;
+  if (length != 0 && (!likely || length <= ceil_to(plain_nbytes(block), kBlockAlign))) return length;
+  const size_t plain = encode_plain(block);  // which may take a little more than it was thought to
+  return length == 0 || (plain != 0 && plain < length) ? plain : encode_exponents(block);
+}
+
 size_t encode_words(const Block& block) {
   const uint8_t profile = block.spec.profile;
   if (block.dtype().exponent_bits == 0) return profile == kProfileResident ? 0 : encode_plain(block);
@@ -353,12 +401,10 @@ size_t encode_words(const Block& block) {
     case kProfileEnec:
       return encode_enec(block);
     case kProfileFast:
-      return write_fast(block, plan_fast(block, true));
+      return write_fast(block, plan_fast(block, 0));
     default:
-      break;
+      return encode_compact(block);
   }
-  const size_t length = encode_entropy(block);
-  return length != 0 ? length : encode_plain(block);  // where too many exponents lie too far apart
 }
 
 // Of a block that has been coded with this length, or not at all (0), and another coding of it: the smaller one.
@@ -374,15 +420,15 @@ size_t smaller(const Block& block, size_t length, Another&& another) {
 
 // Whether kind zeros is the likely choice: a zero takes its rest and a digit of every tier otherwise.
 bool zeros_pay(const Block& block, const ZerosPlan& zeros) {
-  constexpr size_t kDigits = 15;
-  return 8 * zeros.nbytes < zeros.zeros * (block.dtype().mantissa_bits + 1u + kDigits);
+  const size_t digits = block.dtype().split == Split::kFloat ? 15 : 2;  // small integers are near zero
+  return 8 * zeros.nbytes < zeros.zeros * (block.dtype().mantissa_bits + 1u + digits);
 }
 
 // What the words take without kind zeros, next to nothing too much, if those that it keeps were coded last.
 size_t dense_nbytes(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
   CascadeParams params;
-  scratch.histogram[0] += static_cast<uint32_t>(zeros.zeros);
+  scratch.histogram[zero_exponent(block.dtype())] += static_cast<uint32_t>(zeros.zeros);
   if (!cascade_choose(scratch.histogram, block.n, block.dtype().exponent_bits, &params)) return block.stored;
   return cascade_nbytes(params) + static_cast<size_t>(uint64_t{scratch.rests_nbytes} * block.n / zeros.kept);
 }
@@ -390,8 +436,8 @@ size_t dense_nbytes(const Block& block, const ZerosPlan& zeros) {
 // Profile fast, where zeros do not seem to pay: that is known for sure once the words are split, before any is written.
 size_t encode_few_zeros(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
-  const FastPlan plan = plan_fast(block, false);
-  scratch.histogram[0] -= static_cast<uint32_t>(zeros.zeros);
+  const FastPlan plan = plan_fast(block, zeros.zeros);
+  scratch.histogram[zero_exponent(block.dtype())] -= static_cast<uint32_t>(zeros.zeros);
   CascadeParams without;
   if (cascade_choose(scratch.histogram, zeros.kept, block.dtype().exponent_bits, &without)) {
     const size_t rest_nbytes = static_cast<size_t>(uint64_t{plan.rest_plan.streams_nbytes} * zeros.kept / block.n);
@@ -407,10 +453,11 @@ size_t encode_few_zeros(const Block& block, const ZerosPlan& zeros) {
 size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
   const bool tiers = block.spec.profile == kProfileFast && block.dtype().exponent_bits != 0;
-  if (tiers && !zeros_pay(block, zeros)) return encode_few_zeros(block, zeros);
+  const bool small = block.n <= kSmallBlock;
+  if (tiers && !small && !zeros_pay(block, zeros)) return encode_few_zeros(block, zeros);
   scratch.num_counted = scratch.rests_nbytes = 0;
   const size_t length = write_zeros(block, zeros);
-  if (length != 0 && zeros.kept != 0) {
+  if (length != 0 && zeros.kept != 0 && !small) {
     // What the rests of the zeros would take exceeds what tells where they are.
     if (uint64_t{scratch.rests_nbytes} * zeros.zeros / zeros.kept > zeros.nbytes) return length;
     if (tiers && scratch.num_counted == zeros.kept && length <= dense_nbytes(block, zeros)) return length;

@@ -14,7 +14,7 @@ constexpr size_t kFastShare = 64, kCompactShare = 1024;
 // Kind modal is tried if at most one exponent in so many is another than the most frequent one.
 constexpr size_t kOthersShare = 8;
 
-bool has_signs(const Dtype& dtype) { return dtype.exponent_bits != 0; }
+bool has_signs(const Dtype& dtype) { return dtype.split == Split::kFloat; }
 
 template <class Word>
 bool sample_has_zero(const Block& block) {

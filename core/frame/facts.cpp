@@ -38,13 +38,14 @@ void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash) {
 
 int tw_find_dtype(const char* name, tw_dtype* dtype) {
   const Dtype& row = find_dtype(name);
-  *dtype = {row.bits, row.word_nbytes, row.exponent_bits, row.mantissa_bits};
+  const bool is_float = row.split == Split::kFloat;
+  *dtype = {row.bits, row.word_nbytes, is_float ? row.exponent_bits : 0u, is_float ? row.mantissa_bits : 0u};
   return &row == &kOpaque ? TW_INVALID_ARGUMENT : TW_OK;
 }
 
 int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts) {
   const Dtype& row = find_dtype(dtype);
-  if (row.exponent_bits == 0 || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
+  if (row.split != Split::kFloat || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
   constexpr size_t kWords = kSegment;
   uint8_t exponents[kWords], sign_mantissas[kWords * sizeof(uint32_t)];
   uint64_t runs[kWords / 256];

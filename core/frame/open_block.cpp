@@ -143,7 +143,7 @@ const char* open_zeros(const Coded& coded, Zeros* zeros) {
   zeros->signs = coded.params[6];
   if (zeros->num_kept > coded.n) return "expected num_kept of at most the words of the block";
   if ((zeros->num_kept == 0) != (zeros->inner_nbytes == 0)) return "expected an inner block if words are kept";
-  if (zeros->signs > (coded.dtype().exponent_bits != 0 ? kSignsMixed : kSignsPlus))
+  if (zeros->signs > (coded.dtype().split == Split::kFloat ? kSignsMixed : kSignsPlus))
     return "expected signs of 0 to 2, and 0 where words have none";
   return zeros->inner_nbytes > coded.available ? kTooLong : nullptr;
 }

@@ -122,7 +122,7 @@ TW_API void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint3
 /* Content hash from the leaves. */
 TW_API void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash);
 
-/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 where words are not split. */
+/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 of all but floats. */
 typedef struct tw_dtype {
   uint32_t bits; /* per element */
   uint32_t word_nbytes;

@@ -42,8 +42,7 @@ void count_wide(const uint8_t* exponents, const uint8_t* sign_mantissas, size_t 
     const size_t count = n - start < kTile ? n - start : kTile;
     for (size_t i = 0; i < count; ++i) {
       const SignMantissa number = load<SignMantissa>(sign_mantissas + (start + i) * sizeof(SignMantissa));
-      const SignMantissa top = static_cast<SignMantissa>(number >> (F::kM - k)) & ((1u << k) - 1);
-      x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | top);
+      x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | F::top(number, k));
     }
     size_t i = 0;
     for (; i + 4 <= count; i += 4) {
@@ -77,7 +76,7 @@ void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t*
                     uint32_t histogram[kMaxWideValues]) {
   uint32_t other[kMaxWideValues] = {};
   std::memset(histogram, 0, sizeof other);
-  with_float(dtype, [&](auto type) { count_wide<decltype(type)>(exponents, sign_mantissas, n, histogram, other); });
+  with_split(dtype, [&](auto type) { count_wide<decltype(type)>(exponents, sign_mantissas, n, histogram, other); });
   for (size_t i = 0; i < kMaxWideValues; ++i) histogram[i] += other[i];
 }
 

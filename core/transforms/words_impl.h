@@ -46,9 +46,8 @@ inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __rest
   using SignMantissa = typename F::SignMantissa;
   for (size_t i = 0; i < n; ++i) {
     const Word word = as<Word>(words)[i].value;
-    exponents[i] = static_cast<uint8_t>((word >> F::kM) & ((1u << F::kE) - 1));
-    as<SignMantissa>(sign_mantissas)[i].value =
-        static_cast<SignMantissa>(((word >> (F::kE + F::kM)) << F::kM) | (word & ((Word{1} << F::kM) - 1)));
+    exponents[i] = F::exponent(word);
+    as<SignMantissa>(sign_mantissas)[i].value = F::rest(word);
   }
 }
 
@@ -72,7 +71,7 @@ inline uint64_t or_run(const uint8_t* numbers, size_t n) {
 
 void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
            uint64_t* runs) {
-  with_float(dtype, [&](auto format) {
+  with_split(dtype, [&](auto format) {
     using F = decltype(format);
     using SignMantissa = typename F::SignMantissa;
     for (size_t i = 0; i < n; i += kRun) {
@@ -104,6 +103,14 @@ inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const
                          size_t n, uint8_t* __restrict words) {
   using Word = typename F::Word;
   using SignMantissa = typename F::SignMantissa;
+  if constexpr (std::is_same_v<F, I8> || std::is_same_v<F, U8>) {
+    const uint8_t low_base = static_cast<uint8_t>(base);
+    for (size_t i = 0; i < n; ++i) {
+      words[i] = static_cast<uint8_t>((static_cast<uint8_t>(symbols[i] + low_base) << (4 - K) | sign_mantissas[i]) ^
+                                      F::kInverted);
+    }
+    return;
+  }
   constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits below the sign
   for (size_t i = 0; i < n; ++i) {
     const Word x = static_cast<Word>(symbols[i] + base);
@@ -126,7 +133,7 @@ inline void assemble_all<Bf16, 0>(const uint8_t* __restrict symbols, uint16_t ba
 
 void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
               size_t n, uint8_t* words) {
-  with_float(dtype, [&](auto format) {
+  with_split(dtype, [&](auto format) {
     using F = decltype(format);
     switch (k) {
       case 0:
@@ -144,12 +151,11 @@ void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigne
 
 void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
           uint16_t base, uint8_t* symbols) {
-  with_float(dtype, [&](auto format) {
+  with_split(dtype, [&](auto format) {
     using F = decltype(format);
     using SignMantissa = typename F::SignMantissa;
-    const unsigned low = F::kM - k, top_mask = (1u << k) - 1;
     for (size_t i = 0; i < n; ++i) {
-      const unsigned top = static_cast<unsigned>(as<SignMantissa>(sign_mantissas)[i].value >> low) & top_mask;
+      const unsigned top = F::top(as<SignMantissa>(sign_mantissas)[i].value, k);
       const uint16_t symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
       symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
     }
@@ -157,15 +163,12 @@ void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mant
 }
 
 void narrow(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
-  with_float(dtype, [&](auto format) {
+  with_split(dtype, [&](auto format) {
     using F = decltype(format);
     using SignMantissa = typename F::SignMantissa;
-    const unsigned low = F::kM - k;
-    const SignMantissa low_mask = static_cast<SignMantissa>((SignMantissa{1} << low) - 1);
     for (size_t i = 0; i < n; ++i) {
-      const SignMantissa sign_mantissa = as<SignMantissa>(sign_mantissas)[i].value;
-      as<SignMantissa>(sign_mantissas)[i].value =
-          static_cast<SignMantissa>(((sign_mantissa >> F::kM) << low) | (sign_mantissa & low_mask));
+      Unaligned<SignMantissa>& rest = as<SignMantissa>(sign_mantissas)[i];
+      rest.value = F::without_top(rest.value, k);
     }
   });
 }
@@ -248,7 +251,7 @@ inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __re
 
 void weave(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
            uint8_t* words) {
-  with_float(dtype, [&](auto format) { weave_typed<decltype(format)>(exponents, field, n, first, count, words); });
+  with_split(dtype, [&](auto format) { weave_typed<decltype(format)>(exponents, field, n, first, count, words); });
 }
 
 template <class T>

@@ -20,7 +20,6 @@ from reference.tensorwire_reference.planes import field_nbytes
 from tensorwire import _core
 from tensorwire.codec import content_hash
 from tests.support import golden, registry
-from tests.support.cases import SPLIT_INTEGERS
 from tests.support.conformance import CASES, Case
 from tests.support.frame_surgery import Surgery
 from tests.support.malformed import MALFORMED, Malformed
@@ -28,13 +27,6 @@ from tests.support.registry import Input
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def in_core(case: Case) -> bool:
-    return case.dtype not in SPLIT_INTEGERS or case.coding[0].startswith(("stored", "constant", "plain"))
-
-
-CORE_CASES = [case for case in CASES if in_core(case)]
 
 
 def decompress(frame: bytes | memoryview, base: bytes | None = None, **options: object) -> bytes:
@@ -58,7 +50,7 @@ def check_reference_decodes(item: Input, profile: str, base: bytes | None = None
     return {kind_of(coding) for coding in frame.codings}
 
 
-@pytest.mark.parametrize("case", CORE_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_core_decodes_reference_frames(case: Case) -> None:
     frame = case.build()
     info = tensorwire.frame_info(frame)
@@ -70,7 +62,7 @@ def test_core_decodes_reference_frames(case: Case) -> None:
 
 
 def test_core_decodes_golden_frames() -> None:
-    names = {case.name for case in CORE_CASES}
+    names = {case.name for case in CASES}
     entries = [entry for entry in golden.manifest("frames") if entry["name"] in names]
     assert len(entries) > 250
     for entry in entries:
@@ -147,7 +139,7 @@ def test_core_and_reference_refuse_headers_with_several_faults_alike() -> None:
 def _small_cases() -> list[Case]:
     """One case of each coding, of one block and few words."""
     by_coding: dict[tuple[str, str], Case] = {}
-    for case in CORE_CASES:
+    for case in CASES:
         if case.coding[0] and len(case.data) <= 2048:
             by_coding.setdefault((kind_of(case.coding[0]), case.coding[1][:8]), case)
     return list(by_coding.values())

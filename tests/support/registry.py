@@ -98,6 +98,14 @@ def every_pattern(dtype: str) -> np.ndarray:
     return (top << np.uint64(max(bits - 16, 0)) | low).astype(word)
 
 
+def _of_values(dtype: str, values: np.ndarray) -> np.ndarray:
+    return values.astype(FLOATS[dtype].numpy).view(FLOATS[dtype].word)
+
+
+def _least_normal(dtype: str) -> float:
+    return float(ml_dtypes.finfo(FLOATS[dtype].numpy).smallest_normal)
+
+
 def _float_words(dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     word, exponent_bits, mantissa_bits, _ = FLOATS[dtype]
     generator = rng(f"floats {dtype}")
@@ -122,6 +130,13 @@ def _float_words(dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     pruned = weights(dtype, 6000, "pruned")
     pruned[generator.random(6000) < 0.9] = 0
     yield "pruned", pruned
+    pruned = weights(dtype, 20000, "pruned by a mask")
+    pruned[generator.random(20000) < 0.5] &= sign
+    yield "pruned-half-of-it-minus", pruned
+    yield "second-moments", _of_values(dtype, np.exp(4 * generator.normal(size=20000)) * 1e-3)
+    yield "subnormals-and-few-others", _of_values(dtype, generator.normal(size=20000) * _least_normal(dtype) / 2)
+    parts = [weights(dtype, 900 * i + 7, f"part {i}") for i in range(1, 6)]
+    yield "tensors-of-all-sorts", np.concatenate([*parts, np.full(500, one << word(mantissa_bits)), parts[0] & sign])
     blocks = weights(dtype, 8192, "block pruned").reshape(-1, 64).copy()
     blocks[generator.random(len(blocks)) < 0.5] = 0
     yield "pruned-in-groups", blocks.ravel()
@@ -155,8 +170,15 @@ def _contents(dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     sparse[::777] = random_words(dtype, len(sparse[::777]))
     yield "few-nonzero", sparse
     yield "two-halves", np.concatenate([np.zeros(2500, word), random_words(dtype, 2500)])
+    for share in (5, 50, 99):
+        zeros = weights(dtype, 12000, "scattered")
+        zeros[rng(f"scattered {share} {dtype}").random(12000) < share / 100] = 0
+        yield f"{share}-per-cent-zeros", zeros
     if dtype in FLOATS:
         yield from _float_words(dtype)
+    if dtype in ("I8", "U8"):
+        values = np.clip(np.rint(20 * rng(f"int8 {dtype}").normal(size=20000)), -128, 127).astype(np.int8)
+        yield "quantized", values.view(np.uint8) ^ np.uint8(0x80 * (dtype == "U8"))
     yield from _casts(dtype)
 
 
