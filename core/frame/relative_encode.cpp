@@ -21,7 +21,7 @@ size_t finish(const Thresholds& thresholds, ExtendedKind kind, const uint8_t* pa
   if (length >= stored) return stored;
   std::memset(dst + streams, 0, length - streams);
   uint8_t* out = dst + length - descriptor;
-  std::memcpy(out, params, params_nbytes);
+  if (params_nbytes != 0) std::memcpy(out, params, params_nbytes);
   std::memcpy(out + params_nbytes, thresholds.thresholds, variant);
   out += params_nbytes + variant;
   out[0] = kind;

@@ -409,6 +409,8 @@ class FrameReader:
         Raises:
             CorruptDataError: a block is damaged.
         """
+        if self.info.data_nbytes == 0:  # then all blocks are the base's, and there may be 2^32 of them
+            return
         stop = self.info.num_blocks if count is None else first + count
         for block in range(first, stop, _BLOCKS_AT_ONCE):
             number = min(_BLOCKS_AT_ONCE, stop - block)

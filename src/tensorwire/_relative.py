@@ -62,8 +62,8 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
     return view
 
 
-def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: bool) -> Base | None:
-    """The base that is given to decode a frame; None for a plain frame. With `verify` it has a hash.
+def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
+    """The bytes of the base that is given to decode a frame; None for a plain frame. Nothing is read.
 
     Raises:
         BaseMismatchError: the frame is relative, and there is no base, or one of another size.
@@ -81,7 +81,14 @@ def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: b
     view = byte_view(base)
     if len(view.data) != info.uncompressed_nbytes:
         raise BaseMismatchError(f"expected a base of {info.uncompressed_nbytes} bytes, got {len(view.data)}")
-    return Base(view, hash_of(view.data, threads) if verify else None)
+    return view
+
+
+def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: bool) -> Base | None:
+    """The base that is given to decode a frame; None for a plain frame. With `verify` it has a hash. Raises as
+    `check_base_size`."""
+    view = check_base_size(info, base)
+    return None if view is None else Base(view, hash_of(view.data, threads) if verify else None)
 
 
 def check_base_hash(info: FrameInfo, found: str | None) -> None:

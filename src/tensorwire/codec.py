@@ -42,6 +42,7 @@ from ._relative import (
     base_to_decode,
     base_to_encode,
     check_base_hash,
+    check_base_size,
     check_chain,
     check_result,
     check_takes_base,
@@ -292,6 +293,7 @@ def decompress(
         _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify, base)
         return out
     check_framework(info.dtype, framework)
+    check_base_size(info, base)
     if framework == "bytes":
         return _decoded_bytes(whole, reader, 0, nbytes, threads, verify, base)
     array_shape(info.dtype, info.shape, framework)
@@ -433,7 +435,9 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
 def _decoded_bytes(
     whole: TensorView, reader: FrameReader, start: int, stop: int, threads: int | None, verify: bool, base: Any
 ) -> bytes:
-    reader.data_range(start, stop)  # before memory is allocated for a range that is none
+    # Before memory is allocated: that the range is one, and that a relative frame has as much of a base as it claims.
+    reader.data_range(start, stop)
+    check_base_size(reader.info, base)
     builder = BytesBuilder(stop - start)
     _decode(whole, reader, start, stop, builder.data, threads, verify, base)
     return builder.finish(stop - start)

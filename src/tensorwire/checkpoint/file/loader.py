@@ -37,6 +37,9 @@ def load_bytes(
         FormatError: the data is damaged.
         OSError: reading fails.
     """
+    for tensor in tensors:  # whose frames are as large as their bases, if they have them
+        if stored.is_relative(tensor):
+            stored.base_of(tensor, threads=threads, verify=False)
     outs = _allocate(sizes)
     tasks = []
     for tensor, out in zip(tensors, outs, strict=True):
@@ -66,6 +69,8 @@ def load_range(
     stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int, verify: bool
 ) -> memoryview:
     """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked."""
+    if stored.is_relative(tensor):
+        stored.base_of(tensor, threads=threads, verify=False)
     out = new_buffer(stop - start)
     if len(out):
         stored.read(tensor, start, out, threads=threads, verify=verify)

@@ -286,9 +286,11 @@ class StoredFile:
 
     def block_ranges(self, tensor: StoredTensor) -> Iterator[tuple[int, int, int, memoryview]]:
         """All blocks of a frame in order, some at a time: the first, how many, and where in the data their bytes begin,
-        which come last."""
+        which come last. None of a frame without data, whose blocks are all the base's: it may claim 2^32."""
         frame = self.frame(tensor)
         info = frame.info
+        if info.data_nbytes == 0:
+            return
         begin = self.header.data_start + tensor.entry.start + info.header_nbytes
         step = max(1, WINDOW_NBYTES // frame.block_nbytes)
         for first in range(0, info.num_blocks, step):

@@ -21,7 +21,7 @@ from .bases import open_base
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ...codec import BlockInfo
@@ -131,6 +131,8 @@ def _describe(
         return info
     frame = stored.frame(tensor)
     num_blocks: dict[str, int] = {}
+    if frame.info.data_nbytes == 0 and frame.info.num_blocks:
+        num_blocks["same"] = frame.info.num_blocks
     sign_mantissa_nbytes = 0
     for block in _blocks(stored, tensor):
         num_blocks[block.kind] = num_blocks.get(block.kind, 0) + 1
@@ -166,11 +168,9 @@ def _count_exponents(
     return counts
 
 
-def _blocks(stored: StoredFile, tensor: StoredTensor) -> list[BlockInfo]:
-    infos: list[BlockInfo] = []
+def _blocks(stored: StoredFile, tensor: StoredTensor) -> Iterator[BlockInfo]:
     for first, count, offset, data in stored.block_ranges(tensor):
-        infos += stored.frame(tensor).block_infos(data, data_offset=offset, first=first, count=count)
-    return infos
+        yield from stored.frame(tensor).block_infos(data, data_offset=offset, first=first, count=count)
 
 
 def _entropy(counts: list[int]) -> float:

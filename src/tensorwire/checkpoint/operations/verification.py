@@ -146,23 +146,23 @@ class _Verifier:
             reader = OriginalReader(stored, record, self._threads)
             bad: set[str] = set()
             unchecked: set[str] = set()
+            self._look_at_relative(stored, source, bad, unchecked)
+            skipped = bad | unchecked
 
             def fill(chunk: Chunk, out: memoryview) -> None:
                 name = reader.header.entries[chunk.tensor].name
-                if name in bad or name in unchecked:
+                if name in bad or name in skipped:
                     return
                 try:
-                    if self._base is None and stored.is_relative(stored.tensors[name]):
-                        unchecked.add(name)
-                        stored.check_blocks(stored.tensors[name])
-                    else:
-                        reader.fill(chunk, out)
+                    reader.fill(chunk, out)
                 except (FormatError, BaseMismatchError) as error:
                     bad.add(name)
                     self.problems.append(_problem(error, source.path))
 
             digest = hashlib.sha256(reader.header.prefix)
-            stream = WindowStream(reader.sizes, fill, unit=reader.block_nbytes)
+            names = [entry.name for entry in reader.header.entries]
+            sizes = [0 if name in skipped else size for name, size in zip(names, reader.sizes, strict=True)]
+            stream = WindowStream(sizes, fill, unit=reader.block_nbytes)
             with Worker("hash") as hashing, stream as windows:
                 for window in windows:
                     nbytes = len(window.data)
@@ -174,6 +174,25 @@ class _Verifier:
             check_size(source, reader.header.data_start + reader.header.data_nbytes)
             if record is not None and not bad and not unchecked and digest.hexdigest() != record.sha256:
                 raise CorruptDataError(f"expected SHA-256 {record.sha256}, got {digest.hexdigest()}")
+
+    def _look_at_relative(self, stored: StoredFile, source: SourceFile, bad: set[str], unchecked: set[str]) -> None:
+        """Find the relative tensors that are not to be read, since nothing but a base bounds what they claim: without
+        one their blocks are checked, and one of another size is a problem."""
+        for tensor in stored.tensors.values():
+            try:
+                if not stored.is_relative(tensor):
+                    continue
+            except FormatError:
+                continue  # it is raised once more when the content is read
+            try:
+                if self._base is None:
+                    unchecked.add(tensor.name)
+                    stored.check_blocks(tensor)
+                else:
+                    stored.base_of(tensor, threads=self._threads, verify=False)
+            except (FormatError, BaseMismatchError) as error:
+                bad.add(tensor.name)
+                self.problems.append(_problem(error, source.path))
 
     def _check_copy(self, source: SourceFile, meter: Meter) -> None:
         if source.kind == REPLACED:
