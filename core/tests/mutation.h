@@ -62,8 +62,9 @@ constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F
 enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
 enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };
 
-constexpr size_t kNumWords = 1100;
-constexpr uint32_t kBlockWords = 512;
+// Of three blocks, the last one shorter. Those of compact are larger, or kind entropy would not pay.
+constexpr uint32_t block_words_of(uint32_t profile) { return profile == TW_COMPACT ? 1536 : 512; }
+constexpr size_t num_words_of(uint32_t profile) { return 2 * block_words_of(profile) + 76; }
 
 // Exponents fall off by half from a mode, signs and mantissas are noise.
 inline uint64_t word(const Type& type, Content content, Random* random) {
@@ -92,9 +93,9 @@ inline uint64_t word(const Type& type, Content content, Random* random) {
   return noise >> 63 << (8 * type.nbytes - 1) | exponent << type.rest_bits | mantissa;
 }
 
-inline Bytes make_content(const Type& type, Content content, Random* random) {
-  Bytes bytes(kNumWords * type.nbytes);
-  for (size_t i = 0; i < kNumWords; ++i) {
+inline Bytes make_content(const Type& type, uint32_t profile, Content content, Random* random) {
+  Bytes bytes(num_words_of(profile) * type.nbytes);
+  for (size_t i = 0; i < num_words_of(profile); ++i) {
     const uint64_t value = word(type, content, random);
     std::memcpy(&bytes[i * type.nbytes], &value, type.nbytes);
   }
@@ -102,9 +103,9 @@ inline Bytes make_content(const Type& type, Content content, Random* random) {
 }
 
 // Small steps of some words.
-inline Bytes make_base(const Type& type, const Bytes& content, Change change, Random* random) {
+inline Bytes make_base(const Type& type, uint32_t profile, const Bytes& content, Change change, Random* random) {
   Bytes base = content;
-  const size_t end = change == kNothing ? 0 : change == kOneBlock ? kBlockWords : kNumWords;
+  const size_t end = change == kNothing ? 0 : change == kOneBlock ? block_words_of(profile) : num_words_of(profile);
   for (size_t i = 0; i < end; ++i) {
     if (change != kManySteps && !random->one_in(30)) continue;
     uint64_t value = 0;
@@ -117,16 +118,16 @@ inline Bytes make_base(const Type& type, const Bytes& content, Change change, Ra
 
 inline Source make_source(const Type& type, uint32_t profile, Content content, Change change) {
   Random random(1000 * profile + 100 * content + change);
-  const Bytes bytes = make_content(type, content, &random);
-  Source source = {{}, make_base(type, bytes, change, &random)};
+  const Bytes bytes = make_content(type, profile, content, &random);
+  Source source = {{}, make_base(type, profile, bytes, change, &random)};
   uint8_t leaf[16], hash[16];
   tw_hash_leaves(source.base.data(), source.base.size(), leaf, 1);
   tw_hash_root(source.base.size(), leaf, hash);
   const uint64_t numel = 8 * bytes.size() / type.bits;
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, kBlockWords, change == kNoBase ? nullptr : hash,
-                      &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, block_words_of(profile),
+                      change == kNoBase ? nullptr : hash, &error) == TW_OK);
   source.frame.resize(tw_frame_bound(&frame));
   CHECK(tw_compress(&frame, bytes.data(), bytes.size(), change == kNoBase ? nullptr : source.base.data(),
                     source.frame.data(), source.frame.size(), 1, &error) == TW_OK);
