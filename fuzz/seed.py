@@ -15,7 +15,7 @@ from tests.support import golden
 from tests.support.frame_surgery import Surgery
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_NBYTES = 2048
+MAX_NBYTES = 640
 # As in round_trip.cpp.
 DTYPES = ("BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I64", "I32", "U16", "BOOL", "F4", "C128")
 PROFILES = ("enec", "fast", "compact", "resident")
