@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report, targets
+from benchmarks import environment, report, targets
 from benchmarks.deltas.targets import evaluate
 
 Row = dict[str, Any]
 CHECKS = {True: "checked", False: "off", None: "-"}
 HEAD = """# Results of deltas
 
-docs/deltas.md says what was measured. Speeds are GB/s, 10^9 bytes of new words per second, on one core, on all tensors
-of a pair as one: the median, ± half the distance of the quartiles. In brackets: tensor by tensor. In place means that
-the base becomes the result. The bound is the entropy of positions and steps, given the tensor and the base's exponent.
+[The page of deltas](PAGE) says what was measured. Speeds are GB/s, 10^9 bytes of new words per second, on one core, on
+all tensors of a pair as one: the median, ± half the distance of the quartiles. In brackets: tensor by tensor. In place
+means that the base becomes the result. The bound is the entropy of positions and steps, given the tensor and the base's
+exponent.
 """
 COLUMNS = (
     "form", "checks", "bits a change", "bits a word", "encode", "of memcpy", "apply", "of memcpy", "in place",
@@ -24,8 +26,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def render(results: dict[str, Any]) -> str:
-    parts = [HEAD.strip(), report.environment_lines(results["environment"]), "## Targets"]
+def render(results: dict[str, Any], folder: Path) -> str:
+    """Everything in `results` as Markdown, for a page in `folder`."""
+    page = Path(os.path.relpath(environment.ROOT / "docs" / "deltas.md", folder)).as_posix()
+    parts = [HEAD.strip().replace("PAGE", page), report.environment_lines(results["environment"]), "## Targets"]
     parts.append(targets.render(evaluate(results)))
     parts += [_pair(facts, results["rows"]) for facts in results["pairs"]]
     return "\n\n".join(parts) + "\n"
@@ -70,7 +74,7 @@ def _speed(row: Row, direction: str) -> list[str]:
 
 def write(folder: Path) -> None:
     """The page of the results that lie in `folder`."""
-    (folder / "deltas.md").write_text(render(json.loads((folder / "deltas.json").read_text())))
+    (folder / "deltas.md").write_text(render(json.loads((folder / "deltas.json").read_text()), folder))
 
 
 def main() -> None:

@@ -109,9 +109,45 @@ class Faults:
         return f"{right} of {runs}"
 
 
+class Deltas:
+    """The run of `make deltas`."""
+
+    @cached_property
+    def _results(self) -> Any:
+        return _load("deltas.json")
+
+    def facts(self, pair: str) -> dict[str, Any]:
+        return dict(next(facts for facts in self._results["pairs"] if facts["name"] == pair))
+
+    def row(self, pair: str, codec: str, *, verify: bool = True, cpu: str | None = None) -> dict[str, Any]:
+        """`verify` holds for what has checksums; `cpu` is a target that was forced."""
+        for row in self._results["rows"]:
+            same = (row["pair"], row["codec"], row.get("forced_cpu")) == (pair, codec, cpu)
+            if same and row["verify"] in (verify, None):
+                return dict(row)
+        raise LookupError(f"deltas.json has no row of {codec} on {pair}")
+
+    def bits(self, pair: str, codec: str, per: str = "changed") -> tuple[float, float]:
+        """Bits for each changed word, or each of the "words": of all tensors in one, and of one each."""
+        row, count = self.row(pair, codec), self.facts(pair)[per]
+        return 8 * row["nbytes"] / count, 8 * row["by_tensor"]["nbytes"] / count
+
+    def bound(self, pair: str, per: str = "changed") -> float:
+        facts = self.facts(pair)
+        return float(facts["bound_bits"] / facts[per])
+
+    def share(self, pair: str, exponent: int | None = None) -> float:
+        """The percentage of words that changed: of all, or of those with this exponent in the base."""
+        facts = self.facts(pair)
+        if exponent is None:
+            return float(100 * facts["changed"] / facts["words"])
+        return next(100 * changed / words for each, words, changed in facts["by_exponent"] if each == exponent)
+
+
 epyc = Run("codecs.json")
 xeon = Run("xeon-avx512/codecs.json")
 faults = Faults()
+deltas = Deltas()
 
 
 def cycles(coder: str, dtype: str, what: str = "decode") -> float:
