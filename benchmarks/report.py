@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, targets
+from benchmarks import environment, sparsity, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +35,8 @@ def render_page(results: dict[str, Any], folder: Path) -> str:
     parts += [_dataset(facts, results["rows"]) for facts in results["datasets"]]
     if forced := [row for row in results["rows"] if row.get("forced_cpu")]:
         parts += ["## Ours on other CPU targets", _table(forced, (*_COLUMNS[:1], _CPU, _DATASET, *_COLUMNS[1:]))]
+    if results.get("sparsity"):
+        parts += ["## Sparse words and odd distributions", sparsity.render(results["sparsity"])]
     if results.get("files"):
         parts.append(_files(results["files"]))
     return "\n\n".join(parts) + "\n"

@@ -63,6 +63,7 @@ def evaluate(results: dict[str, Any]) -> list[Verdict]:
         verdicts += _Dataset(facts, results["rows"]).verdicts()
     verdicts += _enec(results.get("enec"))
     verdicts += _commands(results.get("files"))
+    verdicts += _sparsity(results.get("sparsity"))
     return verdicts
 
 
@@ -185,6 +186,35 @@ def _commands(facts: dict[str, Any] | None) -> Iterator[Verdict]:
         row = rows.get(name)
         figure = row and (row["vs_baseline"] or row["seconds"])["median"]
         yield Verdict(f"{name}, {what}", subject, figure, limit, at_most=True)
+
+
+def _sparsity(rows: list[Row] | None) -> Iterator[Verdict]:
+    """`rows`: those of benchmarks.sparsity."""
+    for row in rows or []:
+        name, codec = row["dataset"], row["codec"].removeprefix("tensorwire ")
+        if codec not in ("fast", "compact"):
+            continue
+        subject = f"{name}, {row['target']}"
+        least = _least_of_ideal(name, codec)
+        if least is not None:
+            yield Verdict(f"{codec} ratio, of the ideal", subject, row["of_ideal"], least)
+        if codec == "fast" and name.startswith(("zeros", "int8")):
+            decompress, compress = row["decompress"], row["compress"]
+            yield Verdict("fast decompress, of memcpy", subject, decompress.get("vs_memcpy"), 0.35)
+            if name.startswith("zeros"):
+                yield Verdict("fast decompress, times ZipNN", subject, decompress.get("vs_zipnn"), 1)
+                yield Verdict("fast compress, of memcpy", subject, compress.get("vs_memcpy"), 0.12)
+
+
+def _least_of_ideal(name: str, codec: str) -> float | None:
+    if name.startswith("zeros"):
+        share = float(name.split()[1])
+        fast = 0.9 if share <= 90 else 0.6 if share <= 99 else 0.4
+        return fast if codec == "fast" else 0.97 if share <= 90 else 0.9
+    of_exponents = {"exp_avg_sq": (1.14 / 1.1616, 1.16 / 1.1616), "F16 subnormals": (0.97, None)}
+    of_exponents["int8, sigma 20"] = (1.15 / 1.2564, 1.25 / 1.2564)
+    fast, compact = of_exponents.get(name, (0.99, None))
+    return fast if codec == "fast" else compact
 
 
 def _median(row: Row | None, direction: str) -> float | None:

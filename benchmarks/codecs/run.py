@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import commands, data, enec, environment, report, summary, targets
+from benchmarks import commands, data, enec, environment, report, sparsity, summary, targets
 
 BUSY = 0.5
 
@@ -27,6 +27,8 @@ class Plan:
         enec_blocks: how many blocks of each data set are searched.
         files: the data set of the whole-file rows.
         file_rounds: how many rounds these take.
+        sparse_words: words of each tensor with zeros or odd exponents.
+        sparse_rounds: how many rounds these take.
     """
 
     datasets: dict[str, tuple[int, float]]
@@ -35,6 +37,8 @@ class Plan:
     enec_blocks: int
     files: str
     file_rounds: int
+    sparse_words: int
+    sparse_rounds: int
 
 
 FULL = Plan(
@@ -52,6 +56,8 @@ FULL = Plan(
     enec_blocks=100,
     files="synthetic-bf16",
     file_rounds=7,
+    sparse_words=sparsity.WORDS,
+    sparse_rounds=5,
 )
 QUICK = Plan(
     datasets={"minilm-bf16": (3, 0.5), "synthetic-bf16-small": (3, 0.5)},
@@ -60,6 +66,8 @@ QUICK = Plan(
     enec_blocks=20,
     files="synthetic-bf16-small",
     file_rounds=3,
+    sparse_words=1 << 20,
+    sparse_rounds=1,
 )
 
 
@@ -84,6 +92,8 @@ def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
             results["rows"] += [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
     _log("enec against exact counts")
     results["enec"] = {name: enec.sizes(data.load(name), plan.enec_blocks) for name in plan.datasets}
+    _log("sparse words")
+    results["sparsity"] = sparsity.run(sparsity.MAKERS, plan.sparse_words, plan.sparse_rounds)
     _log("whole files")
     results["files"] = commands.run(directory, plan.files, plan.file_rounds)
     return results
