@@ -53,6 +53,23 @@ def dtypes_in_turn() -> list[Case]:
     return [cases[k % len(cases)] for k, cases in enumerate(alike.values())]
 
 
+def refused(case: Case) -> str | None:
+    """The kind of block for which a frame is refused; None if it is decoded. By the reference's names of codings."""
+    for coding in decode(case.build()).codings:
+        kind = coding.split("(")[0].split("/")[0].split("+")[0]
+        if kind not in ("stored", "constant", "enec", "cascade", "cascade2"):
+            return kind
+        if coding.endswith(("+trimmed-run", "]")):
+            return coding.rpartition("+")[2].partition("[")[0]
+    return None
+
+
+CASES_BY_REFUSAL: dict[str | None, list[Case]] = {}
+for each in dtypes_in_turn():
+    CASES_BY_REFUSAL.setdefault(refused(each), []).append(each)
+REFUSED = {kind: cases[0] for kind, cases in CASES_BY_REFUSAL.items() if kind is not None}
+
+
 def on_device(frame: bytes | memoryview) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(frame, np.uint8).copy())
 
@@ -72,23 +89,24 @@ def kinds(frame: bytes | memoryview) -> list[tuple[str, str, int]]:
     return [(block.kind, block.rest, block.variant) for block in reader.block_infos(frame[reader.info.header_nbytes :])]
 
 
-def unsupported(coding: str) -> bool:
-    """By the reference's name of a block's coding."""
-    kind = coding.split("(")[0].split("/")[0].split("+")[0]
-    return kind not in ("stored", "constant", "enec", "cascade", "cascade2") or coding.endswith(("+trimmed-run", "]"))
-
-
-@pytest.mark.parametrize("case", dtypes_in_turn(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES_BY_REFUSAL[None], ids=lambda case: case.name)
 def test_reference_frames(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every path of a decoder; blocks that are none of ours are named."""
+    """Every path of a decoder."""
     monkeypatch.setattr(triton_decode, "_SEGMENT", 1024 if len(case.data) < 10_000 else 65536)  # else it is slow
-    frame = case.build()
-    others = [coding for coding in decode(frame).codings if unsupported(coding)]
-    if others:
-        with pytest.raises(UnsupportedTensorError, match=others[0].split("/")[0].split("+")[0]):
-            triton_decode.decode_frame(on_device(frame))
-    else:
-        check(frame, Input(case.name, case.dtype, case.shape, case.data))
+    check(case.build(), Input(case.name, case.dtype, case.shape, case.data))
+
+
+NAMES = {"trimmed-run": "trimmed", "bytes": "bytes"}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_other_blocks_are_named(kind: str) -> None:
+    with pytest.raises(UnsupportedTensorError, match=NAMES.get(kind, f"kind {kind}")):
+        triton_decode.decode_frame(on_device(REFUSED[kind].build()))
+
+
+def test_every_other_kind_is_met() -> None:
+    assert set(REFUSED) == {"entropy", "plain", "zeros", "modal", "trimmed-run", "bytes"}
 
 
 @pytest.mark.parametrize("segment", [256, 2048])
@@ -268,6 +286,18 @@ def test_malformed_frames(case: Malformed) -> None:
     except (FormatError, UnsupportedTensorError):
         return
     assert tensor.nbytes == tensorwire.frame_info(frame).uncompressed_nbytes
+
+
+@pytest.mark.parametrize("numel", [1000, 2**46])
+def test_relative_frames(numel: int) -> None:
+    """All blocks are the base's. 160 bytes can claim any number of them: none is gone through."""
+    content = registry.weights("BF16", 1000).tobytes()
+    surgery = Surgery(encode(content, "BF16", (1000,), base=content))
+    surgery.set_shape(numel)
+    surgery.set("uncompressed_nbytes", 2 * numel)
+    surgery.set("num_blocks", -(-numel // surgery.get("block_words")))
+    with pytest.raises(UnsupportedTensorError, match="relative to a base"):
+        triton_decode.decode_frame(on_device(surgery.close()))
 
 
 @pytest.mark.parametrize("dtype", ["I32", "F64", "U8", "F8_E8M0"])

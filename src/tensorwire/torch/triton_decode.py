@@ -26,7 +26,7 @@ _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor of th
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
 _EXTENDED_CASCADE = 1
 _OTHER_KINDS = {4: "entropy", 5: "plain", 6: "zeros"}
-_OTHER_EXTENDED_KINDS = {2: "modal", 3: "sparse", 4: "dense"}
+_OTHER_EXTENDED_KINDS = {2: "modal"}
 _TIER_WIDTHS = (
     (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
 )  # fmt: skip
@@ -86,16 +86,17 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     and not waited for. Thread-safe.
 
     Args:
-        frame: exactly one frame: a contiguous one-dimensional tensor of uint8, on the current device (on the CPU only
-            with TRITON_INTERPRET=1), at an address that is a multiple of 4. Its dtype is BF16, F16, F32, F8_E4M3 or
-            F8_E5M2; its blocks are stored, constant, enec or cascade, with sign_mantissa verbatim or trimmed alike in
-            the whole block.
+        frame: exactly one plain frame: a contiguous one-dimensional tensor of uint8, on the current device (on the CPU
+            only with TRITON_INTERPRET=1), at an address that is a multiple of 4. Its dtype is BF16, F16, F32, F8_E4M3
+            or F8_E5M2; its blocks are stored, constant, enec or cascade, with sign_mantissa verbatim or trimmed alike
+            in the whole block.
 
     Returns:
         A new tensor on the same device.
 
     Raises:
-        UnsupportedTensorError: the frame has another dtype, or a block of another kind; the message names it.
+        UnsupportedTensorError: the frame has another dtype, needs a base, or has a block of another kind; the message
+            names it.
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: the frame is not valid.
         ValueError: `frame` is not a tensor of that kind.
     """
@@ -110,6 +111,11 @@ def decode_frame(frame: torch.Tensor) -> torch.Tensor:
     name = torch_name(info.dtype)
     if fields is None or name is None:
         raise UnsupportedTensorError(f"expected dtype BF16, F16, F32, F8_E4M3 or F8_E5M2, got {info.dtype}")
+    if info.base_hash is not None:
+        raise UnsupportedTensorError(
+            "expected a plain frame, got one that is relative to a base",
+            advice="decode it on the CPU: tensorwire.decompress(frame, base=...)",
+        )
     word = _WORDS[info.bits // 8]
     launches: dict[_Launch, list[list[int]]] = {}
     for block in _blocks(frame, reader, word.itemsize):
@@ -165,9 +171,6 @@ def _plan(block: _Block, word_nbytes: int, fields: FloatFields) -> tuple[_Launch
         raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
     if block.nbytes == stored_nbytes:
         return _Launch(stored_kernel, ()), [*head, block.position]
-
-    if block.nbytes == 0:
-        raise block.unsupported("one that is the same as in the base")
 
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind in _OTHER_KINDS:
