@@ -1,5 +1,6 @@
 // Masks on the target that TENSORWIRE_CPU names: every variant there and back, its exact size, and strings that are no
 // masks. Prints a hash of all that was written: it must be the same on all targets.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -109,7 +110,7 @@ void test_outside(size_t n, unsigned share) {
   }
   std::vector<uint8_t> written(expected.size() + tw::kSlack);
   CHECK(tw::write_outside(mask.data(), n, bits.data(), written.data(), encode_scratch.get()) == expected.size());
-  CHECK(std::memcmp(written.data(), expected.data(), expected.size()) == 0);
+  CHECK(std::equal(expected.begin(), expected.end(), written.begin()));
   Mask read(bits.size());
   size_t nbytes = 0;
   const auto readable = [&] {
