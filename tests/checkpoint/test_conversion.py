@@ -54,7 +54,7 @@ def test_what_a_compressed_directory_holds(model: Path, packed: Path) -> None:
     ours = config.pop("quantization_config")
     assert config == json.loads((model / "config.json").read_bytes())
     method = "tensorwire (first run: tensorwire decompress)"
-    assert ours == {"quant_method": method, "version": 0, "profile": "fast"}
+    assert ours == {"quant_method": method, "version": 1, "profile": "fast"}
     vae = json.loads((packed / "vae" / "config.json").read_bytes())
     assert vae["quantization_config"]["quant_method"] == method
     index = json.loads((packed / "model.safetensors.index.json").read_bytes())

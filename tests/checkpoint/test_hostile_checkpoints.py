@@ -124,7 +124,8 @@ def _pack(data: bytes) -> str:
     ("change", "error", "blamed"),
     [
         (lambda body: body.update(format="other"), CorruptDataError, MANIFEST_NAME),
-        (lambda body: body.update(version=1), UnsupportedVersionError, MANIFEST_NAME),
+        (lambda body: body.update(version=0), UnsupportedVersionError, MANIFEST_NAME),
+        (lambda body: body.update(version=2), UnsupportedVersionError, MANIFEST_NAME),
         (lambda body: body.pop("profile"), CorruptDataError, MANIFEST_NAME),
         (lambda body: body.update(files={}), CorruptDataError, MANIFEST_NAME),
         (lambda body: body["files"].append(body["files"][0]), CorruptDataError, MANIFEST_NAME),
@@ -435,7 +436,7 @@ def test_any_index_is_read_or_refused(data: bytes, shards: dict[str, Shard]) -> 
 def test_deep_json_is_refused(depth: int) -> None:
     nested = b'"x":' + b"[" * depth + b"]" * depth
     for operation in (
-        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":0,%b}' % nested),
+        lambda: parse_manifest(b'{"format":"tensorwire-checkpoint","version":1,%b}' % nested),
         lambda: new_index(b'{"weight_map":{"a":"b"},%b}' % nested, {"b": Shard(frozenset({"a"}), 0)}),
     ):
         with contextlib.suppress(FormatError):

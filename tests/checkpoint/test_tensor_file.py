@@ -11,7 +11,7 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, save_file
 from tensorwire.checkpoint.storage.files import InputFile
-from tensorwire.errors import CorruptDataError, FormatError, UnsupportedTensorError
+from tensorwire.errors import CorruptDataError, FormatError, UnsupportedTensorError, UnsupportedVersionError
 from tests.support.checkpoint_models import container, layer, random_bytes, read_header, weights
 
 if TYPE_CHECKING:
@@ -145,6 +145,17 @@ def test_rewritten_without_our_metadata_it_still_loads(tmp_path: Path) -> None:
     loaded = load_file(tmp_path / "g")
     assert loaded.keys() == tensors.keys()
     assert all(same_bits(loaded[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("version", ["0", "2", "x"])
+def test_another_version_is_refused(tmp_path: Path, version: str) -> None:
+    save_file({"a.weight": np.zeros((64, 64), np.float32)}, tmp_path / "f")
+    data = (tmp_path / "f").read_bytes()
+    ours = b'"tensorwire.version":"1"'
+    assert data.count(ours) == 1
+    (tmp_path / "f").write_bytes(data.replace(ours, b'"tensorwire.version":"%b"' % version.encode()))
+    with pytest.raises(UnsupportedVersionError, match="tensorwire.version"):
+        load_file(tmp_path / "f")
 
 
 def test_equal_tensors_give_equal_payloads(tmp_path: Path) -> None:
@@ -335,7 +346,7 @@ def test_errors_say_where(tmp_path: Path) -> None:
         ({"a": np.array(["text"])}, None, UnsupportedTensorError),
         ({"a": np.array([object()])}, None, UnsupportedTensorError),
         ({"a": [1, 2]}, None, UnsupportedTensorError),
-        ({"a": np.zeros(2)}, {"tensorwire.version": "0"}, ValueError),
+        ({"a": np.zeros(2)}, {"tensorwire.version": "1"}, ValueError),
         ({"a": np.zeros(2)}, {"a": 1}, ValueError),
     ],
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import CorruptDataError
 from ..file.names import payload_name, shown
-from .manifest import dump_object, load_object
+from .manifest import VERSION, dump_object, load_object
 from .paths import is_plain_relative
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def new_config(data: bytes, profile: str) -> bytes | None:
         config = load_object(data)
     except CorruptDataError:
         return None
-    ours: dict[str, Any] = {"quant_method": METHOD, "version": 0, "profile": profile}
+    ours: dict[str, Any] = {"quant_method": METHOD, "version": VERSION, "profile": profile}
     if CONFIG_KEY in config:
         ours[WRAPPED_KEY] = config[CONFIG_KEY]
     return dump_object({**config, CONFIG_KEY: ours})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = "tensorwire-checkpoint"
-VERSION = 0
+VERSION = 1
 MAX_JSON_NBYTES = 32 << 20
 """The most bytes of JSON that are parsed at once: manifests, indexes and configurations. Objects of the parser take
 some thirty times as much, so this bounds memory."""

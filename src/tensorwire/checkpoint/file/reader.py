@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .base import Base, BaseTensor
 
-VERSION = "0"
+VERSION = "1"
 VERSION_KEY = METADATA_PREFIX + "version"
 PROFILE_KEY = METADATA_PREFIX + "profile"
 CHECKSUM_KEY = METADATA_PREFIX + "checksum"

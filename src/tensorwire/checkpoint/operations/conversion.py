@@ -181,7 +181,7 @@ def _convert_with(
         check_complete(sources)
     purpose: dict[str, Any] = {
         "format": "tensorwire-journal",
-        "version": 0,
+        "version": 1,
         "writer": __version__,
         "action": action,
         "profile": profile,
