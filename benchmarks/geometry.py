@@ -1,0 +1,142 @@
+"""What the geometry of frames costs in ratio: python -m benchmarks.geometry. docs/decisions.md has what follows of it.
+
+Blocks of whole rows against blocks of the profile's usual size; and for each tier shape of profile `resident` the
+ratio of that profile, had it this shape, against what it has and what `fast` has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks import data, environment, summary
+from tensorwire.codec import FrameEncoder, compress, dtype_bits, exponent_histogram, float_fields, frame_info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorwire.codec import Profile
+
+DATASETS = ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "minilm-f8-e5m2")
+PROFILES: tuple[Profile, ...] = ("enec", "fast", "compact", "resident")
+SHAPES = (4, 3)
+"""Bits of the only tier of a block of profile `resident`."""
+UNIT, INDEX_NBYTES = 32, 8
+"""Of a block: what it is padded to, and its entry of the index."""
+RESULTS = environment.ROOT / "benchmarks" / "results"
+PARAMS_NBYTES = 15
+"""Of a block of kind cascade whose rest is verbatim: 13 of the cascade, the extended kind and the tag."""
+
+
+def row_blocks(dataset: data.Dataset, profile: Profile) -> tuple[int, int]:
+    """Bytes of all frames with blocks of whole rows, and with blocks of the usual size."""
+    rows = usual = 0
+    for tensor, shape in zip(dataset.tensors(), dataset.shapes, strict=True):
+        of_rows = compress(tensor, dtype=dataset.dtype, shape=shape, profile=profile, threads=1)
+        flat = compress(tensor, dtype=dataset.dtype, shape=(math.prod(shape),), profile=profile, threads=1)
+        # A shape of more sizes makes a longer header, which is no matter of blocks.
+        rows += frame_info(of_rows).data_nbytes + INDEX_NBYTES * frame_info(of_rows).num_blocks
+        usual += frame_info(flat).data_nbytes + INDEX_NBYTES * frame_info(flat).num_blocks
+    return rows, usual
+
+
+def one_tier(dataset: data.Dataset, width: int) -> tuple[int, int]:
+    """Bytes of all frames if each block had one tier of `width` bits, and the words that escape it."""
+    blocks = [
+        _one_tier_block(dataset.dtype, block, width)
+        for tensor, shape in zip(dataset.tensors(), dataset.shapes, strict=True)
+        for block in _blocks(dataset.dtype, tensor, shape)
+    ]
+    return sum(nbytes + INDEX_NBYTES for nbytes, _ in blocks), sum(escapes for _, escapes in blocks)
+
+
+def _blocks(dtype: str, tensor: memoryview, shape: tuple[int, ...]) -> Iterator[memoryview]:
+    step = FrameEncoder(dtype, shape, profile="resident", threads=1).block_nbytes
+    for start in range(0, len(tensor), step):
+        yield tensor[start : start + step]
+
+
+def _one_tier_block(dtype: str, block: memoryview, width: int) -> tuple[int, int]:
+    """The tier names those 2^width - 1 exponents in a row that most words have. Others take a byte each.
+
+    A block that does not shrink is stored.
+    """
+    fields = float_fields(dtype)
+    assert fields is not None, dtype
+    counts = np.array(exponent_histogram(dtype, block), np.int64)
+    n, named = int(counts.sum()), min(2**width - 1, len(counts))
+    escapes = n - int(np.convolve(counts, np.ones(named, np.int64), "valid").max())
+    coded = n * (1 + fields.mantissa_bits + width) // 8 + escapes + PARAMS_NBYTES
+    return min(_whole_units(coded), _whole_units(n * dtype_bits(dtype) // 8)), escapes
+
+
+def _whole_units(nbytes: int) -> int:
+    return -(-nbytes // UNIT) * UNIT
+
+
+def measure(dataset: data.Dataset) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows of the first table, and the row of the second one."""
+    size = len(dataset.data)
+    words = size * 8 // dtype_bits(dataset.dtype)
+    blocks = []
+    for profile in PROFILES:
+        rows, usual = row_blocks(dataset, profile)
+        ratios = {"usual": size / usual, "rows": size / rows, "change_percent": 100 * (rows / usual - 1)}
+        blocks.append({"data": dataset.name, "profile": profile, **ratios})
+    shapes: dict[str, Any] = {"data": dataset.name}
+    for width in SHAPES:
+        nbytes, escapes = one_tier(dataset, width)
+        shapes |= {f"ratio_{width}": size / nbytes, f"escapes_{width}_percent": 100 * escapes / words}
+    return blocks, shapes | {row["profile"]: row["rows"] for row in blocks if row["profile"] in ("fast", "resident")}
+
+
+def page(results: dict[str, Any]) -> str:
+    """Both tables as Markdown."""
+    facts = results["environment"]
+    lines = [
+        "# Geometry of frames",
+        "",
+        f"{facts['date']}, commit {facts['commit']}, `{facts['command']}`. The data are those of `make bench`. Headers",
+        "are left out. Ratios are the same on every machine.",
+        "",
+        "| data | profile | ratio, blocks of the usual size | ratio, blocks of whole rows | size |",
+        "|---|---|---|---|---|",
+    ]
+    for row in results["blocks"]:
+        ratios = f"{row['usual']:.4f} | {row['rows']:.4f} | {row['change_percent']:+.4f} %"
+        lines.append(f"| {row['data']} | `{row['profile']}` | {ratios} |")
+    lines += [
+        "",
+        "| data | shape (4) | words that escape | shape (3) | words that escape | `resident` | `fast` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in results["shapes"]:
+        shapes = [f"{row[f'ratio_{width}']:.4f} | {row[f'escapes_{width}_percent']:.3f} %" for width in SHAPES]
+        lines.append(f"| {row['data']} | {' | '.join(shapes)} | {row['resident']:.4f} | {row['fast']:.4f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    options = parser.parse_args()
+    measured = [measure(data.load(name)) for name in DATASETS]
+    results = summary.rounded(
+        {
+            "environment": environment.describe("python -m benchmarks.geometry"),
+            "blocks": [row for blocks, _ in measured for row in blocks],
+            "shapes": [shapes for _, shapes in measured],
+        }
+    )
+    text = page(results)
+    if not options.no_write:
+        (RESULTS / "geometry.json").write_text(summary.dumps(results))
+        (RESULTS / "geometry.md").write_text(text)
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
