@@ -458,13 +458,12 @@ def _decode(
     if old is None:
         _decode_blocks(whole, reader, start, stop, out, threads, verify)
         return
-    if is_same_memory(old.view.data, out):
-        if old.hash == info.content_hash:
-            return
-        check_base_hash(info, old.hash)
-        if verify:
-            reader.check_blocks(whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes])
+    in_place = is_same_memory(old.view.data, out)
+    if in_place and old.hash == info.content_hash:
+        return
     check_base_hash(info, old.hash)
+    if in_place and verify:
+        reader.check_blocks(whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes])
     _decode_blocks(whole, reader, start, stop, out, threads, verify, old.view.data)
     if verify and stop - start == info.uncompressed_nbytes:
         check_result(info, out, threads)

@@ -1,68 +1,48 @@
-"""Kinds of relative frames, the core against the reference: it decodes what the reference encodes, refuses what breaks
-a rule, and encodes what the reference decodes."""
+"""Kinds of relative frames, the core against the reference: in place, and what the encoder chooses."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+import tensorwire
 from reference.tensorwire_reference import decode
-from tensorwire import _core
-from tensorwire.codec import content_hash
-from tests.support.cases import Case, words_nbytes
+from tests.support.cases import Case
 from tests.support.conformance_relative import DTYPES, RELATIVE_CASES, base_of, step, steps_of
-from tests.support.malformed import MALFORMED, Malformed
+
+if TYPE_CHECKING:
+    from tensorwire.codec import Profile
 
 
-def decompress(frame: bytes, base: bytes, *, in_place: bool = False) -> bytes:
-    info = _core.decode_header(frame)
-    out = bytearray(base) if in_place else bytearray(info.uncompressed_nbytes)
-    origin = out if in_place else base
-    _core.decode(info, frame, frame[info.header_nbytes :], 0, 0, info.uncompressed_nbytes, out, 1, True, origin)
-    return bytes(out)
+def decompress_in_place(frame: bytes, base: bytes) -> bytes:
+    memory = bytearray(base)
+    tensorwire.decompress(frame, base=memory, out=memory, threads=1)
+    return bytes(memory)
 
 
 @pytest.mark.parametrize("case", RELATIVE_CASES, ids=lambda case: case.name)
-def test_core_decodes_reference_frames(case: Case) -> None:
+def test_reference_frames_in_place(case: Case) -> None:
     assert case.base is not None
-    frame = case.build()
-    assert decompress(frame, case.base) == case.data
-    assert decompress(frame, case.base, in_place=True) == case.data
+    assert decompress_in_place(case.build(), case.base) == case.data
 
 
-def of_relative_kind(malformed: Malformed) -> bool:
-    return malformed.name.startswith(("block-sparse", "block-dense")) and malformed.base is not None
-
-
-@pytest.mark.parametrize("malformed", list(filter(of_relative_kind, MALFORMED)), ids=lambda malformed: malformed.name)
-def test_core_refuses_malformed_frames(malformed: Malformed) -> None:
-    assert malformed.base is not None
-    with pytest.raises(Exception) as raised:  # noqa: PT011 -- compared by name
-        decompress(malformed.build(), malformed.base)
-    assert type(raised.value).__name__ == malformed.error
-
-
-def compress(data: bytes, base: bytes, dtype: str, profile: str) -> bytes:
-    numel = len(data) // words_nbytes(dtype)
-    of_base = bytes.fromhex(content_hash(base))
-    frame = _core.frame_init(dtype, 0, (numel,), _core.PROFILES.index(profile), 0, of_base)
-    out = bytearray(_core.frame_bound(frame))
-    _core.compress(frame, data, out, 1, base)
-    return bytes(out[: frame.frame_nbytes])
+def compress(data: bytes, base: bytes, dtype: str, profile: Profile) -> bytes:
+    return bytes(tensorwire.compress(data, dtype=dtype, base=base, profile=profile, threads=1))
 
 
 @pytest.mark.parametrize("profile", ["enec", "fast", "compact"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_reference_decodes_core_frames(dtype: str, profile: str) -> None:
-    found = set()
-    for n, share, largest in ((3000, 0.01, 3), (3000, 0.3, 100), (3000, 1.0, 3), (100, 0.05, 10000), (9000, 0.1, 1)):
+def test_reference_decodes_core_frames(dtype: str, profile: Profile) -> None:
+    few, all_words, many, most_far = (3000, 0.01, 3), (3000, 1.0, 3), (3000, 0.3, 100), (100, 0.05, 10000)
+    expected = {few: {"sparse"}, all_words: {"dense"}, many: {"sparse", "dense"}, most_far: {"sparse", "stored"}}
+    for (n, share, largest), kinds in expected.items():
         base = base_of(dtype, n)
         data = step(base, dtype, steps_of(n, f"core {dtype} {share}", share, largest=largest))
-        ours = compress(data, base, dtype, profile)
-        frame = decode(ours, base)
+        frame = decode(compress(data, base, dtype, profile), base)
         assert frame.data == data
-        found |= {coding.split("(")[0] for coding in frame.codings}
-    assert found & {"sparse", "dense"}
+        assert {coding.split("(")[0] for coding in frame.codings} <= kinds
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
@@ -73,5 +53,5 @@ def test_every_word_near_every_exponent(dtype: str) -> None:
         base, data = words.tobytes(), np.ascontiguousarray(others).tobytes()
         for profile in ("fast", "compact"):
             frame = compress(data, base, dtype, profile)
-            assert decompress(frame, base) == data
-            assert decompress(frame, base, in_place=True) == data
+            assert tensorwire.decompress(frame, base=base, framework="bytes") == data
+            assert decompress_in_place(frame, base) == data
