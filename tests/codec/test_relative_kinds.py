@@ -9,11 +9,11 @@ import pytest
 
 import tensorwire
 from reference.tensorwire_reference import decode
-from tests.support.cases import Case
 from tests.support.conformance_relative import DTYPES, RELATIVE_CASES, base_of, step, steps_of
 
 if TYPE_CHECKING:
     from tensorwire.codec import Profile
+    from tests.support.cases import Case
 
 
 def decompress_in_place(frame: bytes, base: bytes) -> bytes:

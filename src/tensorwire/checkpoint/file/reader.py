@@ -265,7 +265,8 @@ class StoredFile:
         base, base_start = None, 0
         if frame.info.base_hash is not None:
             base_start, base_stop = frame.base_range(start, stop)
-            base = new_buffer(base_stop - base_start)
+            whole = (base_start, base_stop) == (start, stop)  # blocks, which are decoded in place
+            base = out if whole else new_buffer(base_stop - base_start)
             self.base_of(tensor, threads=threads, verify=verify).read(base_start, base, threads=threads)
         with ErrorContext(file=self.path, tensor=tensor.name):
             self._read_blocks(frame, begin + frame.info.header_nbytes + lo, data)
