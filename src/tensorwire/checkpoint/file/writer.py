@@ -43,6 +43,11 @@ _NUM_BUFFERS = 3
 _NO_HASH = "0" * 32
 
 
+def saves(frame_nbytes: int, nbytes: int) -> bool:
+    """Whether a tensor of `nbytes` is stored as its frame."""
+    return frame_nbytes + MIN_GAIN_NBYTES <= nbytes
+
+
 class Written(NamedTuple):
     """What became of the tensors: the sizes of the file and of its data, the names of those that are frames, and of
     those that are relative frames."""
@@ -164,7 +169,7 @@ class CompressedWriter:
         self._metadata[HASH_PREFIX + tensor.name] = info.content_hash
         if info.base_hash is not None:
             self._bases[index].set_hash(info.base_hash)
-        if info.frame_nbytes + MIN_GAIN_NBYTES > tensor.nbytes:
+        if not saves(info.frame_nbytes, tensor.nbytes):
             self._output.rewind(self._start)
             self._plain.append((index, tensor))
             return

@@ -7,7 +7,7 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from ...codec import FrameEncoder, dtype_bits, exponent_histogram, float_fields, new_buffer
-from ..file.writer import MIN_GAIN_NBYTES
+from ..file.writer import MIN_GAIN_NBYTES, saves
 from ..results import ChangedWords, DeltaStats, DtypeStats
 from ..storage.pipeline import WINDOW_NBYTES
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _ORDERED = ("BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2")
 _PROFILES: tuple[Profile, ...] = ("fast", "compact")
+_LARGE_STEP = 256
+"""Steps from here on are counted by sign and highest bit, so that what is counted does not grow with the tensors."""
 
 
 class DeltaCounter:
@@ -63,7 +65,7 @@ class DeltaCounter:
             if profile in encoders:
                 encoders[profile].finish()
                 frame_nbytes = encoders[profile].info.frame_nbytes
-                taken = frame_nbytes if frame_nbytes + MIN_GAIN_NBYTES <= nbytes else nbytes
+                taken = frame_nbytes if saves(frame_nbytes, nbytes) else nbytes
             counts[profile] += taken
 
     def _count(self, dtype: str, new: memoryview, old: memoryview) -> None:
@@ -96,7 +98,7 @@ class DeltaCounter:
         words = self._words[dtype, exponent]
         words["num_words"] += num_words
         words["num_changed"] += len(steps)
-        values, numbers = numpy.unique(steps, return_counts=True)
+        values, numbers = numpy.unique(_rounded(steps), return_counts=True)
         self._steps[dtype, exponent].update(dict(zip(values.tolist(), numbers.tolist(), strict=True)))
 
     def stats(self) -> DeltaStats:
@@ -146,6 +148,23 @@ def _position_bits(num_words: int, num_changed: int) -> float | None:
     return bits / num_changed
 
 
+def _rounded(steps: Any) -> Any:
+    """Large steps as the power of two at or below their size, with their sign; other steps as they are."""
+    import numpy
+
+    steps = steps.astype(numpy.int64)
+    powers = numpy.abs(steps).view(numpy.uint64)  # of the smallest step too
+    for shift in (1, 2, 4, 8, 16, 32):
+        powers |= powers >> numpy.uint64(shift)
+    powers -= powers >> numpy.uint64(1)
+    rounded = powers.view(numpy.int64) * numpy.sign(steps)
+    return numpy.where(powers >= numpy.uint64(_LARGE_STEP), rounded, steps)
+
+
 def _entropy(counts: Counter[int]) -> float | None:
+    """Of steps as `_rounded` gives them: what a large one has below its highest bit counts as it is."""
     total = sum(counts.values())
-    return sum(count / total * log2(total / count) for count in counts.values()) if total else None
+    if not total:
+        return None
+    bits = sum(count * log2(total / count) for count in counts.values())
+    return (bits + sum(count * log2(abs(step)) for step, count in counts.items() if abs(step) >= _LARGE_STEP)) / total
