@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.targets import KNOWN_RATIOS
-from tests.support.figures import Row, cycles, deltas, epyc, faults, share, span, xeon
+from tests.support.figures import Row, cycles, deltas, epyc, faults, geometry, share, span, xeon
 
 if TYPE_CHECKING:
     from tests.support.figures import Run
@@ -132,6 +132,15 @@ CLAIMS: dict[str, list[str]] = {
         f"is {span([epyc.target('compact decompress, times ZipNN', data) for data in DATA], '.1f')} times as fast as "
         "ZipNN",
         f"{epyc.file('tensorwire decompress'):.1f} times the time of cp, not 4",
+    ],
+    "docs/decisions.md": [
+        f"the size changes by {geometry.row_blocks()} %",
+        f"a ratio of {geometry.shape(BF16, 3):.3f} against {geometry.shape(BF16, 4):.3f}, where `fast` has "
+        f"{geometry.fast(BF16):.3f}. But {geometry.escapes(BF16, 3):.1f} % of the words escape from shape (3), and "
+        f"{geometry.escapes(BF16, 4):.2f} % from shape (4).",
+        f"{geometry.any_of_32_escapes(BF16, 3):.0f} % of all cases with shape (3), and in "
+        f"{geometry.any_of_32_escapes(BF16, 4):.1f} % with shape (4)",
+        f"a ratio of {geometry.shape(F16, 4):.3f} where shape (3) reaches {geometry.shape(F16, 3):.3f}",
     ],
     "docs/deltas.md": [
         *map(_changes, (-15, -13, -11, -9, -7, -5, -3)),

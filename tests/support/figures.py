@@ -144,10 +144,41 @@ class Deltas:
         return next(100 * changed / words for each, words, changed in facts["by_exponent"] if each == exponent)
 
 
+class Geometry:
+    """The run of `python -m benchmarks.geometry`."""
+
+    @cached_property
+    def _results(self) -> Any:
+        return _load("geometry.json")
+
+    def _row(self, data: str) -> dict[str, Any]:
+        return next(dict(row) for row in self._results["shapes"] if row["data"] == data)
+
+    def row_blocks(self) -> str:
+        """By how many percent blocks of whole rows change the size, least and most."""
+        return span([row["change_percent"] for row in self._results["blocks"]], "+.3f")
+
+    def shape(self, data: str, width: int) -> float:
+        """The ratio with one tier of this width."""
+        return float(self._row(data)[f"ratio_{width}"])
+
+    def fast(self, data: str) -> float:
+        return float(self._row(data)["fast"])
+
+    def escapes(self, data: str, width: int) -> float:
+        """The percentage of words that escape such a tier."""
+        return float(self._row(data)[f"escapes_{width}_percent"])
+
+    def any_of_32_escapes(self, data: str, width: int) -> float:
+        """The percentage of 32 words each of which at least one escapes, were escapes independent."""
+        return float(100 * (1 - (1 - self.escapes(data, width) / 100) ** 32))
+
+
 epyc = Run("codecs.json")
 xeon = Run("xeon-avx512/codecs.json")
 faults = Faults()
 deltas = Deltas()
+geometry = Geometry()
 
 
 def cycles(coder: str, dtype: str, what: str = "decode") -> float:
