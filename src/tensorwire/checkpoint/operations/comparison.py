@@ -145,7 +145,13 @@ def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None,
 
 
 def _readers(a: _Place | None, b: _Place, threads: int | None) -> tuple[Read, Read | None]:
-    """What reads the tensor of `b`, and the one that a delta would have as its base."""
+    """What reads the tensor of `b`, and the one that a delta would have as its base.
+
+    Raises:
+        BaseMismatchError: that of `b` is a relative frame, and has no base of its size, which bounds what it claims.
+    """
+    if b.stored.is_relative(b.tensor):
+        b.stored.base_of(b.tensor, threads=threads, verify=False)
 
     def read(place: _Place, start: int, out: memoryview) -> None:
         place.stored.read(place.tensor, start, out, threads=threads)
