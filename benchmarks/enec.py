@@ -36,7 +36,7 @@ def sizes(dataset: Dataset, blocks: int) -> dict[str, int]:
         start = i * reader.info.block_words
         exponents = words[start : start + infos[i].num_words] >> fields.mantissa_bits & mask
         least = least_nbytes(exponents.astype(np.int64), fields.exponent_bits)
-        total["nbytes"] += infos[i].exponent_nbytes
+        total["nbytes"] += infos[i].kind_nbytes
         total["exact_nbytes"] += min(least.values())
         total["fixed_nbytes"] += least[16]
         total["blocks"] += 1

@@ -140,8 +140,8 @@ TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nb
 typedef struct tw_block_info {
   uint64_t offset; /* from the start of the frame */
   uint64_t nbytes;
-  uint64_t rest_nbytes;     /* streams of the rest, and a bit for each of its bits that an exponent is coded with */
-  uint64_t exponent_nbytes; /* streams of the exponents (or of the kind), without those bits */
+  uint64_t rest_nbytes; /* streams of the rest, and a bit for each of its bits that an exponent is coded with */
+  uint64_t kind_nbytes; /* streams of the kind, without those bits: exponents, where it has them */
   uint32_t num_words;
   uint8_t kind; /* 0 stored, TW_KIND_SAME, else the tag's kind */
   uint8_t rest;

@@ -90,7 +90,7 @@ class BlockInfo(ctypes.Structure):
         ("offset", ctypes.c_uint64),
         ("nbytes", ctypes.c_uint64),
         ("rest_nbytes", ctypes.c_uint64),
-        ("exponent_nbytes", ctypes.c_uint64),
+        ("kind_nbytes", ctypes.c_uint64),
         ("num_words", ctypes.c_uint32),
         ("kind", ctypes.c_uint8),
         ("rest", ctypes.c_uint8),

@@ -70,7 +70,7 @@ class BlockInfo(NamedTuple):
         nbytes: size of the block.
         rest_nbytes: size of the streams of the rest, which of a float is its sign and mantissa. Mantissa bits that are
             coded together with the exponent count here, one bit each, as they would take alone.
-        exponent_nbytes: size of the streams of exponents, or of what the kind has instead.
+        kind_nbytes: size of the streams of the kind without those bits: of the exponents, where it has them.
         num_words: words in the block.
         kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; in a relative
             frame also "same", "sparse" or "dense".
@@ -81,7 +81,7 @@ class BlockInfo(NamedTuple):
     offset: int
     nbytes: int
     rest_nbytes: int
-    exponent_nbytes: int
+    kind_nbytes: int
     num_words: int
     kind: str
     rest: str
@@ -393,7 +393,7 @@ class FrameReader:
                 info.offset,
                 info.nbytes,
                 info.rest_nbytes,
-                info.exponent_nbytes,
+                info.kind_nbytes,
                 info.num_words,
                 _kind_name(info),
                 _RESTS[info.rest],

@@ -325,7 +325,7 @@ def test_block_infos_add_up() -> None:
     assert [info.offset for info in infos[1:]] == [info.offset + info.nbytes for info in infos[:-1]]
     assert [info.kind for info in infos[:3]] == ["cascade", "constant", "cascade"]
     for info in infos:
-        assert info.rest_nbytes + info.exponent_nbytes <= info.nbytes
+        assert info.rest_nbytes + info.kind_nbytes <= info.nbytes
 
 
 # Hashes and counts --------------------------------------------------------------------------------------------------
