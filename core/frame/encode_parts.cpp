@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "transforms/words.h"
+
 namespace tw {
 
 void Written::push(uint64_t value, size_t nbytes) {
@@ -33,6 +35,37 @@ size_t store_block(const Block& block) {
   std::memset(block.dst + nbytes, 0, block.stored - nbytes);
   block.scratch->rests_nbytes = nbytes;
   return block.stored;
+}
+
+Rests split(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.sign_mantissas, scratch.runs);
+  return {scratch.sign_mantissas, block.n, block.dtype().sign_mantissa_nbytes, block.dtype().mantissa_bits + 1u};
+}
+
+RestPlan cascade_rests(const Block& block, const Rests& rests) {
+  const bool allow_bytes = block.spec.profile == kProfileCompact;
+  return plan_rests(rests, block.scratch->runs, allow_bytes, true, &block.scratch->rest);
+}
+
+size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params) {
+  EncodeScratch& scratch = *block.scratch;
+  const bool extended = params.shape >= kExtendedShapes;
+  const Kind kind = extended ? kExtended : kCascade;
+  const size_t nbytes = cascade_nbytes(params), descriptor = block.descriptor_nbytes(kind, plan, kExtendedCascade);
+  if (plan.streams_nbytes + nbytes + descriptor > block.stored - kBlockAlign) return 0;
+  Written written;
+  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+  cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
+  written.push(params.lo, 1);
+  unsigned below = 0;
+  for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (4 * k - 4);
+  written.push(below, 2);
+  for (unsigned k = 1; k <= kMaxTiers; ++k) written.push(params.counts[k], 2);
+  if (extended) written.push(kExtendedCascade, kExtendedNbytes);
+  const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
+  written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
+  return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -42,6 +42,18 @@ size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, siz
 
 size_t store_block(const Block& block);
 
+// Split words into exponents and sign_mantissas, and OR the runs of the latter, all in scratch. Returns the rests.
+Rests split(const Block& block);
+
+// The smallest coding of the rests that the profile has.
+RestPlan cascade_rests(const Block& block, const Rests& rests);
+// The block with the tiers that were chosen for the exponents in scratch. Returns its length, or 0 if it gains nothing.
+size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params);
+
+// Kind entropy, or kind cascade where that is smaller. Returns the block's length, or 0 if neither has room for what it
+// escapes.
+size_t encode_entropy(const Block& block);
+
 // The smallest coding of a block of the words that kind zeros keeps. It may be stored.
 size_t encode_kept(const Block& block);
 
