@@ -92,6 +92,18 @@ def test_weights_shrink(dtype: str, most: float, profile: str) -> None:
     assert len(compress(Input("w", dtype, words.shape, words.tobytes()), profile)) < most * words.nbytes
 
 
+@pytest.mark.parametrize("profile", ["fast", "compact"])
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "I16"])
+def test_columns_of_zeros_are_found(dtype: str, profile: str) -> None:
+    """Wherever they stand: a column of a row of 2^k words must not escape the encoder's sample."""
+    word = registry.words_of(dtype)
+    words = np.random.default_rng(5).integers(1, np.iinfo(word).max, (256, 512), dtype=word)
+    for first in (0, 1):
+        pruned = words.copy()
+        pruned[:, first::2] = 0
+        assert len(compress(Input("w", dtype, pruned.shape, pruned.tobytes()), profile)) < 0.6 * words.nbytes
+
+
 def test_a_profile_never_loses_to_a_faster_one() -> None:
     """`fast` has all kinds of `enec`, `compact` all of `fast`, and each takes the smallest."""
     lost = []
