@@ -33,10 +33,11 @@ class Samples {
       }
     };
     each([&](uint8_t exponent, size_t) { ++words[exponent]; });
-    for (unsigned e = 256; e-- > 0 && num_cuts < kMaxCuts;) {
+    unsigned lowest = 256;
+    for (unsigned found = 0; lowest > 0 && found < kMaxCuts; --lowest) found += words[lowest - 1] != 0;
+    for (unsigned e = lowest; e < 256; ++e) {
       if (words[e] != 0) cuts[num_cuts++] = static_cast<uint8_t>(e);
     }
-    std::reverse(cuts, cuts + num_cuts);
     uint8_t cut_of[256];
     for (unsigned e = 0, cut = 0; e < 256; ++e) {
       while (cut + 1 < num_cuts && e >= cuts[cut + 1]) ++cut;

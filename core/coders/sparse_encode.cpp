@@ -91,10 +91,11 @@ Thresholds choose(const Costs& costs, unsigned max_classes, uint64_t* cost) {
   // The highest exponents have nearly all of the words; what lies below the cuts belongs to the lowest.
   uint8_t cuts[kMaxCuts];
   unsigned num_cuts = 0;
-  for (unsigned e = 256; e-- > 0 && num_cuts < kMaxCuts;) {
+  unsigned lowest = 256;
+  for (unsigned found = 0; lowest > 0 && found < kMaxCuts; --lowest) found += costs.changed(lowest - 1, lowest) != 0;
+  for (unsigned e = lowest; e < 256; ++e) {
     if (costs.changed(e, e + 1) != 0) cuts[num_cuts++] = static_cast<uint8_t>(e);
   }
-  std::reverse(cuts, cuts + num_cuts);
   const auto range = [&](unsigned first, unsigned last) {
     return costs(first == 0 ? 0 : cuts[first], last == num_cuts ? 256 : cuts[last]);
   };
