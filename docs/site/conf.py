@@ -17,6 +17,7 @@ include_patterns = [
     "benchmarks/results/*.md",
     "benchmarks/results/*/*.md",
     "reference/README.md",
+    "tests/golden/README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
