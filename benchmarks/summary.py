@@ -28,19 +28,23 @@ def dumps(summary: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def medians(figure: Row, yardsticks: tuple[str, ...]) -> Row:
+    """A measured speed, and its quotients by those `yardsticks` that were measured beside it."""
+    return {
+        "median": figure["median"],
+        "spread": (figure["high"] - figure["low"]) / 2,
+        "runs": figure["runs"],
+        **{name: figure[name]["median"] for name in yardsticks if figure[name]},
+    }
+
+
 def _row(whole: Row, tensor: Row | None) -> Row:
     row = {key: whole[key] for key in ("dataset", "codec", "version", "threads", "verify", "cpu")}
     if whole.get("forced_cpu"):
         row["forced_cpu"] = whole["forced_cpu"]
     row["ratio"] = whole["ratio"]
     for direction in ("compress", "decompress"):
-        figure = whole[direction]
-        row[direction] = {
-            "median": figure["median"],
-            "spread": (figure["high"] - figure["low"]) / 2,
-            "runs": figure["runs"],
-            **{name: figure[name]["median"] for name in YARDSTICKS if figure[name]},
-        }
+        row[direction] = medians(whole[direction], YARDSTICKS)
     if tensor:
         row["by_tensor"] = {
             "ratio": tensor["ratio"],

@@ -88,13 +88,7 @@ def _row(pair: str, whole: dict[str, Any], tensor: dict[str, Any] | None) -> dic
     row = {"pair": pair, **{key: whole[key] for key in ("codec", "version", "verify", "cpu", "nbytes")}}
     directions = [direction for direction in ("encode", "apply", "in_place") if direction in whole]
     for direction in directions:
-        figure = whole[direction]
-        row[direction] = {
-            "median": figure["median"],
-            "spread": (figure["high"] - figure["low"]) / 2,
-            "runs": figure["runs"],
-            **{name: figure[name]["median"] for name in ("vs_memcpy", "vs_bitx") if figure[name]},
-        }
+        row[direction] = summary.medians(whole[direction], ("vs_memcpy", "vs_bitx"))
     if tensor:
         medians = {direction: tensor[direction]["median"] for direction in directions}
         row["by_tensor"] = {"nbytes": tensor["nbytes"], **medians}

@@ -3,6 +3,7 @@
 
 #include "frame/encode_parts.h"
 #include "transforms/expand.h"
+#include "transforms/with_number.h"
 
 namespace tw {
 namespace {
@@ -28,16 +29,7 @@ bool sample_has_zero(const Block& block) {
 }
 
 bool sample_has_zero(const Block& block) {
-  switch (block.dtype().word_nbytes) {
-    case 1:
-      return sample_has_zero<uint8_t>(block);
-    case 2:
-      return sample_has_zero<uint16_t>(block);
-    case 4:
-      return sample_has_zero<uint32_t>(block);
-    default:
-      return sample_has_zero<uint64_t>(block);
-  }
+  return with_number(block.dtype().word_nbytes, [&](auto word) { return sample_has_zero<decltype(word)>(block); });
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/bits.h"
 #include "transforms/expand.h"
 #include "transforms/planes.h"
+#include "transforms/with_number.h"
 
 namespace tw {
 namespace {
@@ -87,32 +88,17 @@ size_t expand_words(uint64_t fill, const uint64_t* mask, const uint64_t* minus, 
   return static_cast<size_t>(next - kept) / W;
 }
 
-// body.template operator()<W>() does not exist in C++17, so: a number whose size is W.
-template <class Body>
-inline auto with_width(unsigned nbytes, Body&& body) {
-  switch (nbytes) {
-    case 1:
-      return body(uint8_t{});
-    case 2:
-      return body(uint16_t{});
-    case 4:
-      return body(uint32_t{});
-    default:
-      return body(uint64_t{});
-  }
-}
-
 void find(unsigned nbytes, bool signs, const uint8_t* words, size_t n, uint64_t* kept, uint64_t* minus) {
-  with_width(nbytes, [&](auto word) { find_words<sizeof word>(signs, words, n, kept, minus); });
+  with_number(nbytes, [&](auto word) { find_words<sizeof word>(signs, words, n, kept, minus); });
 }
 
 size_t compact(unsigned nbytes, const uint64_t* mask, const uint8_t* words, size_t n, uint8_t* kept) {
-  return with_width(nbytes, [&](auto word) { return compact_words<sizeof word>(mask, words, n, kept); });
+  return with_number(nbytes, [&](auto word) { return compact_words<sizeof word>(mask, words, n, kept); });
 }
 
 size_t expand(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint64_t* minus, const uint8_t* kept,
               size_t n, uint8_t* out) {
-  return with_width(nbytes, [&](auto word) {
+  return with_number(nbytes, [&](auto word) {
     constexpr unsigned W = sizeof word;
     return minus != nullptr ? expand_words<W, true>(fill, mask, minus, kept, n, out)
                             : expand_words<W, false>(fill, mask, minus, kept, n, out);

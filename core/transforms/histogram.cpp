@@ -56,16 +56,6 @@ void count_wide(const uint8_t* exponents, const uint8_t* sign_mantissas, size_t 
   }
 }
 
-template <class Word>
-size_t flag_words(const uint8_t* words, size_t n, uint8_t* flags) {
-  size_t ones = 0;
-  for (size_t i = 0; i < n; ++i) {
-    flags[i] = load<Word>(words + i * sizeof(Word)) != 0;
-    ones += flags[i];
-  }
-  return ones;
-}
-
 }  // namespace
 
 const HistogramKernels kHistogramScalar = {byte_histogram};
@@ -78,19 +68,6 @@ void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t*
   std::memset(histogram, 0, sizeof other);
   with_split(dtype, [&](auto type) { count_wide<decltype(type)>(exponents, sign_mantissas, n, histogram, other); });
   for (size_t i = 0; i < kMaxWideValues; ++i) histogram[i] += other[i];
-}
-
-size_t nonzero_flags(size_t word_nbytes, const uint8_t* words, size_t n, uint8_t* flags) {
-  switch (word_nbytes) {
-    case 1:
-      return flag_words<uint8_t>(words, n, flags);
-    case 2:
-      return flag_words<uint16_t>(words, n, flags);
-    case 4:
-      return flag_words<uint32_t>(words, n, flags);
-    default:
-      return flag_words<uint64_t>(words, n, flags);
-  }
 }
 
 }  // namespace tw

@@ -23,7 +23,4 @@ constexpr size_t kMaxWideValues = 256u << kMaxExtraBits;
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]);
 
-// flags[i] = 1 if word i is not zero, else 0. Returns the number of ones.
-size_t nonzero_flags(size_t word_nbytes, const uint8_t* words, size_t n, uint8_t* flags);
-
 }  // namespace tw

@@ -6,24 +6,11 @@
 
 #include "common/bits.h"
 #include "transforms/planes.h"
+#include "transforms/with_number.h"
 #include "transforms/words.h"
 
 namespace tw {
 namespace {
-
-template <class Body>
-inline void with_number(unsigned nbytes, Body&& body) {
-  switch (nbytes) {
-    case 1:
-      return body(uint8_t{});
-    case 2:
-      return body(uint16_t{});
-    case 4:
-      return body(uint32_t{});
-    default:
-      return body(uint64_t{});
-  }
-}
 
 // Unaligned arrays as the vectoriser likes them.
 template <class T>
