@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tensorwire import BaseMismatchError
+from tensorwire import BaseMismatchError, CorruptDataError
 from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
 from tensorwire.checkpoint.operations import application
-from tests.support.checkpoint_models import container, layer, read_header, tree_hashes, write_model
+from tests.support.checkpoint_models import container, edit_manifest, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
 
 Paths = dict[str, Path]
@@ -143,7 +145,7 @@ def test_files_with_other_tensors(pair: Paths, base: Path, tmp_path: Path) -> No
     (one / FIRST).write_bytes(container([*next_layer(1, 10), *next_layer(0, 0)[:1]]))
     (one / SECOND).write_bytes(container(next_layer(0, 0)[1:]))
     compress_checkpoint(one, tmp_path / "delta1", base=pair["old"])
-    refuse(tmp_path / "delta1", base, ValueError, f"which the base has in {SECOND}, and files are changed one by one")
+    refuse(tmp_path / "delta1", base, ValueError, f"which the base has in '{SECOND}', and files are changed")
 
 
 def test_a_compressed_base(pair: Paths, tmp_path: Path) -> None:
@@ -176,14 +178,26 @@ def test_links_are_never_replaced(pair: Paths, base: Path, tmp_path: Path) -> No
     refuse(pair["delta"], tmp_path / "link", FileExistsError, "is a link, and links are never followed")
 
 
-def test_a_damaged_delta(pair: Paths, base: Path, tmp_path: Path) -> None:
-    """Files before the damaged one are new, the others are old; with the whole delta the same call does the rest."""
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj._weight_tensorwire", "model.layers.1.norm.weight"])
+def test_a_damaged_delta(pair: Paths, base: Path, tmp_path: Path, name: str) -> None:
+    """Frame or plain tensor: before the first file changes, as half a base is of no use until the rest is fetched."""
     shutil.copytree(pair["delta"], tmp_path / "delta")
+    header = read_header(tmp_path / "delta" / SECOND)
     data = bytearray((tmp_path / "delta" / SECOND).read_bytes())
-    payload = read_header(tmp_path / "delta" / SECOND)["model.layers.1.mlp.up_proj._weight_tensorwire"]
-    data[8 + int.from_bytes(data[:8], "little") + payload["data_offsets"][1] - 1] ^= 1
+    data[8 + int.from_bytes(data[:8], "little") + header[name]["data_offsets"][1] - 1] ^= 1
     (tmp_path / "delta" / SECOND).write_bytes(data)
-    with pytest.raises(ValueError, match="checksum"):
+    refuse(tmp_path / "delta", base, CorruptDataError, "expected (checksum|content with hash)")
+
+
+def test_a_delta_that_leads_to_another_original(pair: Paths, base: Path, tmp_path: Path) -> None:
+    """Files before that one are new, the others are old; with the right delta the same call does the rest."""
+    shutil.copytree(pair["delta"], tmp_path / "delta")
+
+    def forge(body: dict[str, Any]) -> None:
+        next(file for file in body["files"] if file["path"] == SECOND)["sha256"] = "0" * 64
+
+    edit_manifest(tmp_path / "delta", forge)
+    with pytest.raises(CorruptDataError, match="expected an original with SHA-256"):
         apply_checkpoint(tmp_path / "delta", base)
     found = tree_hashes(base)
     for path, digest in tree_hashes(pair["old"]).items():
@@ -191,6 +205,41 @@ def test_a_damaged_delta(pair: Paths, base: Path, tmp_path: Path) -> None:
     assert (base / SECOND).read_bytes() == (pair["old"] / SECOND).read_bytes()
     apply_checkpoint(pair["delta"], base)
     assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+@pytest.mark.parametrize("linked", ["nothing", ".git", ".git/hooks"])
+def test_the_history_of_a_clone_is_not_changed(pair: Paths, base: Path, tmp_path: Path, linked: str) -> None:
+    """A hook would be run by the next command of git; and nobody looks for links in there."""
+    hook = b"#!/bin/sh\n"
+    shutil.copytree(pair["delta"], tmp_path / "delta")
+    (tmp_path / "delta" / ".git" / "hooks").mkdir(parents=True)
+    (tmp_path / "delta" / ".git" / "hooks" / "post-merge").write_bytes(hook)
+    entry = {"path": ".git/hooks/post-merge", "kind": "copied", "nbytes": len(hook)}
+    entry["sha256"] = hashlib.sha256(hook).hexdigest()
+    edit_manifest(tmp_path / "delta", lambda body: body["files"].append(entry))
+    (tmp_path / "away").mkdir()
+    if linked != "nothing":
+        (base / linked).parent.mkdir(exist_ok=True)
+        (base / linked).symlink_to(tmp_path / "away")
+    refuse(tmp_path / "delta", base, ValueError, "lies in the history of a clone")
+    assert not list((tmp_path / "away").iterdir())
+    assert not (base / ".git" / "hooks" / "post-merge").exists()
+
+
+def test_a_file_of_the_delta_that_changes_after_it_was_checked(
+    pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(pair["delta"], tmp_path / "delta")
+    take = application._Application.take
+
+    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+        (tmp_path / "delta" / "tokenizer.json").write_text("changed")
+        return take(self, step, meter, dry_run=dry_run)
+
+    monkeypatch.setattr(application._Application, "take", late)
+    with pytest.raises(OSError, match="the file changed while the delta was applied"):
+        apply_checkpoint(tmp_path / "delta", base)
+    assert (base / "tokenizer.json").read_bytes() == (pair["old"] / "tokenizer.json").read_bytes()
 
 
 def test_a_file_that_changes_after_it_was_checked(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +349,34 @@ def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(application._Application, "_write", late)
     apply_checkpoint(pair["delta"], base)
     assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_another_delta_waits_too(pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are others. Of two that take turns file by file nothing would be left that either can go on with."""
+    write_next(pair["old"], tmp_path / "third", width=96)
+    (tmp_path / "third" / "config.json").write_text("{}")
+    compress_checkpoint(tmp_path / "third", tmp_path / "other", base=pair["old"])
+    take = application._Application.take
+
+    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+        monkeypatch.undo()
+        with pytest.raises(BlockingIOError, match="another process"):
+            apply_checkpoint(tmp_path / "other", base)
+        return take(self, step, meter, dry_run=dry_run)
+
+    monkeypatch.setattr(application._Application, "take", late)
+    apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == tree_hashes(pair["new"])
+
+
+def test_attributes_that_are_not_kept_are_told(pair: Paths, base: Path) -> None:
+    try:
+        os.setxattr(base / FIRST, "user.origin", b"mine")
+        os.setxattr(base / "empty.txt", "user.origin", b"mine")
+    except OSError:
+        pytest.skip("a file system without extended attributes")
+    assert apply_checkpoint(pair["delta"], base).notices == (f"not kept: user.origin of {FIRST}",)
+    assert os.getxattr(base / "empty.txt", "user.origin") == b"mine"
 
 
 def test_it_is_what_decompress_writes(pair: Paths, base: Path, tmp_path: Path) -> None:

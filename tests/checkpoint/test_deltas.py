@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorwire import BaseMismatchError, CorruptDataError, checkpoint
+from tensorwire import BaseMismatchError, CorruptDataError, checkpoint, compress
 from tensorwire.checkpoint.file import base as base_module
+from tensorwire.checkpoint.file.names import payload_name
 from tensorwire.codec import content_hash
 from tests.support.checkpoint_models import (
     container,
@@ -24,6 +25,7 @@ from tests.support.checkpoint_models import (
     write_model,
 )
 from tests.support.deltas import ADDED, FIRST, RENAMED, SECOND, next_layer, step, write_next, write_rearranged
+from tests.support.frame_surgery import Surgery
 
 Paths = dict[str, Path]
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -244,6 +246,20 @@ def test_a_base_that_changes_while_it_is_read(pair: Paths, tmp_path: Path, monke
     monkeypatch.setattr(base_module.BaseTensor, "hash", late)
     with pytest.raises(CorruptDataError, match="the base changed while it was read"):
         checkpoint.decompress_checkpoint(pair["delta"], tmp_path / "x", base=base)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_compressed_base_that_claims_another_hash(pair: Paths, tmp_path: Path) -> None:
+    """Blocks have checksums, the content as a whole has none: who reads all of it finds out. Otherwise there would be a
+    delta that this very base does not decompress."""
+    name, _, shape, data = layer(0, 0)[0]
+    frame = Surgery(compress(data, dtype="BF16", shape=shape))
+    frame.set("content_hash", bytes(range(16)))
+    payload = frame.close()
+    lying = container([(name, "U8", (0,), b""), (payload_name(name), "U8", (len(payload),), payload)])
+    (tmp_path / "lying.safetensors").write_bytes(lying)
+    with pytest.raises(CorruptDataError, match=r"expected content with hash 000102.*lying"):
+        checkpoint.compress_checkpoint(pair["new"], tmp_path / "x", base=tmp_path / "lying.safetensors")
     assert not (tmp_path / "x").exists()
 
 

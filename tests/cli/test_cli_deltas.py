@@ -142,6 +142,20 @@ def test_streams_take_a_base(root: Path) -> None:
     assert tensorwire("decompress", "-", "-", "--base", root / "old", data=small) == new
 
 
+@pytest.mark.parametrize("mode", ["<>", ">>"])
+def test_a_stream_onto_the_base(root: Path, run: Run, mode: str) -> None:
+    """The shell does not empty the file then, and it may be the only copy."""
+    old = (root / "old" / FIRST).read_bytes()
+    assert run("compress", root / "new" / FIRST, root / "small.safetensors", "--base", root / "old").code == 0
+    command = f'exec "$0" -m tensorwire decompress small.safetensors - --base old 1{mode} old/{FIRST}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "the destination is a file of the base; name another destination" in done.stderr
+    assert (root / "old" / FIRST).read_bytes() == old
+
+
 def test_stats(tmp_path: Path, run: Run) -> None:
     """Counted by hand: 4 of 1000 words change, by one step up and one down in each of two exponents."""
     old = np.array([1.0] * 600 + [2.5] * 400, np.float32)

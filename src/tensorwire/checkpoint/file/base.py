@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import ContentHasher, content_hash, new_buffer
-from ...errors import BaseMismatchError, ErrorContext
+from ...errors import BaseMismatchError, CorruptDataError, ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES
 from .names import shown
 
@@ -59,8 +59,19 @@ class BaseTensor:
             return self._hash
 
     def set_hash(self, found: str) -> None:
-        """What somebody else found who has read all of it."""
+        """What somebody else found who has read all of it.
+
+        Raises:
+            CorruptDataError: it is not the hash that was found before, or that the header of a frame claims.
+        """
         with self._lock:
+            if self._hash not in (None, found):
+                raise CorruptDataError(
+                    f"expected content with hash {self._hash}, got {found}",
+                    file=self.stored.path,
+                    tensor=self.name,
+                    advice="the base changed while it was read, or is damaged: try again, then fetch it again",
+                )
             self._hash = found
 
 
@@ -132,13 +143,13 @@ class Base:
             raise BaseMismatchError(f"{needs}, {self.root} has no tensor of this name")
         found = [base for base in named if base.nbytes == info.uncompressed_nbytes]
         if not found:
-            raise BaseMismatchError(f"{needs}, the one in {named[0].stored.path} has {named[0].nbytes} bytes")
+            raise BaseMismatchError(f"{needs}, the one in {str(named[0].stored.path)!r} has {named[0].nbytes} bytes")
         if not verify:
             return found[0]
         for base in found:
             if base.hash(threads) == info.base_hash:
                 return base
-        text = f"{needs}, the one in {found[0].stored.path} has {found[0].hash(threads)}"
+        text = f"{needs}, the one in {str(found[0].stored.path)!r} has {found[0].hash(threads)}"
         if any(base.hash(threads) == info.content_hash for base in found):
             text += ", which is what the frame makes of its base: it was applied already"
         raise BaseMismatchError(text)

@@ -8,30 +8,32 @@ new one, whole, and the same call goes on from there. docs/checkpoints.md, "In p
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._destination import Destination
 from ..._filesystem import is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
-from ..directory.paths import scan
+from ..directory.paths import is_history, scan
 from ..directory.shards import safetensors_files
 from ..directory.sources import absolute, check_complete, compressed_directory, single_file
-from ..file.base import Base
+from ..file.base import Base, BaseTensor
 from ..file.names import shown
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file, restore_file
 from ..progress import Meter
 from ..results import ChangedFile, CheckpointReport, FileReport
-from ..storage.access import access_of
+from ..storage.access import access_of, dropped
 from ..storage.files import InputFile, OutputFile
 from ..storage.staging import Staging
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ..directory.sources import SourceFile, Sources
@@ -49,6 +51,7 @@ class _Step(NamedTuple):
         mark: of what stands at `place`; None if nothing does.
         is_done: it is the new file already.
         num_relative: tensors that are relative to it.
+        sha256: of the new file, where the delta holds it as it is.
     """
 
     source: SourceFile
@@ -56,6 +59,7 @@ class _Step(NamedTuple):
     mark: str | None
     is_done: bool
     num_relative: int = 0
+    sha256: str | None = None
 
 
 def apply_checkpoint(
@@ -71,9 +75,10 @@ def apply_checkpoint(
     """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
 
     What is written is what ``decompress_checkpoint(src, dst, base=base)`` writes. Before the first file is changed all
-    of them are checked: each must be that of the base, or the new one already. Each file is then replaced in one step,
-    so that it is the old or the new one whenever the process ends; the same call, given again, does the rest. To apply
-    a delta twice changes nothing. There must be room for the largest file once more.
+    of them are checked: each must be that of the base, or the new one already; and the data of `src` must be whole, by
+    its checksums. Each file is then replaced in one step, so that it is the old or the new one whenever the process
+    ends; the same call, given again, does the rest. To apply a delta twice changes nothing. There must be room for the
+    largest file once more.
 
     Args:
         src: a compressed file or directory with relative frames.
@@ -87,8 +92,11 @@ def apply_checkpoint(
     Raises:
         BaseMismatchError: a tensor of `base` is neither that of the base nor the new one; nothing is written.
         FileExistsError: another file of `base` was edited, and `force` is False; nothing is written.
-        FormatError: `src` is damaged. Each file of `base` is the old or the new one.
-        ValueError: `src` is not relative; `base` is compressed, or its tensors are in other files than the new ones.
+        BlockingIOError: another process changes `base`.
+        FormatError: `src` is damaged. Nothing is written, unless its checksums are right and those of the originals
+            wrong: then each file of `base` is the old or the new one.
+        ValueError: `src` is not relative, or lists files of the history of a clone (``.git``); `base` is compressed, or
+            its tensors are in other files than the new ones.
         OSError: reading or writing fails, or a file of `base` changes meanwhile. Each file is the old or the new one.
     """
     started = time.monotonic()
@@ -108,7 +116,7 @@ def apply_checkpoint(
     else:
         sources = single_file(source_path)
     applying = _Application(root, sources, strict, threads, force)
-    with ErrorContext(file=source_path):
+    with ErrorContext(file=source_path), nullcontext() if dry_run else _alone(root):
         steps = applying.plan()
         meter = Meter(progress, sources.nbytes)
         files = [applying.take(step, meter, dry_run=dry_run) for step in steps]
@@ -127,6 +135,32 @@ def apply_checkpoint(
         excluded=sources.excluded,
         base=str(base),
     )
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Keep other runs off a directory: two deltas that take turns file by file would leave nobody's checkpoint.
+
+    Raises:
+        BlockingIOError: one is at work.
+    """
+    if not root.is_dir():  # the lock of a file's staging directory is enough
+        yield
+        return
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(
+            errno.EWOULDBLOCK, "another process is changing it; wait for it to end", str(root)
+        ) from None
+    except OSError:  # a file system that does not lock directories
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class _Application:
@@ -155,6 +189,7 @@ class _Application:
             As `apply_checkpoint` for all that it checks before.
         """
         files = sorted(self._sources.files, key=lambda file: (file.kind != SAFETENSORS, file.path))
+        self._refuse_history()
         steps = []
         for source in files:
             place = self._place(source)
@@ -172,6 +207,15 @@ class _Application:
             self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
         return steps
 
+    def _refuse_history(self) -> None:
+        """Raise ValueError if the delta lists files of a clone's history, whose hooks are programs. The base's is not
+        looked at, nor whether links in it lead elsewhere."""
+        for source in self._sources.files:
+            if is_history(source.path):
+                raise ValueError(
+                    f"{shown(source.path)} lies in the history of a clone, which is never changed in place; {_OUT}"
+                )
+
     def _named(self, sources: Sources) -> Path:
         first = sources.files[0]
         return first.location if sources.manifest is None else first.location.parents[first.path.count("/")]
@@ -188,13 +232,17 @@ class _Application:
                 raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {_OUT}")
             relative = [tensor for tensor in stored.tensors.values() if stored.is_relative(tensor)]
             if not relative and source.known is not None:
-                return self._judge(source, place, source.known.sha256)
+                step = self._judge(source, place, source.known.sha256)
+                if not step.is_done:
+                    self._check_data(stored)
+                return step
             with closing(self._open(place, source)) as base:
                 if self._is_new(stored, record, base):
                     return _Step(source, place, mark, is_done=True, num_relative=len(relative))
                 stored.use_base(base, source.path)
                 for tensor in relative:
                     self._check_base(stored, tensor, source, base)
+            self._check_data(stored)
         return _Step(source, place, mark, is_done=False, num_relative=len(relative))
 
     def _open(self, place: Path, source: SourceFile) -> Base:
@@ -229,6 +277,19 @@ class _Application:
                 return False
         return True
 
+    def _check_data(self, stored: StoredFile) -> None:
+        """Check the checksums of all that a file of the delta holds, so that damage is found while the base is whole.
+
+        Raises:
+            CorruptDataError
+        """
+        for tensor in stored.tensors.values():
+            if tensor.compressed:
+                stored.check_blocks(tensor)
+            elif tensor.content_hash is not None:
+                found = BaseTensor("", stored, tensor).hash(self._threads)
+                stored.check_hash(tensor, tensor.content_hash, found)
+
     def _check_base(self, stored: StoredFile, tensor: StoredTensor, source: SourceFile, base: Base) -> None:
         try:
             stored.base_of(tensor, threads=self._threads)
@@ -244,8 +305,8 @@ class _Application:
             with StoredFile(place) as stored:
                 if name in stored.tensors:
                     raise ValueError(
-                        f"{source.path} needs tensor {shown(name)}, which the base has in {path}, and files are "
-                        f"changed one by one; {_OUT}"
+                        f"{shown(source.path)} needs tensor {shown(name)}, which the base has in {shown(path)}, and "
+                        f"files are changed one by one; {_OUT}"
                     )
 
     def _plan(self, source: SourceFile, place: Path) -> _Step | None:
@@ -256,7 +317,7 @@ class _Application:
             self.changed.append(change)
         assert source.known is not None
         new = source.known.sha256 if source.kind == REPLACED else current
-        return None if new is None else self._judge(source, place, new)
+        return None if new is None else self._judge(source, place, new)._replace(sha256=new)
 
     def _judge(self, source: SourceFile, place: Path, new: str) -> _Step:
         """A file that is replaced as a whole: whether it is the base's or the new one, by SHA-256."""
@@ -310,16 +371,20 @@ class _Application:
             if access is None and source.location.exists():
                 access = access_of(source.location)
             with OutputFile(work.result, access) as file:
-                self._write(source, place, file, meter)
+                self._write(step, file, meter)
                 file.sync()
+            if step.mark is not None:
+                self.notices += [f"not kept: {name} of {source.path}" for name in dropped(place)]
             work.commit(None)
 
-    def _write(self, source: SourceFile, place: Path, file: OutputFile, meter: Meter) -> None:
+    def _write(self, step: _Step, file: OutputFile, meter: Meter) -> None:
+        source, place = step.source, step.place
         if source.kind == REPLACED:
             file.write(0, source.content())
         elif source.kind != SAFETENSORS:
             with InputFile(source.location) as origin:
-                copy_file(origin, file, advance=meter.advance)
+                if copy_file(origin, file, advance=meter.advance) != step.sha256:
+                    raise OSError(errno.EBUSY, "the file changed while the delta was applied", str(source.location))
         else:
             with StoredFile(source.location) as stored:
                 record = source.record(stored)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ...codec import Profile
+    from ..file.base import Base
     from ..progress import Progress
     from .converter import Action
 
@@ -71,8 +72,8 @@ def convert_stream(
     _check_apart(src, dst)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
-        if opened is not None and isinstance(dst, (str, os.PathLike)):
-            check_apart(absolute(dst), opened)
+        if opened is not None:
+            _check_base_apart(dst, opened)
         stored = stack.enter_context(_open(src))
         stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
@@ -158,6 +159,14 @@ def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
         a, b = _status(src), _status(dst)
         if stat.S_ISREG(a.st_mode) and os.path.samestat(a, b):
             raise ValueError("source and destination are the same file; name another destination")
+
+
+def _check_base_apart(dst: PathOrStream, base: Base) -> None:
+    """Raise ValueError for a destination that is a file of the base: `<> FILE` and `>> FILE` do not empty it."""
+    if isinstance(dst, (str, os.PathLike)):
+        check_apart(absolute(dst), base)
+    elif any(os.path.samestat(os.fstat(dst.fileno()), path.stat()) for path in base.paths()):
+        raise ValueError("the destination is a file of the base; name another destination")
 
 
 def _status(place: PathOrStream) -> os.stat_result:
