@@ -1,19 +1,22 @@
 """Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles.
 
-One thread on one core. The time of a large tensor less that of a small one, so that what a call costs drops out; of
-each the best of some runs that take turns. Cycles are those of the core's clock, which is measured between rounds, and
-the median of all rounds counts: on a shared machine some are disturbed.
+One thread on one core, on each CPU target that is here. The time of a large tensor less that of a small one, so that
+what a call costs drops out; of each the best of some runs that take turns. Cycles are those of the core's clock, which
+is measured between rounds, and the median of all rounds counts: on a shared machine some are disturbed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,6 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks import environment, summary
+from benchmarks.deltas.synthetic import synthetic_pair
 from benchmarks.timing import pinned, timed
 from tensorwire import _core
 from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
@@ -36,6 +40,7 @@ SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
 CLOCK_ROUNDS = 1 << 20
 RUNS = 15  # of a round
 RESULTS = environment.ROOT / "benchmarks" / "results"
+CPU_TARGETS = ("avx512", "avx2", "neon")
 
 _WEIGHTS: dict[str, Callable[[Any], Any]] = {
     "BF16": lambda x: x.astype(ml_dtypes.bfloat16),
@@ -48,17 +53,25 @@ _WEIGHTS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One coder on one kind of data; `make` gives so many elements."""
+    """One coder on one kind of data.
+
+    Attributes:
+        coder: the kind of its blocks; behind a comma what else matters.
+        make: gives so many elements.
+        base: gives as many of the base, of a relative frame.
+    """
 
     coder: str
     profile: Profile
     dtype: str
     make: Callable[[int], Any]
+    base: Callable[[int], Any] | None = None
 
 
 def cases() -> Iterator[Case]:
     """Every coder on every dtype that it is for, and what is not coded by exponent."""
     coders: tuple[tuple[str, Profile], ...] = (("cascade", "fast"), ("enec", "enec"), ("entropy", "compact"))
+    coders += (("cascade2, resident", "resident"),)
     for coder, profile in coders:
         for dtype, cast in _WEIGHTS.items():
             yield Case(coder, profile, dtype, lambda size, cast=cast: cast(_normal(size)))
@@ -70,6 +83,26 @@ def cases() -> Iterator[Case]:
     yield Case("stored", "fast", "BF16", lambda size: np.random.default_rng(2).integers(0, 1 << 16, size, np.uint16))
     yield Case("constant", "fast", "BF16", lambda size: np.full(size, 0x3F80, np.uint16))
     yield Case("zeros, half of the words", "fast", "BF16", _half_zero)
+    yield from _sparse_cases()
+    yield from _relative_cases()
+
+
+def _sparse_cases() -> Iterator[Case]:
+    for per_cent in (10, 50, 90, 99):
+        make = partial(_scattered_zeros, per_cent)
+        yield Case(f"zeros, {per_cent} % scattered", "fast", "BF16", make)
+        yield Case(f"zeros, {per_cent} % scattered, compact", "compact", "BF16", make)
+    yield Case("modal", "fast", "BF16", _one_exponent)
+    yield Case("cascade2", "fast", "F32", _wide)
+
+
+def _relative_cases() -> Iterator[Case]:
+    """Of a step of training that changes about 2 % of the words, and of one that changes most of them."""
+    profiles: tuple[Profile, ...] = ("fast", "compact")
+    for profile in profiles:
+        for coder, rate in (("sparse", 5e-6), ("dense", 1e-3)):
+            old, new = (lambda size, rate=rate, side=side: synthetic_pair(size, rate)[side] for side in (0, 1))
+            yield Case(f"{coder}, relative, {profile}", profile, "BF16", new, old)
 
 
 def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
@@ -83,10 +116,12 @@ def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, An
             pairs = [(large.seconds(name), small.seconds(name)) for _ in range(RUNS)]
             longer, shorter = (min(times) for times in zip(*pairs, strict=True))
             values.append((longer - shorter) * hz / elements)
-    moved = (LARGE_NBYTES + large.frame_nbytes) * dtype_bits(case.dtype) / 8 / LARGE_NBYTES
+    read = large.frame_nbytes + (LARGE_NBYTES if case.base else 0)
+    moved = (LARGE_NBYTES + read) * dtype_bits(case.dtype) / 8 / LARGE_NBYTES
     return {
         "coder": case.coder,
         "dtype": case.dtype,
+        "cpu": _core.cpu_target(),
         "kinds": large.kinds,
         "bytes": moved,
         **{name: median(values) for name, values in cycles.items()},
@@ -102,6 +137,7 @@ class _Trial:
         np.frombuffer(self._data, np.uint8)[:] = values.view(np.uint8)
         self._case = case
         self._shape = (len(values),)
+        self._base = None if case.base is None else case.base(len(values)).view(np.uint8)
         self._frame = new_buffer(2 * nbytes)
         self._out = new_buffer(nbytes)
         header = self._encode()
@@ -119,12 +155,13 @@ class _Trial:
         return timed(functions.get(name, lambda: self._decode(verify=True)))[0]
 
     def _encode(self) -> bytes:
-        encoder = FrameEncoder(self._case.dtype, self._shape, profile=self._case.profile, threads=1)
-        encoder.encode(self._data, self._frame)
+        case, relative = self._case, self._base is not None
+        encoder = FrameEncoder(case.dtype, self._shape, profile=case.profile, relative=relative, threads=1)
+        encoder.encode(self._data, self._frame, base=self._base)
         return encoder.finish()
 
     def _decode(self, *, verify: bool) -> None:
-        self._reader.decode(self._blocks, self._out, threads=1, verify=verify)
+        self._reader.decode(self._blocks, self._out, base=self._base, threads=1, verify=verify)
 
 
 def page(results: dict[str, Any]) -> str:
@@ -133,15 +170,15 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# Cycles and bytes per element",
         "",
-        f"{facts['cpu']}, {facts['caches']}; CPU target {facts['cpu_target']}; the core's clock was "
-        f"{facts['clock_ghz']:.2f} GHz. {facts['date']}, commit {facts['commit']}, `{facts['command']}`.",
+        f"{facts['cpu']}, {facts['caches']}; the core's clock was {facts['clock_ghz']:.2f} GHz. {facts['date']}, "
+        f"commit {facts['commit']}, `{facts['command']}`.",
         "",
-        "| coder | dtype | blocks are | bytes moved | encode | decode | decode, checksums checked |",
-        "|---|---|---|---|---|---|---|",
+        "| coder | dtype | CPU target | blocks are | bytes moved | encode | decode | decode, checksums checked |",
+        "|---" * 8 + "|",
     ]
     for row in results["rows"]:
         figures = " | ".join(f"{row[name]:.2f}" for name in ("bytes", "encode", "decode", "verify"))
-        lines.append(f"| {row['coder']} | {row['dtype']} | {row['kinds']} | {figures} |")
+        lines.append(f"| {row['coder']} | {row['dtype']} | {row['cpu']} | {row['kinds']} | {figures} |")
     return "\n".join(lines) + "\n"
 
 
@@ -172,6 +209,25 @@ def _half_zero(size: int) -> Any:
     return values
 
 
+def _scattered_zeros(per_cent: float, size: int) -> Any:
+    values = _normal(size).astype(ml_dtypes.bfloat16).view(np.uint16)
+    values[np.random.default_rng(5).random(size) < per_cent / 100] = 0
+    return values
+
+
+def _one_exponent(size: int) -> Any:
+    """Of either sign; nearly all of the words lie between 1 and 2."""
+    generator = np.random.default_rng(6)
+    values = generator.uniform(0.9997, 1.9, size) * generator.choice([-1, 1], size)
+    return values.astype(ml_dtypes.bfloat16)
+
+
+def _wide(size: int) -> Any:
+    """Of either sign; exponents over a wide range."""
+    generator = np.random.default_rng(7)
+    return (np.exp(4 * generator.standard_normal(size)) * generator.choice([-1e-12, 1e-12], size)).astype(np.float32)
+
+
 def _trimmed_by_run(size: int) -> Any:
     """Runs of 256 words with 0, 8 and 16 zero bits at their ends, in turn."""
     zeros = np.resize(np.repeat(np.array([0, 8, 16], np.uint32), 256), size)
@@ -182,17 +238,39 @@ def _integers(size: int) -> Any:
     return np.random.default_rng(4).integers(1, 1024, size)
 
 
+def measure_all(rounds: int) -> dict[str, Any]:
+    """Rows of all cases on this process's CPU target, and the clock in GHz."""
+    with tempfile.TemporaryDirectory() as folder, pinned(1):
+        clock = load_clock(Path(folder))
+        rows = [measure(case, rounds, clock) for case in cases()]
+        return {"clock_ghz": clock() / 1e9, "rows": rows}
+
+
+def run(rounds: int) -> dict[str, Any]:
+    """The results: rows on every CPU target that is here, each target in a process of its own."""
+    facts, rows = environment.describe("python -m benchmarks.cycles"), []
+    for target in CPU_TARGETS:
+        line = [sys.executable, "-m", "benchmarks.cycles", "--measure", "--rounds", str(rounds)]
+        env = environment.child(TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
+        found = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
+        # A CPU that lacks the target takes another one, which has rows of its own.
+        mine = [row for row in found["rows"] if row["cpu"] == target]
+        if mine:
+            rows += mine
+            facts["clock_ghz"] = found["clock_ghz"]
+    return summary.rounded({"environment": facts, "rows": rows})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="of each coder (default: 15)")
     parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
     options = parser.parse_args()
-    facts = environment.describe("python -m benchmarks.cycles") | {"cpu_target": _core.cpu_target()}
-    with tempfile.TemporaryDirectory() as folder, pinned(1):
-        clock = load_clock(Path(folder))
-        rows = [measure(case, options.rounds, clock) for case in cases()]
-        facts["clock_ghz"] = clock() / 1e9
-    results = summary.rounded({"environment": facts, "rows": rows})
+    if options.measure:
+        json.dump(measure_all(options.rounds), sys.stdout)
+        return
+    results = run(options.rounds)
     text = page(results)
     if not options.no_write:
         (RESULTS / "cycles.json").write_text(summary.dumps(results))

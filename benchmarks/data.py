@@ -1,4 +1,4 @@
-"""The data that is measured: a real model in five dtypes, and synthetic weights with the scales of a language model.
+"""The data that is measured: a real model in five dtypes, and synthetic weights of a language model in the same five.
 
 Everything is deterministic: the same on every run and machine, up to the last bit of the C library's logarithm.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 SYNTHETIC_SEED = 20
 SYNTHETIC_HIDDEN = 2048
-SYNTHETIC_LAYERS = 5
+SYNTHETIC_LAYERS = {"BF16": 5, "F16": 5, "F32": 2, "F8_E4M3": 11, "F8_E5M2": 11}
+"""By dtype: so many that the data take 512 MiB at least."""
 ROW_SIGMA = 0.3
 COLUMN_SIGMA = 0.3
 EMBEDDING_SIGMA = 0.4
@@ -71,16 +73,15 @@ def load(name: str) -> Dataset:
     return _LOADERS[name]()
 
 
-def synthetic(name: str, *, hidden: int, layers: int, seed: int = SYNTHETIC_SEED) -> Dataset:
-    """BF16 weights of a decoder with `layers` layers of width `hidden`, grouped-query attention and a gated MLP.
+def synthetic(name: str, *, hidden: int, layers: int, dtype: str = "BF16", seed: int = SYNTHETIC_SEED) -> Dataset:
+    """Weights of a decoder with `layers` layers of width `hidden`, grouped-query attention and a gated MLP.
 
     A matrix is normal with standard deviation 0.02, times a log-normal scale of each row (ROW_SIGMA) and of each column
     (COLUMN_SIGMA). Embeddings have a scale of each row alone (EMBEDDING_SIGMA). Norms are normal around 1 (NORM_SIGMA).
     """
-    generator = np.random.default_rng(seed)
+    generator, cast = np.random.default_rng(seed), CASTS[dtype]
     parts: dict[str, Any] = {}
-    embedding = _matrix(generator, 16 * hidden, hidden, EMBEDDING_SIGMA, None)
-    parts["model.embed_tokens.weight"] = embedding
+    parts["model.embed_tokens.weight"] = cast(_matrix(generator, 16 * hidden, hidden, EMBEDDING_SIGMA, None))
     inner = 11 * hidden // 4
     matrices = {
         "self_attn.q_proj": (hidden, hidden),
@@ -94,11 +95,11 @@ def synthetic(name: str, *, hidden: int, layers: int, seed: int = SYNTHETIC_SEED
     for layer in range(layers):
         prefix = f"model.layers.{layer}"
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            parts[f"{prefix}.{norm}.weight"] = _norm(generator, hidden)
+            parts[f"{prefix}.{norm}.weight"] = cast(_norm(generator, hidden))
         for key, (rows, columns) in matrices.items():
-            parts[f"{prefix}.{key}.weight"] = _matrix(generator, rows, columns, ROW_SIGMA, COLUMN_SIGMA)
-    parts["model.norm.weight"] = _norm(generator, hidden)
-    return _dataset(name, "BF16", parts)
+            parts[f"{prefix}.{key}.weight"] = cast(_matrix(generator, rows, columns, ROW_SIGMA, COLUMN_SIGMA))
+    parts["model.norm.weight"] = cast(_norm(generator, hidden))
+    return _dataset(name, dtype, parts)
 
 
 def minilm_path() -> Path:
@@ -129,7 +130,7 @@ def _matrix(generator: Any, rows: int, columns: int, row_sigma: float, column_si
     weights *= _scales(generator, row_sigma, rows)[:, None]
     if column_sigma is not None:
         weights *= _scales(generator, column_sigma, columns)
-    return weights.astype(ml_dtypes.bfloat16)
+    return weights
 
 
 def _scales(generator: Any, sigma: float, size: int) -> Any:
@@ -138,7 +139,7 @@ def _scales(generator: Any, sigma: float, size: int) -> Any:
 
 
 def _norm(generator: Any, size: int) -> Any:
-    return (1 + np.float32(NORM_SIGMA) * generator.standard_normal(size, dtype=np.float32)).astype(ml_dtypes.bfloat16)
+    return 1 + np.float32(NORM_SIGMA) * generator.standard_normal(size, dtype=np.float32)
 
 
 def _dataset(name: str, dtype: str, parts: dict[str, Any]) -> Dataset:
@@ -153,16 +154,36 @@ def _information(counts: Any) -> float:
     return float((counts * np.log2(counts.sum() / counts)).sum())
 
 
+CASTS: dict[str, Callable[[Any], Any]] = {
+    "BF16": lambda values: values.astype(ml_dtypes.bfloat16),
+    "F16": lambda values: values.astype(np.float16),
+    "F32": lambda values: values,
+    "F8_E4M3": lambda values: _scaled(values, ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": lambda values: _scaled(values, ml_dtypes.float8_e5m2),
+}
+
+
+def _large(dtype: str) -> Dataset:
+    return synthetic(large_name(dtype), hidden=SYNTHETIC_HIDDEN, layers=SYNTHETIC_LAYERS[dtype], dtype=dtype)
+
+
+def large_name(dtype: str) -> str:
+    """The synthetic data set of a dtype, of 512 MiB at least."""
+    return f"synthetic-{dtype.lower().replace('_', '-')}"
+
+
+LARGE = tuple(map(large_name, SYNTHETIC_LAYERS))
 _LOADERS: dict[str, Callable[[], Dataset]] = {
-    "minilm-bf16": lambda: _minilm("minilm-bf16", "BF16", lambda v: v.astype(ml_dtypes.bfloat16)),
-    "minilm-f16": lambda: _minilm("minilm-f16", "F16", lambda v: v.astype(np.float16)),
-    "minilm-f32": lambda: _minilm("minilm-f32", "F32", lambda v: v),
+    **{
+        name: partial(_minilm, name, dtype, CASTS[dtype])
+        for name, dtype in zip(
+            ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "minilm-f8-e5m2"), CASTS, strict=True
+        )
+    },
     "minilm-bf16-in-f32": lambda: _minilm(
         "minilm-bf16-in-f32", "F32", lambda v: v.astype(ml_dtypes.bfloat16).astype(np.float32)
     ),
-    "minilm-f8-e4m3": lambda: _minilm("minilm-f8-e4m3", "F8_E4M3", lambda v: _scaled(v, ml_dtypes.float8_e4m3fn)),
-    "minilm-f8-e5m2": lambda: _minilm("minilm-f8-e5m2", "F8_E5M2", lambda v: _scaled(v, ml_dtypes.float8_e5m2)),
-    "synthetic-bf16": lambda: synthetic("synthetic-bf16", hidden=SYNTHETIC_HIDDEN, layers=SYNTHETIC_LAYERS),
+    **{name: partial(_large, dtype) for name, dtype in zip(LARGE, SYNTHETIC_LAYERS, strict=True)},
     "synthetic-bf16-small": lambda: synthetic("synthetic-bf16-small", hidden=512, layers=8),
 }
 NAMES = tuple(_LOADERS)

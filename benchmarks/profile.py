@@ -1,8 +1,8 @@
-"""Where `fast` spends its time, by function: python -m benchmarks.profile; needs perf, and a library with its symbols.
+"""Where each profile spends its time, by function: python -m benchmarks.profile; needs perf, and symbols.
 
 One thread on one core works on a synthetic BF16 tensor, from memory, while perf samples it. Functions of the library
 alone are counted, so that what Python and the allocator do drops out. An installed library has no symbols, unless pip
-was given --config-settings=install.strip=false.
+was given --config-settings=install.strip=false. TENSORWIRE_CPU=avx2 chooses the CPU target, as everywhere.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -23,22 +24,26 @@ from benchmarks.timing import pinned
 from tensorwire import _core
 from tensorwire.codec import FrameEncoder, FrameReader, new_buffer
 
+if TYPE_CHECKING:
+    from tensorwire.codec import Profile
+
 LIBRARY = "_tensorwire.so"
 NUMEL = 64 << 20
 SECONDS = 10.0
 DIRECTIONS = ("decode", "encode")
+PROFILES: tuple[Profile, ...] = ("fast", "compact", "resident", "enec")
 LEAST_SHARE = 0.01
 RESULTS = environment.ROOT / "benchmarks" / "results"
 
 
-def loop(direction: str) -> None:
+def loop(profile: Profile, direction: str) -> None:
     """Work until the time is over."""
     weights = np.random.default_rng(0).normal(0, 0.02, NUMEL).astype(np.float32).astype(ml_dtypes.bfloat16)
     words, frame, out = new_buffer(weights.nbytes), new_buffer(2 * weights.nbytes), new_buffer(weights.nbytes)
     np.frombuffer(words, np.uint8)[:] = weights.view(np.uint8)
 
     def encode() -> bytes:
-        encoder = FrameEncoder("BF16", weights.shape, profile="fast", threads=1)
+        encoder = FrameEncoder("BF16", weights.shape, profile=profile, threads=1)
         encoder.encode(words, frame)
         return encoder.finish()
 
@@ -52,14 +57,14 @@ def loop(direction: str) -> None:
             encode()
 
 
-def sample(direction: str) -> dict[str, float]:
+def sample(profile: Profile, direction: str) -> dict[str, float]:
     """The share of each function that takes its hundredth of the time spent in the library."""
     perf = shutil.which("perf")
     if perf is None:
         raise SystemExit("python -m benchmarks.profile needs perf: install the Debian package linux-perf")
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
         data = str(Path(folder) / "perf.data")
-        work = [sys.executable, "-m", "benchmarks.profile", "--loop", direction]
+        work = [sys.executable, "-m", "benchmarks.profile", "--loop", profile, direction]
         record = [perf, "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", data, *work]
         subprocess.run(record, check=True, env=environment.child())
         report = [perf, "report", "--stdio", "-q", "-i", data, "--sort", "symbol", "--dsos", LIBRARY]
@@ -81,20 +86,22 @@ def sample(direction: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__.splitlines()[0])
     parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
-    parser.add_argument("--loop", choices=DIRECTIONS, help="only work: what perf samples")
+    parser.add_argument("--loop", nargs=2, metavar=("PROFILE", "DIRECTION"), help="only work: what perf samples")
     options = parser.parse_args()
     if options.loop:
         with pinned(1):
-            loop(options.loop)
+            loop(*options.loop)
         return
     facts = environment.describe("python -m benchmarks.profile") | {"cpu_target": _core.cpu_target()}
-    results = summary.rounded({"environment": facts} | {direction: sample(direction) for direction in DIRECTIONS})
+    shares = {profile: {direction: sample(profile, direction) for direction in DIRECTIONS} for profile in PROFILES}
+    results: dict[str, Any] = summary.rounded({"environment": facts} | shares)
     if not options.no_write:
         (RESULTS / "profile.json").write_text(summary.dumps(results))
-    for direction in DIRECTIONS:
-        print(direction)
-        for name, share in results[direction].items():
-            print(f"{share:6.1%}  {name}")
+    for profile in PROFILES:
+        for direction in DIRECTIONS:
+            print(f"{profile}, {direction}")
+            for name, share in results[profile][direction].items():
+                print(f"{share:6.1%}  {name}")
 
 
 if __name__ == "__main__":

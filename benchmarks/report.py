@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import environment, sparsity, targets
+from benchmarks.codecs import calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +38,12 @@ def render_page(results: dict[str, Any], folder: Path) -> str:
         parts += ["## Ours on other CPU targets", _table(forced, (*_COLUMNS[:1], _CPU, _DATASET, *_COLUMNS[1:]))]
     if results.get("sparsity"):
         parts += ["## Sparse words and odd distributions", sparsity.render(results["sparsity"])]
+    if results.get("calls"):
+        parts += ["## Public functions against the core", calls.render(results["calls"])]
     if results.get("files"):
         parts.append(_files(results["files"]))
+    if results.get("parts"):
+        parts.append(_parts(results["parts"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -174,6 +179,12 @@ def _files(facts: dict[str, Any]) -> str:
         text = f"{seconds['median']:.3f} ±{(seconds['high'] - seconds['low']) / 2:.3f}"
         lines.append(f"| {row['name']} | {text} | {'-' if ratio is None else format(ratio['median'], '.2f')} |")
     return "\n".join(lines)
+
+
+def _parts(parts: list[dict[str, Any]]) -> str:
+    total = sum(part["seconds"] for part in parts)
+    lines = [f"## How long it took\n\n{total / 60:.0f} minutes.\n", "| part | seconds |", "|---|---|"]
+    return "\n".join(lines + [f"| {part['part']} | {part['seconds']:.0f} |" for part in parts])
 
 
 def _losses(results: dict[str, Any]) -> list[str]:

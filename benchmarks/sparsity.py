@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks import environment, summary
 from benchmarks.codecs import contest
 from benchmarks.data import Dataset
+from benchmarks.targets import MIXED
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -30,9 +31,11 @@ RESULTS = environment.ROOT / "benchmarks" / "results"
 WORDS = 1 << 25
 ROUNDS = 5
 BUDGET = 4.0
+MIXED_WORDS = 1 << 21
+"""Of the buffer with many small tensors: such networks are that small, and with more of them it is no longer mixed."""
 SIGMA = 0.02
 PER_CENT = (0, 1, 5, 10, 30, 50, 70, 90, 99, 99.9)
-CODECS = ("memcpy", "zipnn", "tensorwire fast", "tensorwire compact", "tensorwire enec")
+CODECS = ("memcpy", "zipnn", "tensorwire fast", "tensorwire compact", "tensorwire resident", "tensorwire enec")
 CPU_TARGETS = ("avx2", "avx512", "neon")
 
 
@@ -107,6 +110,21 @@ def _f16_subnormals(size: int) -> Any:
     return _floats("F16", 5, 10, (np.float32(2e-5) * _normal(size, 36)).astype(np.float16))
 
 
+def _mixed(size: int) -> Any:
+    """Tensors of a small FP32 network for speech, one behind the other: matrices, their biases, and norms around 1."""
+    generator = np.random.default_rng(38)
+    size = min(size, MIXED_WORDS)
+    parts, left = [], size
+    while left > 0:
+        channels = int(generator.choice([64, 128, 256]))
+        scale = np.float32(0.3 / np.sqrt(channels) * np.exp(0.5 * generator.standard_normal()))
+        parts.append(scale * generator.standard_normal(3 * channels**2, np.float32))
+        parts.append(np.float32(0.1) * scale * generator.standard_normal(channels, np.float32))
+        parts.append(1 + np.float32(0.1) * generator.standard_normal(channels, np.float32))
+        left -= 3 * channels**2 + 2 * channels
+    return _floats("F32", 8, 23, np.concatenate(parts)[:size])
+
+
 def _int8(size: int) -> Any:
     words = np.clip(np.rint(20 * _normal(size, 37)), -128, 127).astype(np.int8).view(np.uint8)
     return "I8", words, entropy(np.bincount(words))
@@ -122,6 +140,7 @@ MAKERS: dict[str, Callable[[int], tuple[str, Any, float]]] = {
     "F8 with block scales": _f8_blocks,
     "F16 subnormals": _f16_subnormals,
     "int8, sigma 20": _int8,
+    MIXED: _mixed,
 }
 
 

@@ -1,10 +1,10 @@
-"""The figures that the codec is to reach, judged from a summary: python -m benchmarks.targets CODECS.json."""
+"""The figures that codec and deltas are to reach, judged by a folder of results: python -m benchmarks.targets."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Row = dict[str, Any]
+RESULTS = Path(__file__).resolve().parent / "results"
 COMPRESSES_AT_ALL = 1.01
 # Whole files, the best of what was known of the peers when the targets were set.
 KNOWN_RATIOS = {"minilm-bf16": 1.5088, "minilm-f16": 1.1786, "minilm-f32": 1.2205, "minilm-bf16-in-f32": 3.04}
 PROFILES = ("fast", "compact", "resident", "enec")
+# Of benchmarks.sparsity: ratios, parts of the order-0 bound, and the buffer of many small tensors.
+RATIOS = {"exp_avg_sq": {"fast": 1.14, "compact": 1.16}, "int8, sigma 20": {"fast": 1.15, "compact": 1.25}}
+OF_ORDER_0 = {
+    **dict.fromkeys(("Laplace convolutions", "columns of lognormal scale", "uniform", "F8 with block scales"), 0.99),
+    "F16 subnormals": 0.97,
+}
+MIXED = "small mixed tensors"
+# What `fast` reaches of memcpy, checksums checked, by dtype.
+DECOMPRESS_OF_MEMCPY = {"BF16": 0.55, "F16": 0.6, "F32": 0.6, "F8_E4M3": 0.5, "F8_E5M2": 0.5}
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,7 @@ class Verdict:
     Attributes:
         target: what is to be reached.
         subject: the data set, or the file.
+        cpu: the CPU target; empty where it does not matter.
         measured: the figure; None if it was not measured.
         bound: what the figure is compared with.
         at_most: whether it is to be at most `bound`; at least otherwise.
@@ -37,6 +48,7 @@ class Verdict:
     bound: float
     at_most: bool = False
     note: str = ""
+    cpu: str = ""
 
     @property
     def margin(self) -> float:
@@ -61,47 +73,61 @@ def evaluate(results: dict[str, Any]) -> list[Verdict]:
     verdicts: list[Verdict] = []
     for facts in results["datasets"]:
         verdicts += _Dataset(facts, results["rows"]).verdicts()
+        for target in sorted({row["forced_cpu"] for row in results["rows"] if row.get("forced_cpu")}):
+            verdicts += _Dataset(facts, results["rows"], target).speeds()
     verdicts += _enec(results.get("enec"))
+    verdicts += _calls(results.get("calls"))
     verdicts += _commands(results.get("files"))
     verdicts += _sparsity(results.get("sparsity"))
     return verdicts
 
 
 class _Dataset:
-    """The rows of one data set with the best CPU target."""
+    """The rows of one data set: those with the best CPU target, or ours on one that was forced."""
 
-    def __init__(self, facts: dict[str, Any], rows: Iterable[Row]) -> None:
+    def __init__(self, facts: dict[str, Any], rows: Iterable[Row], forced: str | None = None) -> None:
         self.facts = facts
         self.name: str = facts["name"]
-        self.rows = [row for row in rows if row["dataset"] == self.name and not row.get("forced_cpu")]
+        self.rows = [row for row in rows if row["dataset"] == self.name and row.get("forced_cpu") == forced]
+        self.cpu = forced or next((row["cpu"] for row in self.rows if row["cpu"]), "")
 
     def verdicts(self) -> Iterator[Verdict]:
-        yield from self._fast()
-        yield from self._compact()
-        yield self._verdict("enec decompress, of memcpy", self._ours("enec"), "decompress", "vs_memcpy", 0.6)
-        yield from self._two_threads()
+        yield from self.speeds()
+        yield from self._ratios()
+        if any(row["threads"] == 2 for row in self.rows):
+            yield from self._two_threads()
 
-    def _fast(self) -> Iterator[Verdict]:
+    def speeds(self) -> Iterator[Verdict]:
+        """One thread; nothing if there is no row."""
+        if not self.rows:
+            return
+        dtype = self.facts["dtype"]
         fast, unverified = self._ours("fast"), self._ours("fast", verify=False)
-        yield self._verdict("fast decompress, verified, of memcpy", fast, "decompress", "vs_memcpy", 0.6)
-        if self.facts["dtype"] == "BF16":
+        bound = DECOMPRESS_OF_MEMCPY[dtype]
+        yield self._verdict("fast decompress, verified, of memcpy", fast, "decompress", "vs_memcpy", bound)
+        if dtype == "BF16":
             yield self._verdict("fast decompress, unverified, of memcpy", unverified, "decompress", "vs_memcpy", 0.75)
             yield self._times_zipnn("fast decompress, times ZipNN", fast, "decompress", 4)
-        else:
+        elif any(self._peers()):
             measured = _median(fast, "decompress")
             yield self._against_peers("fast decompress, GB/s", measured, "decompress")
         yield self._verdict("fast compress, of memcpy", fast, "compress", "vs_memcpy", 0.25)
-        yield self._times_zipnn("fast compress, times ZipNN", fast, "compress", 4)
-        bound = self.facts["bound_by_tensor"]
-        ratio = self._ratio("tensorwire fast")
-        yield Verdict("fast ratio, of the order-0 bound", self.name, ratio and ratio / bound, 0.99)
-
-    def _compact(self) -> Iterator[Verdict]:
-        ratio = self._ratio("tensorwire compact")
-        yield self._against_peers("compact ratio, of the best peer in this run", ratio, None)
-        if self.name in KNOWN_RATIOS:
-            yield Verdict("compact ratio, known figure to beat", self.name, ratio, KNOWN_RATIOS[self.name])
+        yield self._times_zipnn("fast compress, times ZipNN", fast, "compress", 3.5)
         yield self._times_zipnn("compact decompress, times ZipNN", self._ours("compact"), "decompress", 1.5)
+        yield self._verdict("enec decompress, of memcpy", self._ours("enec"), "decompress", "vs_memcpy", 0.6)
+        resident, least = _median(self._ours("resident"), "decompress"), _median(fast, "decompress")
+        if resident and least:
+            yield Verdict("resident decompress, times fast", self.name, resident / least, 1, cpu=self.cpu)
+
+    def _ratios(self) -> Iterator[Verdict]:
+        fast, compact = self._ratio("tensorwire fast"), self._ratio("tensorwire compact")
+        yield Verdict(
+            "fast ratio, of the order-0 bound", self.name, fast and fast / self.facts["bound_by_tensor"], 0.99
+        )
+        yield self._against_peers("compact ratio, of the best peer in this run", compact, None)
+        if self.name in KNOWN_RATIOS:
+            yield Verdict("compact ratio, known figure to beat", self.name, compact, KNOWN_RATIOS[self.name])
+        yield from _among_ours(self.name, fast, compact, self._ratio("tensorwire enec"))
 
     def _two_threads(self) -> Iterator[Verdict]:
         for profile in PROFILES:
@@ -129,7 +155,7 @@ class _Dataset:
         )
 
     def _verdict(self, target: str, row: Row | None, direction: str, yardstick: str, bound: float) -> Verdict:
-        return Verdict(target, self.name, row and row[direction].get(yardstick), bound)
+        return Verdict(target, self.name, row and row[direction].get(yardstick), bound, cpu=self.cpu)
 
     def _times_zipnn(self, target: str, row: Row | None, direction: str, bound: float) -> Verdict:
         """Round by round on the whole buffer; where ZipNN is faster tensor by tensor, that much less."""
@@ -137,7 +163,7 @@ class _Dataset:
         speeds = [figures(peer, direction) for peer in self._peers() if peer["codec"] == "zipnn"]
         if verdict.measured is None or not speeds:
             return verdict
-        return Verdict(target, self.name, verdict.measured * speeds[0][0] / max(speeds[0]), bound)
+        return replace(verdict, measured=verdict.measured * speeds[0][0] / max(speeds[0]))
 
     def _against_peers(self, target: str, measured: float | None, direction: str | None) -> Verdict:
         """Against the best peer, both units, with or without checksums: in ratio (direction None), or in speed, of
@@ -153,7 +179,7 @@ class _Dataset:
         bound, codec = max(race)
         if direction is None:
             return Verdict(target, self.name, measured and measured / bound, 1, note=f"{codec}: {bound:.4f}")
-        return Verdict(target, self.name, measured, bound, note=codec)
+        return Verdict(target, self.name, measured, bound, note=codec, cpu=self.cpu)
 
 
 def figures(row: Row, what: str) -> list[float]:
@@ -188,33 +214,55 @@ def _commands(facts: dict[str, Any] | None) -> Iterator[Verdict]:
         yield Verdict(f"{name}, {what}", subject, figure, limit, at_most=True)
 
 
-def _sparsity(rows: list[Row] | None) -> Iterator[Verdict]:
-    """`rows`: those of benchmarks.sparsity."""
+def _calls(rows: list[Row] | None) -> Iterator[Verdict]:
+    """`rows`: those of benchmarks.codecs.calls. A twentieth is what such a run scatters by."""
     for row in rows or []:
-        name, codec = row["dataset"], row["codec"].removeprefix("tensorwire ")
-        if codec not in ("fast", "compact"):
+        target = f"public {row['direction']}(out=), of the core's speed, {row['profile']}"
+        yield Verdict(target, row["dataset"], row["of_core"], 0.95, cpu=row["cpu"])
+
+
+def _sparsity(rows: list[Row] | None) -> Iterator[Verdict]:
+    """`rows`: those of benchmarks.sparsity, on each CPU target. Ratios are the same on all."""
+    found = {(row["dataset"], row["target"], row["codec"].removeprefix("tensorwire ")): row for row in rows or []}
+    ratios = {(name, codec): row["ratio"] for (name, _, codec), row in found.items()}
+    for name in dict.fromkeys(name for name, _ in ratios):
+        ours = (ratios.get((name, codec)) for codec in ("fast", "compact", "enec"))
+        yield from _among_ours(name, *ours)
+        yield from _sparse_ratios(name, {codec: row for (data, _, codec), row in found.items() if data == name})
+    for (name, cpu, codec), row in found.items():
+        if codec != "fast" or not name.startswith(("zeros", "int8")):
             continue
-        subject = f"{name}, {row['target']}"
-        least = _least_of_ideal(name, codec)
-        if least is not None:
-            yield Verdict(f"{codec} ratio, of the ideal", subject, row["of_ideal"], least)
-        if codec == "fast" and name.startswith(("zeros", "int8")):
-            decompress, compress = row["decompress"], row["compress"]
-            yield Verdict("fast decompress, of memcpy", subject, decompress.get("vs_memcpy"), 0.35)
-            if name.startswith("zeros"):
-                yield Verdict("fast decompress, times ZipNN", subject, decompress.get("vs_zipnn"), 1)
-                yield Verdict("fast compress, of memcpy", subject, compress.get("vs_memcpy"), 0.12)
+        decompress, compress = row["decompress"], row["compress"]
+        yield Verdict("fast decompress, of memcpy", name, decompress.get("vs_memcpy"), 0.35, cpu=cpu)
+        if name.startswith("zeros"):
+            yield Verdict("fast decompress, times ZipNN", name, decompress.get("vs_zipnn"), 1, cpu=cpu)
+            yield Verdict("fast compress, of memcpy", name, compress.get("vs_memcpy"), 0.12, cpu=cpu)
 
 
-def _least_of_ideal(name: str, codec: str) -> float | None:
-    if name.startswith("zeros"):
-        share = float(name.split()[1])
-        fast = 0.9 if share <= 90 else 0.6 if share <= 99 else 0.4
-        return fast if codec == "fast" else 0.97 if share <= 90 else 0.9
-    of_exponents = {"exp_avg_sq": (1.14 / 1.1616, 1.16 / 1.1616), "F16 subnormals": (0.97, None)}
-    of_exponents["int8, sigma 20"] = (1.15 / 1.2564, 1.25 / 1.2564)
-    fast, compact = of_exponents.get(name, (0.99, None))
-    return fast if codec == "fast" else compact
+def _sparse_ratios(name: str, rows: dict[str, Row]) -> Iterator[Verdict]:
+    """`rows`: by codec."""
+    share = float(name.split()[1]) if name.startswith("zeros") else None
+    for codec in ("fast", "compact"):
+        if codec not in rows:
+            continue
+        if share is not None:
+            dense, sparse = (0.9, 0.6 if share <= 99 else 0.4) if codec == "fast" else (0.97, 0.9)
+            least = dense if share <= 90 else sparse
+            yield Verdict(f"{codec} ratio, of the ideal", name, rows[codec]["of_ideal"], least)
+        elif codec in RATIOS.get(name, {}):
+            yield Verdict(f"{codec} ratio", name, rows[codec]["ratio"], RATIOS[name][codec])
+        elif codec == "fast" and name in OF_ORDER_0:
+            yield Verdict("fast ratio, of the order-0 bound", name, rows[codec]["of_ideal"], OF_ORDER_0[name])
+    if name == MIXED and {"compact", "zipnn"} <= rows.keys():
+        yield Verdict("compact ratio, of ZipNN's", name, rows["compact"]["ratio"] / rows["zipnn"]["ratio"], 1)
+
+
+def _among_ours(name: str, fast: float | None, compact: float | None, enec: float | None) -> Iterator[Verdict]:
+    """Ratios of our own profiles: each is at least as small as the one that it is to improve on."""
+    if fast and enec:
+        yield Verdict("fast ratio, of that of enec", name, fast / enec, 0.995)
+    if compact and fast:
+        yield Verdict("compact ratio, of that of fast", name, compact / fast, 1)
 
 
 def _median(row: Row | None, direction: str) -> float | None:
@@ -230,7 +278,8 @@ def render(verdicts: list[Verdict]) -> str:
         note = f" ({verdict.note})" if verdict.note else ""
         measured = "-" if verdict.measured is None else f"{verdict.measured:.4g}"
         bound = f"{relation} {verdict.bound:.4g}{note}"
-        lines.append(f"| {verdict.target} | {verdict.subject} | {bound} | {measured} | {verdict.outcome} |")
+        subject = f"{verdict.subject}, {verdict.cpu}" if verdict.cpu else verdict.subject
+        lines.append(f"| {verdict.target} | {subject} | {bound} | {measured} | {verdict.outcome} |")
     measured_ones = [verdict for verdict in verdicts if verdict.met is not None]
     met = sum(bool(verdict.met) for verdict in measured_ones)
     lines += ["", f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."]
@@ -238,9 +287,15 @@ def render(verdicts: list[Verdict]) -> str:
 
 
 def main() -> None:
+    from benchmarks.deltas import targets as deltas
+
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
-    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
+    parser.add_argument("folder", type=Path, nargs="?", default=RESULTS, help="of codecs.json and deltas.json")
+    folder = parser.parse_args().folder
+    verdicts = evaluate(json.loads((folder / "codecs.json").read_text()))
+    if (folder / "deltas.json").exists():
+        verdicts += deltas.evaluate(json.loads((folder / "deltas.json").read_text()))
+    print(render(verdicts))
 
 
 if __name__ == "__main__":

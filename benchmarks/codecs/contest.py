@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=10.0)
-    parser.add_argument("--ours", action="store_true", help="leave the peers out")
+    parser.add_argument("--yardsticks", action="store_true", help="of the peers take memcpy and ZipNN alone")
     options = parser.parse_args()
     dataset = data.load(options.dataset)
     whole, by_tensor = dataset.bounds()
@@ -201,7 +201,8 @@ def main() -> None:
         "bound_whole": whole,
         "bound_by_tensor": by_tensor,
     }
-    adapters = [adapter for adapter in ADAPTERS if not options.ours or adapter.package in ("memcpy", "tensorwire")]
+    kept = ("tensorwire", *YARDSTICKS)
+    adapters = [adapter for adapter in ADAPTERS if not options.yardsticks or adapter.package in kept]
     rows = []
     for unit in options.units:
         rows += run(dataset, unit, options.threads, options.rounds, options.budget, adapters)

@@ -7,13 +7,34 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import commands, data, enec, environment, report, sparsity, summary, targets
+from benchmarks.codecs import calls
 
 BUSY = 0.5
+AVX2 = ("avx2",)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one data set is measured.
+
+    Attributes:
+        rounds, budget: as for the contest; the budget is in seconds for one codec in one direction.
+        units: as for the contest.
+        peers: whether all of them take part, or memcpy and ZipNN alone.
+        forced: CPU targets on which ours are measured too, beside memcpy and ZipNN.
+    """
+
+    rounds: int
+    budget: float
+    units: tuple[str, ...] = ("whole", "tensor")
+    peers: bool = True
+    forced: tuple[str, ...] = AVX2
 
 
 @dataclass(frozen=True)
@@ -21,49 +42,49 @@ class Plan:
     """What to measure.
 
     Attributes:
-        datasets: names, how many rounds, and the budget: seconds for one codec in one direction.
-        units: as for the contest.
-        forced: CPU targets on which ours are measured too, and on which data sets.
-        enec_blocks: how many blocks of each data set are searched.
-        files: the data set of the whole-file rows.
-        file_rounds: how many rounds these take.
+        datasets: names, and how they are measured.
+        enec_blocks: how many blocks of each data set are searched, and of which data sets.
+        calls: the data set of the public functions beside the core, and how many rounds.
+        files: the data set of the whole-file rows, and how many rounds.
         sparse_words: words of each tensor with zeros or odd exponents.
         sparse_rounds: how many rounds these take.
     """
 
-    datasets: dict[str, tuple[int, float]]
-    units: tuple[str, ...]
-    forced: dict[str, tuple[str, ...]]
+    datasets: dict[str, Setting]
+    enec: tuple[str, ...]
     enec_blocks: int
+    calls: str
+    call_rounds: int
     files: str
     file_rounds: int
     sparse_words: int
     sparse_rounds: int
 
 
+MINILM = ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-bf16-in-f32", "minilm-f8-e4m3", "minilm-f8-e5m2")
 FULL = Plan(
     datasets={
-        "minilm-bf16": (11, 3.0),
-        "minilm-f16": (11, 3.0),
-        "minilm-f32": (7, 3.0),
-        "minilm-bf16-in-f32": (7, 3.0),
-        "minilm-f8-e4m3": (7, 3.0),
-        "minilm-f8-e5m2": (7, 3.0),
-        "synthetic-bf16": (5, 10.0),
+        **dict.fromkeys(MINILM, Setting(7, 1.5)),
+        **dict.fromkeys(data.LARGE, Setting(5, 4.0, units=("whole",), peers=False)),
     },
-    units=("whole", "tensor"),
-    forced={"avx2": ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-f8-e4m3", "synthetic-bf16")},
+    enec=(*MINILM, "synthetic-bf16"),
     enec_blocks=100,
+    calls="synthetic-bf16-small",
+    call_rounds=11,
     files="synthetic-bf16",
     file_rounds=7,
     sparse_words=sparsity.WORDS,
-    sparse_rounds=5,
+    sparse_rounds=3,
 )
 QUICK = Plan(
-    datasets={"minilm-bf16": (3, 0.5), "synthetic-bf16-small": (3, 0.5)},
-    units=("whole",),
-    forced={"avx2": ("minilm-bf16",)},
+    datasets={
+        "minilm-bf16": Setting(3, 0.5, units=("whole",)),
+        "synthetic-bf16-small": Setting(3, 0.5, units=("whole",), forced=()),
+    },
+    enec=("minilm-bf16",),
     enec_blocks=20,
+    calls="synthetic-bf16-small",
+    call_rounds=3,
     files="synthetic-bf16-small",
     file_rounds=3,
     sparse_words=1 << 20,
@@ -72,39 +93,63 @@ QUICK = Plan(
 
 
 def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
-    """The results: environment, data sets, rows, sizes of enec, whole files."""
+    """The results by part, and how long each part took."""
     facts = environment.describe(command)
     facts["load"] = environment.load()
     if facts["load"] > BUSY:
         _log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
     results: dict[str, Any] = {"environment": facts, "datasets": [], "rows": []}
-    for name in plan.datasets:
-        _log(name)
-        found = _contest(name, plan, ["--threads", "1", "2", "--units", *plan.units])
+    clock = _Clock()
+    for name, setting in plan.datasets.items():
+        found = _contest(name, setting, yardsticks=not setting.peers)
         results["datasets"].append(found["dataset"])
         results["rows"] += found["rows"]
-    best = next(row["cpu"] for row in results["rows"] if row["codec"] == "tensorwire fast")
-    for target, names in plan.forced.items():
-        for name in names if target != best else ():
-            _log(f"{name} on {target}")
-            rows = _contest(name, plan, ["--ours"], TENSORWIRE_CPU=target)["rows"]
-            # A CPU that lacks the target falls back: those rows say nothing new.
-            results["rows"] += [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
-    _log("enec against exact counts")
-    results["enec"] = {name: enec.sizes(data.load(name), plan.enec_blocks) for name in plan.datasets}
-    _log("sparse words")
+        clock.stop(name)
+        for target in setting.forced:
+            results["rows"] += _forced(name, setting, target, found["rows"])
+            clock.stop(f"{name} on {target}")
+    results["enec"] = {name: enec.sizes(data.load(name), plan.enec_blocks) for name in plan.enec}
+    clock.stop("enec against exact counts")
     results["sparsity"] = sparsity.run(sparsity.MAKERS, plan.sparse_words, plan.sparse_rounds)
-    _log("whole files")
+    clock.stop("sparse words and odd distributions")
+    results["calls"] = calls.run(plan.calls, plan.call_rounds)
+    clock.stop("public functions against the core")
     results["files"] = commands.run(directory, plan.files, plan.file_rounds)
+    clock.stop("whole files")
+    results["parts"] = clock.parts
     return results
 
 
-def _contest(name: str, plan: Plan, options: list[str], **variables: str) -> dict[str, Any]:
-    """In a process of its own: a peer's crash, its memory and its threads end with it."""
+class _Clock:
+    """How long each part of a run took."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, Any]] = []
+        self._start = time.monotonic()
+
+    def stop(self, name: str) -> None:
+        """The part that now ends has this name."""
+        seconds, self._start = time.monotonic() - self._start, time.monotonic()
+        self.parts.append({"part": name, "seconds": seconds})
+        _log(f"{name}: {seconds:.0f} s")
+
+
+def _forced(name: str, setting: Setting, target: str, best: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Our rows on another CPU target than the best one; none if that is the one, or this CPU lacks it."""
+    if any(row["cpu"] == target for row in best):
+        return []
+    rows = _contest(name, setting, yardsticks=True, TENSORWIRE_CPU=target)["rows"]
+    return [{**row, "forced_cpu": target} for row in rows if row["cpu"] == target]
+
+
+def _contest(name: str, setting: Setting, *, yardsticks: bool, **variables: str) -> dict[str, Any]:
+    """In a process of its own: a peer's crash, its memory and its threads end with it. With a forced CPU target one
+    thread and one buffer will do."""
     line = [sys.executable, "-m", "benchmarks.codecs.contest", name]
-    rounds, budget = plan.datasets[name]
-    line += ["--rounds", str(rounds), "--budget", str(budget), *options]
-    env = environment.child(**environment.ALLOCATOR, **variables)
+    line += ["--rounds", str(setting.rounds), "--budget", str(setting.budget)]
+    line += ["--yardsticks"] if yardsticks else []
+    line += [] if variables else ["--threads", "1", "2", "--units", *setting.units]
+    env = environment.child(**environment.ALLOCATOR, PYTHONWARNINGS="ignore", **variables)
     output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
     found: dict[str, Any] = json.loads(output)
     return found

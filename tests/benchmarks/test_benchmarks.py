@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cycles, data, enec, environment, report, summary, targets
-from benchmarks.codecs import contest
+from benchmarks.codecs import calls, contest
 from benchmarks.timing import interleave, relative, speed
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
@@ -225,8 +225,15 @@ def results() -> dict[str, Any]:
             row("tensorwire fast", 1.50, 8.0, 14.0, threads=2),
             row("tensorwire compact", 1.509, 0.5, 2.0),
             row("tensorwire enec", 1.40, 0.9, 5.9),
-            row("tensorwire fast", 1.50, 0.1, 0.1, forced_cpu="avx2"),
+            row("tensorwire resident", 1.45, 3.0, 7.7),
+            row("tensorwire fast", 1.50, 2.4, 5.4, forced_cpu="avx2"),
         ],
+        "calls": [
+            {"dataset": "small", "profile": "fast", "direction": direction, "cpu": "avx512", "of_core": share,
+             "public": 1.0, "core": 1.0}
+            for direction, share in (("compress", 0.97), ("decompress", 0.9))
+        ],
+        "parts": [{"part": "minilm-bf16", "seconds": 90.0}, {"part": "whole files", "seconds": 30.0}],
         "enec": {"minilm-bf16": {"nbytes": 90, "exact_nbytes": 90, "fixed_nbytes": 100, "blocks": 1}},
         "files": {
             "dataset": "file", "nbytes": 100, "compressed_nbytes": 60, "loading": [],
@@ -242,6 +249,11 @@ EXPECTED = {
     "fast decompress, times ZipNN": (3.5, False),  # of ZipNN tensor by tensor, where it is twice as fast
     "fast compress, of memcpy": (0.45, True),
     "fast compress, times ZipNN": (4.5, True),
+    "resident decompress, times fast": (1.1, True),
+    "fast ratio, of that of enec": (1.50 / 1.40, True),
+    "compact ratio, of that of fast": (1.509 / 1.50, True),
+    "public compress(out=), of the core's speed, fast": (0.97, True),
+    "public decompress(out=), of the core's speed, fast": (0.9, False),
     "fast ratio, of the order-0 bound": (1.50 / 1.51, True),
     "compact ratio, of the best peer in this run": (1.509 / 1.51, False),
     "compact ratio, known figure to beat": (1.509, True),
@@ -259,7 +271,7 @@ EXPECTED = {
 
 
 def test_targets(results: dict[str, Any]) -> None:
-    verdicts = {verdict.target: verdict for verdict in targets.evaluate(results)}
+    verdicts = {verdict.target: verdict for verdict in targets.evaluate(results) if verdict.cpu != "avx2"}
     for target, (measured, met) in EXPECTED.items():
         verdict = verdicts[target]
         assert verdict.met is met, target
@@ -267,6 +279,95 @@ def test_targets(results: dict[str, Any]) -> None:
     decompress = verdicts["tensorwire decompress, time, of cp"]
     assert decompress.outcome == "**missed** by 25.0%"
     assert verdicts["tensorwire compress, time, of cp"].outcome == "met by 37.5%"
+
+
+def test_a_forced_cpu_target_has_verdicts_of_its_own(results: dict[str, Any]) -> None:
+    forced = {verdict.target: verdict for verdict in targets.evaluate(results) if verdict.cpu == "avx2"}
+    assert forced["fast decompress, verified, of memcpy"].measured == pytest.approx(0.54)
+    assert not forced["fast decompress, verified, of memcpy"].met  # 0.55
+    assert not forced["fast compress, of memcpy"].met  # 0.25
+    assert not any("ratio" in target or "threads" in target for target in forced)
+    assert "| fast decompress, verified, of memcpy | minilm-bf16, avx2 |" in targets.render(list(forced.values()))
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("BF16", 0.55), ("F16", 0.6), ("F32", 0.6), ("F8_E4M3", 0.5)])
+def test_what_fast_reaches_of_memcpy_depends_on_the_dtype(results: dict[str, Any], dtype: str, bound: float) -> None:
+    results["datasets"][0]["dtype"] = dtype
+    verdicts = [verdict for verdict in targets.evaluate(results) if verdict.target.endswith("verified, of memcpy")]
+    assert [verdict.bound for verdict in verdicts if "unverified" not in verdict.target] == [bound, bound]
+
+
+def sparse(name: str, codec: str, target: str, ratio: float, of_ideal: float, **figures: float) -> dict[str, Any]:
+    speeds = {"vs_memcpy": figures.get("decompress", 0.5), "vs_zipnn": figures.get("vs_zipnn", 2.0)}
+    return {
+        "dataset": name, "codec": codec, "target": target, "ratio": ratio, "of_ideal": of_ideal,
+        "decompress": speeds, "compress": {"vs_memcpy": figures.get("compress", 0.2)},
+    }  # fmt: skip
+
+
+def test_targets_of_sparse_words(results: dict[str, Any]) -> None:
+    """Ratios once, speeds on each CPU target."""
+    ours, mixed = "tensorwire ", targets.MIXED
+    results["sparsity"] = [
+        sparse("zeros 99 %", ours + "fast", "avx2", 20.0, 0.59, decompress=0.34, compress=0.11, vs_zipnn=0.9),
+        sparse("zeros 99 %", ours + "fast", "avx512", 20.0, 0.59),
+        sparse("zeros 99 %", ours + "compact", "avx512", 19.0, 0.91),
+        sparse("zeros 99.9 %, half minus", ours + "fast", "avx512", 20.0, 0.41),
+        sparse("exp_avg_sq", ours + "fast", "avx512", 1.141, 0.98),
+        sparse("exp_avg_sq", ours + "enec", "avx512", 1.15, 0.98),
+        sparse("F16 subnormals", ours + "fast", "avx512", 1.1, 0.96),
+        sparse("uniform", ours + "fast", "avx512", 1.3, 0.98),
+        sparse("int8, sigma 20", ours + "fast", "avx512", 1.16, 0.92, decompress=0.36),
+        sparse(mixed, ours + "compact", "avx512", 1.18, 0.99),
+        sparse(mixed, "zipnn", "avx512", 1.19, 0.99),
+    ]
+    names = {row["dataset"] for row in results["sparsity"]}
+    found = {
+        (verdict.target, verdict.subject, verdict.cpu): verdict.met
+        for verdict in targets.evaluate(results)
+        if verdict.subject in names
+    }
+    assert found == {
+        ("compact ratio, of that of fast", "zeros 99 %", ""): False,
+        ("fast ratio, of the ideal", "zeros 99 %", ""): False,
+        ("compact ratio, of the ideal", "zeros 99 %", ""): True,
+        ("fast decompress, of memcpy", "zeros 99 %", "avx2"): False,
+        ("fast decompress, times ZipNN", "zeros 99 %", "avx2"): False,
+        ("fast compress, of memcpy", "zeros 99 %", "avx2"): False,
+        ("fast decompress, of memcpy", "zeros 99 %", "avx512"): True,
+        ("fast decompress, times ZipNN", "zeros 99 %", "avx512"): True,
+        ("fast compress, of memcpy", "zeros 99 %", "avx512"): True,
+        ("fast ratio, of the ideal", "zeros 99.9 %, half minus", ""): True,
+        ("fast decompress, of memcpy", "zeros 99.9 %, half minus", "avx512"): True,
+        ("fast decompress, times ZipNN", "zeros 99.9 %, half minus", "avx512"): True,
+        ("fast compress, of memcpy", "zeros 99.9 %, half minus", "avx512"): True,
+        ("fast ratio", "exp_avg_sq", ""): True,
+        ("fast ratio, of that of enec", "exp_avg_sq", ""): False,
+        ("fast ratio, of the order-0 bound", "F16 subnormals", ""): False,
+        ("fast ratio, of the order-0 bound", "uniform", ""): False,
+        ("fast ratio", "int8, sigma 20", ""): True,
+        ("fast decompress, of memcpy", "int8, sigma 20", "avx512"): True,
+        ("compact ratio, of ZipNN's", mixed, ""): False,
+    }
+
+
+def test_large_data_has_512_mib_of_each_dtype() -> None:
+    """Counted, not made: words of embeddings, layers and norms of the decoder that docs/benchmarks.md describes."""
+    for dtype, layers in data.SYNTHETIC_LAYERS.items():
+        hidden = data.SYNTHETIC_HIDDEN
+        matrices = 2 * hidden * hidden + 2 * hidden * hidden // 8 + 3 * hidden * (11 * hidden // 4)
+        words = 16 * hidden * hidden + layers * (matrices + 2 * hidden) + hidden
+        assert words * data.dtype_bits(dtype) // 8 >= 512 << 20, dtype
+        small = data.synthetic("small", hidden=64, layers=1, dtype=dtype)
+        assert small.dtype == dtype
+        assert len(small.data) == sum(math.prod(shape) for shape in small.shapes) * data.dtype_bits(dtype) // 8
+
+
+def test_the_public_functions_are_compared_with_the_core(tiny: data.Dataset) -> None:
+    rows = calls.measure(tiny, "fast", 2)
+    assert [row["direction"] for row in rows] == ["compress", "decompress"]
+    assert all(row["of_core"] > 0 and row["public"] > 0 for row in rows)
+    assert calls.render(rows).count("| `fast` | ") == 2
 
 
 def test_other_dtypes_race_every_peer_that_compresses(results: dict[str, Any]) -> None:
@@ -291,7 +392,12 @@ def test_page_and_plot(results: dict[str, Any], tmp_path: Any) -> None:
     assert "| zipnn 1 | 1 | - | 1.5000 (1.5100) | 1.00 ±0.00 (1.00) |" in text
     assert "- minilm-bf16, ratio: zipnn 1.51, compact 1.509 (its ratio is 1.5100)" in text
     assert "| tensorwire compress | 2.000 ±1.000 | 5.00 |" in text
-    assert text.count("**missed**") == sum(met is False for _, met in EXPECTED.values())
+    assert "| `fast` | avx512 | compress | 1.00 | 1.00 | 0.970 |" in text
+    assert "2 minutes.\n\n| part | seconds |\n|---|---|\n| minilm-bf16 | 90 |" in text
+    missed = sum(met is False for _, met in EXPECTED.values())
+    assert text.count("**missed**") == missed + sum(
+        verdict.met is False for verdict in targets.evaluate(results) if verdict.cpu == "avx2"
+    )
     pytest.importorskip("matplotlib")
     report.write_plot(results, tmp_path / "plot.svg")
     chart = (tmp_path / "plot.svg").read_text()
@@ -315,7 +421,7 @@ def test_a_summary_keeps_what_was_measured(results: dict[str, Any]) -> None:
     assert made["enec"] == {"pi": 3.1415927}
     assert json.loads(summary.dumps(made)) == made
     assert [row["codec"] for row in results["rows"] if row.get("forced_cpu") == "avx2"] == ["tensorwire fast"]
-    assert len(results["rows"]) == 8
+    assert len(results["rows"]) == 9
 
 
 @pytest.mark.parametrize("folder", ["benchmarks/results", "benchmarks/results/xeon-avx512"])
@@ -355,6 +461,5 @@ def test_cycles_covers_what_it_names() -> None:
 def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
     results = json.loads((cycles.RESULTS / "cycles.json").read_text())
     assert cycles.page(results) == (cycles.RESULTS / "cycles.md").read_text()
-    assert {(row["coder"], row["dtype"]) for row in results["rows"]} == {
-        (case.coder, case.dtype) for case in cycles.cases()
-    }
+    cases = {(case.coder, case.dtype) for case in cycles.cases()}
+    assert {(row["coder"], row["dtype"]) for row in results["rows"]} <= cases

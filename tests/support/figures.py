@@ -34,7 +34,7 @@ class Row:
     def __init__(self, row: dict[str, Any]) -> None:
         self._row = row
         self.ratio: float = row["ratio"]
-        self.ratio_by_tensor: float = row["by_tensor"]["ratio"]
+        self.ratio_by_tensor: float = row["by_tensor"]["ratio"] if "by_tensor" in row else row["ratio"]
         self.compress = self._speed("compress")
         self.decompress = self._speed("decompress")
 
@@ -54,12 +54,13 @@ class Run:
     def _results(self) -> Any:
         return _load(self._name)
 
-    def __call__(self, data: str, codec: str, *, threads: int = 1, verify: bool = True) -> Row:
-        """`codec` is fast, compact, enec or a peer's name in the results; `verify` holds for what has checksums."""
+    def __call__(self, data: str, codec: str, *, threads: int = 1, verify: bool = True, cpu: str | None = None) -> Row:
+        """`codec` is one of our profiles or a peer's name in the results; `verify` holds for what has checksums; `cpu`
+        is a target that was forced."""
         names = (codec, f"tensorwire {codec}")
         for row in self._results["rows"]:
             same = row["dataset"] == data and row["codec"] in names and row["threads"] == threads
-            if same and row["verify"] in (verify, None) and not row.get("forced_cpu"):
+            if same and row["verify"] in (verify, None) and row.get("forced_cpu") == cpu:
                 return Row(row)
         raise LookupError(f"{self._name} has no row of {codec} on {data} with {threads} threads")
 
@@ -67,10 +68,16 @@ class Run:
         """The order-0 bound, tensor by tensor."""
         return float(next(facts["bound_by_tensor"] for facts in self._results["datasets"] if facts["name"] == data))
 
-    def target(self, name: str, data: str) -> float:
-        """What was measured for a target: where it compares with a peer, the peer's better way counts."""
+    def target(self, name: str, data: str, cpu: str | None = None) -> float:
+        """What was measured for a target, on the best CPU target or a forced one: where it compares with a peer, the
+        peer's better way counts."""
         verdicts = targets.evaluate(self._results)
-        found = next(verdict.measured for verdict in verdicts if (verdict.target, verdict.subject) == (name, data))
+        wanted = (name, data) if cpu is None else (name, data, cpu)
+        found = next(
+            verdict.measured
+            for verdict in verdicts
+            if wanted == (verdict.target, verdict.subject, verdict.cpu)[: len(wanted)]
+        )
         assert found is not None, f"{name} of {data} was not measured"
         return found
 
@@ -181,15 +188,16 @@ deltas = Deltas()
 geometry = Geometry()
 
 
-def cycles(coder: str, dtype: str, what: str = "decode") -> float:
+def cycles(coder: str, dtype: str, what: str = "decode", cpu: str = "avx2") -> float:
+    """Cycles an element."""
     rows = _load("cycles.json")["rows"]
-    return float(next(row[what] for row in rows if (row["coder"], row["dtype"]) == (coder, dtype)))
+    return float(next(row[what] for row in rows if (row["coder"], row["dtype"], row["cpu"]) == (coder, dtype, cpu)))
 
 
-def share(direction: str, *functions: str) -> str:
-    """The part of its time that `fast` spends in functions whose names begin so, in percent."""
-    profile = _load("profile.json")[direction]
-    return f"{100 * sum(part for name, part in profile.items() if name.startswith(functions)):.0f} %"
+def share(direction: str, *functions: str, profile: str = "fast") -> str:
+    """The part of its time that a profile spends in functions whose names begin so, in percent."""
+    shares = _load("profile.json")[profile][direction]
+    return f"{100 * sum(part for name, part in shares.items() if name.startswith(functions)):.0f} %"
 
 
 def span(values: Any, form: str = ".2f", link: str = " to ") -> str:

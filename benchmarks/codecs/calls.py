@@ -1,0 +1,115 @@
+"""The public functions against the core's: python -m benchmarks.codecs.calls DATASET.
+
+`compress(out=)` and `decompress(out=)` as everyone calls them, beside `FrameEncoder` and `FrameReader`, which call the
+core once and do nothing else. Memory is reused by both; one thread, with checksums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import data, environment, summary
+from benchmarks.timing import interleave, pinned, relative, spread, timed
+from tensorwire import _core
+from tensorwire.codec import (
+    FrameEncoder,
+    FrameReader,
+    compress,
+    compress_bound,
+    decompress,
+    dtype_bits,
+    new_buffer,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorwire.codec import Profile
+
+PROFILES: tuple[Profile, ...] = ("fast", "compact", "resident", "enec")
+CPU_TARGETS = ("avx512", "avx2", "neon")
+BUDGET = 3.0
+
+
+def measure(dataset: data.Dataset, profile: Profile, rounds: int) -> list[dict[str, Any]]:
+    """A row for each direction: GB/s of both ways, and how fast the public one is beside the other."""
+    nbytes = len(dataset.data)
+    shape = (nbytes * 8 // dtype_bits(dataset.dtype),)
+    room = compress_bound(dataset.data, dtype=dataset.dtype, profile=profile)
+    frame, blocks, out = new_buffer(room), new_buffer(room), new_buffer(nbytes)
+
+    def core_compress() -> FrameReader:
+        encoder = FrameEncoder(dataset.dtype, shape, profile=profile, threads=1)
+        encoder.encode(dataset.data, blocks)
+        return FrameReader(encoder.finish())
+
+    def public_compress() -> memoryview:
+        made = compress(dataset.data, dtype=dataset.dtype, profile=profile, out=frame, threads=1)
+        assert isinstance(made, memoryview)
+        return made
+
+    reader, made = core_compress(), public_compress()
+    functions: dict[str, Callable[[], Any]] = {
+        "core/compress": core_compress,
+        "public/compress": public_compress,
+        "core/decompress": lambda: reader.decode(blocks[: reader.info.data_nbytes], out, threads=1),
+        "public/decompress": lambda: decompress(made, out=out, threads=1),
+    }
+    operations = {name: lambda function=function: timed(function)[0] for name, function in functions.items()}
+    seconds = interleave(operations, {name: operation() for name, operation in operations.items()}, rounds, BUDGET)
+    if out != dataset.data:
+        raise RuntimeError(f"{profile} on {dataset.name}: the result differs from the input")
+    rows = []
+    for direction in ("compress", "decompress"):
+        public, core = (seconds[f"{side}/{direction}"] for side in ("public", "core"))
+        speeds = [spread([nbytes / each / 1e9 for each in side if each])["median"] for side in (public, core)]
+        quotient = relative(public, core)
+        row = {"dataset": dataset.name, "profile": profile, "direction": direction, "cpu": _core.cpu_target()}
+        rows.append({**row, "public": speeds[0], "core": speeds[1], "of_core": quotient and quotient["median"]})
+    return rows
+
+
+def run(name: str, rounds: int) -> list[dict[str, Any]]:
+    """Rows of all profiles on every CPU target that is here, each target in a process of its own."""
+    found: list[dict[str, Any]] = []
+    for target in CPU_TARGETS:
+        line = [sys.executable, "-m", "benchmarks.codecs.calls", name, "--rounds", str(rounds), "--measure"]
+        env = environment.child(TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
+        rows = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
+        found += [row for row in rows if row["cpu"] == target]
+    return summary.rounded(found)
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| profile | CPU target | direction | public, GB/s | core, GB/s | of the core |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        figures = f"{row['public']:.2f} | {row['core']:.2f} | {row['of_core']:.3f}"
+        lines.append(f"| `{row['profile']}` | {row['cpu']} | {row['direction']} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", choices=data.NAMES, nargs="?", default="synthetic-bf16-small")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
+    options = parser.parse_args()
+    if options.measure:
+        dataset = data.load(options.dataset)
+        with pinned(1):
+            rows = [row for profile in PROFILES for row in measure(dataset, profile, options.rounds)]
+        json.dump(rows, sys.stdout)
+        return
+    print(render(run(options.dataset, options.rounds)))
+
+
+if __name__ == "__main__":
+    main()
