@@ -11,3 +11,11 @@ import tensorwire
 def bare_python() -> dict[str, str]:
     """An environment in which `python -S`, which starts in no time, finds the package wherever it is installed."""
     return {**os.environ, "PYTHONPATH": str(Path(tensorwire.__file__).parents[1])}
+
+
+PRINT_PEAK_MEMORY = """
+import pathlib
+print(1024 * int(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]))
+"""
+"""Code that ends a program in a process of its own, and prints the most bytes of memory that it has had at once.
+ru_maxrss would not do: a process inherits it from the one that started it, here from one that ran other tests."""
