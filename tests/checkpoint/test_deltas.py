@@ -13,6 +13,7 @@ import pytest
 from tensorwire import BaseMismatchError, CorruptDataError, checkpoint, compress
 from tensorwire.checkpoint.file import base as base_module
 from tensorwire.checkpoint.file.names import payload_name
+from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import content_hash
 from tests.support.checkpoint_models import (
     container,
@@ -35,9 +36,10 @@ UP = "model.layers.0.mlp.up_proj.weight"
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """An old and a new model, the old one in every form that a base may have, and the delta between them."""
     root = tmp_path_factory.mktemp("pair")
-    names = ("old", "new", "packed", "one", "delta", "rearranged")
+    names = ("old", "same", "new", "packed", "one", "delta", "rearranged")
     paths = {name: root / name for name in names}
     write_model(paths["old"])
+    shutil.copytree(paths["old"], paths["same"])
     write_next(paths["old"], paths["new"])
     write_rearranged(paths["old"], paths["rearranged"])
     checkpoint.compress_checkpoint(paths["old"], paths["packed"], profile="compact")
@@ -50,7 +52,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Paths:
 
 @pytest.mark.parametrize("profile", ["fast", "compact", "enec"])
 @pytest.mark.parametrize("form", ["old", "packed", "one"])
-@pytest.mark.parametrize("newer", ["new", "rearranged", "old"])
+@pytest.mark.parametrize("newer", ["new", "rearranged", "same"])
 def test_every_file_comes_back(pair: Paths, tmp_path: Path, newer: str, form: str, profile: Any) -> None:
     report = checkpoint.compress_checkpoint(pair[newer], tmp_path / "delta", profile=profile, base=pair[form])
     assert report.base == str(pair[form])
@@ -96,7 +98,7 @@ def test_what_is_relative_to_what(pair: Paths, tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_does_not_change_is_a_header(pair: Paths, tmp_path: Path) -> None:
-    checkpoint.compress_checkpoint(pair["old"], tmp_path / "delta", base=pair["old"])
+    checkpoint.compress_checkpoint(pair["same"], tmp_path / "delta", base=pair["old"])
     for tensor in checkpoint.inspect(tmp_path / "delta").tensors:
         if tensor.base_hash is not None:
             assert tensor.stored_nbytes <= 256
@@ -263,6 +265,17 @@ def test_a_compressed_base_that_claims_another_hash(pair: Paths, tmp_path: Path)
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(("src", "base"), [("old", "old"), ("old/inner", "old"), ("old", "old/inner")])
+def test_a_source_is_not_its_own_base(pair: Paths, tmp_path: Path, src: str, base: str) -> None:
+    """Nothing could restore the result once the source is gone."""
+    shutil.copytree(pair["old"], tmp_path / "old")
+    shutil.copytree(pair["new"], tmp_path / "old" / "inner")
+    with pytest.raises(ValueError, match="are the same or lie in each other"):
+        checkpoint.compress_checkpoint(tmp_path / src, tmp_path / "x", base=tmp_path / base)
+    with pytest.raises(ValueError, match="are the same or lie in each other"):
+        convert_stream("compress", tmp_path / src / FIRST, tmp_path / "x", profile="fast", base=tmp_path / src)
+
+
 def test_a_result_never_replaces_its_base(pair: Paths, tmp_path: Path) -> None:
     old, packed = tmp_path / "old", tmp_path / "packed"
     shutil.copytree(pair["old"], old)
@@ -395,6 +408,27 @@ def test_the_base_is_hashed_once_for_each_tensor(pair: Paths, monkeypatch: pytes
             rows[0:1]
             per_slice = counts[UP] - first
             assert first == expected + per_slice
+
+
+def test_a_base_that_is_written_over_between_slices(pair: Paths, tmp_path: Path) -> None:
+    """Its hash was compared when the first slice was read, and no hash covers the rows of the next one."""
+    shutil.copy(pair["old"] / FIRST, tmp_path / "base.safetensors")
+    checkpoint.compress_checkpoint(pair["new"] / FIRST, tmp_path / "delta.safetensors", base=pair["old"] / FIRST)
+    name = "model.layers.0.mlp.up_proj.weight"
+    with checkpoint.open_file(
+        tmp_path / "delta.safetensors", base=tmp_path / "base.safetensors", framework="bytes"
+    ) as file:
+        part = file.get_slice(name)
+        first = part[0:4]
+        data = bytearray((tmp_path / "base.safetensors").read_bytes())
+        start = data.index(layer(0, 0)[0][3])
+        for word in range(start, start + 4 * 192 * 2, 2):
+            data[word] ^= 1
+        (tmp_path / "base.safetensors").write_bytes(data)
+        with pytest.raises(OSError, match="the file changed while it was read"):
+            part[0:4]
+    with checkpoint.open_file(pair["new"] / FIRST, framework="bytes") as file:
+        assert file.get_slice(name)[0:4] == first
 
 
 def test_save_file(pair: Paths, tmp_path: Path) -> None:

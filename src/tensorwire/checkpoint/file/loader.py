@@ -68,12 +68,20 @@ def load_bytes(
 def load_range(
     stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int, verify: bool
 ) -> memoryview:
-    """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked."""
-    if stored.is_relative(tensor):
+    """Content bytes [start, stop) of one tensor. Plain tensors, whose hash is of the whole, are not checked. The base
+    of a relative one was hashed when it was first needed, and must be the same file still.
+
+    Raises:
+        OSError: reading fails, or the file of the base was written to.
+    """
+    relative = stored.is_relative(tensor)
+    if relative:
         stored.base_of(tensor, threads=threads, verify=False)
     out = new_buffer(stop - start)
     if len(out):
         stored.read(tensor, start, out, threads=threads, verify=verify)
+        if relative and verify:
+            stored.base_of(tensor, threads=threads).stored.file.check_unchanged()
     return out
 
 

@@ -52,6 +52,16 @@ def check_apart(target: Path, base: Base) -> None:
         raise ValueError(f"{target} and the base {base.root} must not lie in each other; {hint}")
 
 
+def check_another(source: Path, base: Base) -> None:
+    """Raise ValueError if what is to be compressed is its own base, or lies in it: nothing could restore the result
+    once the source is gone, which is what many compress for."""
+    if is_same(source, base.root) or lies_in(source, base.root) or lies_in(base.root, source):
+        raise ValueError(
+            f"{source} and the base {base.root} are the same or lie in each other, and the result could not be "
+            "restored without the source; name an older checkpoint as base"
+        )
+
+
 def fingerprint(base: Base) -> list[list[object]]:
     """What changes when a file of the base does."""
     found = []

@@ -22,7 +22,7 @@ from ..directory.sources import (
 from ..progress import Meter
 from ..results import CheckpointReport, FileReport
 from ..storage.staging import Staging
-from .bases import check_apart, fingerprint, open_base
+from .bases import check_another, check_apart, fingerprint, open_base
 from .converter import Converter
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def compress_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
-        ValueError: `base` is relative to another one, or `dst` and `base` lie in each other;
+        ValueError: `base` is relative to another one, or one of `src`, `dst` and `base` is another or lies in it;
             `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
             or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
             checkpoints; `dst` and `src` lie in each other.
@@ -188,6 +188,8 @@ def _convert_with(
         "src": str(source_path),
     }
     if base is not None:
+        if profile is not None:
+            check_another(source_path, base)
         purpose["base"] = fingerprint(base)
         if not dry_run:
             check_apart(target_path, base)

@@ -28,7 +28,7 @@ from ..results import CheckpointReport, FileReport
 from ..storage.files import OutputFile
 from ..storage.staging import Staging
 from ..storage.streams import InputStream, OutputStream, SpoolFile
-from .bases import check_apart, open_base
+from .bases import check_another, check_apart, open_base
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +74,8 @@ def convert_stream(
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
         if opened is not None:
             _check_base_apart(dst, opened)
+            if profile is not None and isinstance(src, (str, os.PathLike)):
+                check_another(absolute(src), opened)
         stored = stack.enter_context(_open(src))
         stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
