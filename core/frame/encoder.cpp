@@ -3,9 +3,9 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <thread>
 
+#include "frame/block_words.h"
 #include "frame/content_hash.h"
 #include "frame/encode_block.h"
 #include "frame/layout.h"
@@ -14,9 +14,6 @@
 namespace tw {
 namespace {
 
-// Words of a block that no row length changes, by profile. A relative frame has the same: blocks that do not look at
-// the base cost no more than in a plain frame.
-constexpr uint32_t kUsualBlockWords[] = {32768, 32768, 262144, 32768};
 // Content that one thread takes at a time, in whole blocks, or a block if that is more.
 constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = kMaxBlockWords * kMaxWordNbytes;
 
@@ -115,28 +112,6 @@ int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_
   return TW_OK;
 }
 
-// The words of a row, of the last dimension; 0 where it has no whole number of them.
-uint64_t row_words(const tw_frame& frame) {
-  if (frame.ndim == 0) return 0;
-  const uint64_t size = frame.shape[frame.ndim - 1];
-  if (&find_dtype(frame.dtype) != &kOpaque) return size;
-  if (size > 8 * kMaxBlockWords) return 0;  // more bytes than a block has, whatever its bits
-  return size * frame.bits % 8 == 0 ? size * frame.bits / 8 : 0;
-}
-
-// The words of a block: whole rows, where some multiple of them is near the usual size.
-uint32_t choose_block_words(const tw_frame& frame) {
-  const uint64_t usual = kUsualBlockWords[frame.profile];
-  const uint64_t row = row_words(frame);
-  const uint64_t least = usual / 2, most = std::min<uint64_t>(2 * usual, kMaxBlockWords);
-  const bool empty = std::find(frame.shape, frame.shape + frame.ndim, 0) != frame.shape + frame.ndim;
-  if (frame.ndim < 2 || row < 2 || row > most || empty) return static_cast<uint32_t>(usual);
-  const uint64_t unit = std::lcm(row, uint64_t{kMinBlockWords});
-  const uint64_t below = usual / unit * unit, above = below + unit;
-  if (above <= most && (below < least || above - usual < usual - below)) return static_cast<uint32_t>(above);
-  return static_cast<uint32_t>(below < least ? usual : below);
-}
-
 int check_profile(uint32_t profile, bool relative, tw_error* error) {
   if (profile > kProfileResident) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtProfile, "expected a profile of 0 to 3, got %u", profile);
@@ -180,7 +155,7 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
     std::memcpy(frame->base_hash, base_hash, sizeof frame->base_hash);
   }
   if (check_bits(*frame, error) != TW_OK) return TW_INVALID_ARGUMENT;
-  frame->block_words = block_words != 0 ? block_words : choose_block_words(*frame);
+  frame->block_words = block_words != 0 ? block_words : usual_block_words(*frame);
   status = complete_frame(frame, error);
   if (status != TW_OK) return status;
   if (frame->num_blocks > kMaxBlocks) {
@@ -193,8 +168,18 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
 
 uint64_t tw_data_bound(uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
 
+void tw_frame_fit(tw_frame* frame, const void* content, const void* base) {
+  frame->block_words =
+      fitting_block_words(*frame, static_cast<const uint8_t*>(content), static_cast<const uint8_t*>(base));
+  frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
+  frame->header_nbytes = header_nbytes(*frame, tw_data_bound(frame->uncompressed_nbytes));
+}
+
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  return frame->header_nbytes + tw_data_bound(frame->uncompressed_nbytes);
+  const uint64_t data = tw_data_bound(frame->uncompressed_nbytes);
+  tw_frame most = *frame;
+  most.num_blocks = std::max(frame->num_blocks, ceil_div(frame->num_words, least_block_words(*frame)));
+  return header_nbytes(most, data) + data;
 }
 
 int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes, const void* base,

@@ -25,6 +25,7 @@ PROFILES = ("enec", "fast", "compact", "resident")
 FIXED_HEADER_NBYTES = 128
 MAX_NDIM = 64
 LEAF_NBYTES = 131072
+SAMPLE_NBYTES = 4194304
 BASE_RELATIVE = 1
 
 _OK = 0
@@ -186,6 +187,7 @@ _cpu_target = _function("tw_cpu_target", _text)
 _frame_init = _function(
     "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _text, _error,
 )  # fmt: skip
+_frame_fit = _function("tw_frame_fit", None, _frame, _address, _address)
 _frame_bound = _function("tw_frame_bound", _u64, _frame)
 _data_bound = _function("tw_data_bound", _u64, _u64)
 _compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
@@ -270,8 +272,18 @@ def frame_init(
     return frame
 
 
+def frame_fit(frame: Frame, content: Buffer, base: Buffer | None = None) -> None:
+    """Fit the size of the blocks to the content, of which `content` has the first SAMPLE_NBYTES or all; `base` has the
+    same bytes of the base."""
+    needed = min(SAMPLE_NBYTES, frame.uncompressed_nbytes)
+    with Pin(content) as source, _pin_base(base) as origin:
+        if source.nbytes < needed or (base is not None and origin.nbytes < needed):
+            raise ValueError(f"expected the first {needed} bytes of the content and of a base")
+        _frame_fit(frame, source.address, None if base is None else origin.address)
+
+
 def frame_bound(frame: Frame) -> int:
-    """The most bytes that a whole frame can take."""
+    """The most bytes that a whole frame can take, however it is fitted."""
     nbytes: int = _frame_bound(frame)
     return nbytes
 

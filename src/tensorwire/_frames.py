@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Profile = Literal["enec", "fast", "compact", "resident"]
 
+SAMPLE_NBYTES = _core.SAMPLE_NBYTES
+"""Content that decides on the size of blocks."""
+
 _MAX_THREADS = 1024
 _BLOCKS_AT_ONCE = 4096
 _NO_HASH = bytes(16)
@@ -141,8 +144,8 @@ class FrameEncoder:
         header = encoder.finish()                   # to be written at `position`
 
     Chunks are copied only where they divide a block or a leaf of the content hash. One thread at a time. The bytes are
-    those of `compress`. The header of a relative frame that changes nothing is shorter than `header_nbytes`, and no
-    blocks follow it.
+    those of `compress` if the encoder is shown the beginning of the content. The header of a relative frame that
+    changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
         header_nbytes: size of header and index; known from the start, but see above.
@@ -161,16 +164,26 @@ class FrameEncoder:
         bits: int = 0,
         profile: Profile = "fast",
         relative: bool = False,
+        beginning: Buffer | None = None,
+        base_beginning: Buffer | None = None,
         threads: int | None = None,
     ) -> None:
-        """`bits` per element may be 0 for the dtypes of safetensors; it is needed for other names. A `relative` frame
-        gets its base in chunks too.
+        """
+        Args:
+            bits: per element; may be 0 for the dtypes of safetensors, and is needed for other names.
+            relative: the frame gets its base in chunks too.
+            beginning: the first SAMPLE_NBYTES of the content or all of it. Profile "compact" fits the size of its
+                blocks to them, and has blocks of the usual size without.
+            base_beginning: the same bytes of the base; for a relative frame.
 
         Raises:
-            ValueError: dtype, bits, shape or profile is invalid.
+            ValueError: dtype, bits, shape or profile is invalid, or the beginning is too short.
         """
         bits = bits or dtype_bits(dtype)
         self._frame = new_frame(dtype, bits, checked_shape(shape), profile, _NO_HASH if relative else None)
+        if beginning is not None:
+            old = None if base_beginning is None else byte_view(base_beginning).data
+            _core.frame_fit(self._frame, byte_view(beginning).data, old)
         self._base_hasher = ContentHasher(threads=threads) if relative else None
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes

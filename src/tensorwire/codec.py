@@ -166,6 +166,7 @@ def compress(
     frame = new_frame(source.dtype, source.bits, source.shape, profile, base_hash)
     base_data = None if old is None else old.data
     bound = _core.frame_bound(frame)
+    _core.frame_fit(frame, source.data, base_data)
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:

@@ -118,15 +118,17 @@ class CompressedWriter:
         return build_header(self._metadata, entries).data_start
 
     def put(self, index: int, start: int, data: memoryview) -> None:
-        """Add the content of tensor `index` from byte `start` on: a window or all that is left."""
+        """Add the content of tensor `index` from byte `start` on: a window or all that is left. The first window has
+        SAMPLE_NBYTES of the tensor or all of it."""
         tensor = self._tensors[index]
+        with ErrorContext(tensor=tensor.name):
+            old = self._read_base(index, start, len(data))
         if start == 0:
-            self._begin(tensor, relative=index in self._bases)
+            self._begin(tensor, data, old)
         if self._encoder is None:
             self._hasher.update(data)
         else:
             with ErrorContext(tensor=tensor.name):
-                old = self._read_base(index, start, len(data))
                 room = self._output.room(self._encoder.data_bound(len(data)))
                 self._output.advance(self._encoder.encode(data, room, base=old))
         if start + len(data) == tensor.nbytes:
@@ -143,7 +145,7 @@ class CompressedWriter:
         base.read(start, data, threads=self._threads)
         return data
 
-    def _begin(self, tensor: TensorEntry, *, relative: bool) -> None:
+    def _begin(self, tensor: TensorEntry, beginning: memoryview, base: memoryview | None) -> None:
         self._start = self._output.position
         self._encoder = None
         if tensor.nbytes <= MIN_GAIN_NBYTES:
@@ -154,8 +156,9 @@ class CompressedWriter:
             self._hasher = ContentHasher(threads=self._threads)
             return
         self._encoder = FrameEncoder(
-            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, relative=relative, threads=self._threads
-        )
+            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, relative=base is not None,
+            beginning=beginning, base_beginning=base, threads=self._threads,
+        )  # fmt: skip
         self._output.skip(self._encoder.header_nbytes)
 
     def _end(self, index: int, tensor: TensorEntry) -> None:

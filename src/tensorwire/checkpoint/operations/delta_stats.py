@@ -38,18 +38,10 @@ class DeltaCounter:
         counts = self._dtypes[dtype]
         counts["num_tensors"] += 1
         counts["nbytes"] += nbytes
-        bits = dtype_bits(dtype)
-        encoders = {}
-        if bits and nbytes > MIN_GAIN_NBYTES:
-            encoders = {
-                profile: FrameEncoder(
-                    dtype, shape, bits=bits, profile=profile, relative=old is not None, threads=self._threads
-                )
-                for profile in _PROFILES
-            }
         size = min(WINDOW_NBYTES, nbytes)
         buffers = new_buffer(size), new_buffer(size)
-        out = new_buffer(max((encoder.data_bound(size) for encoder in encoders.values()), default=0))
+        out = new_buffer(0)
+        encoders: dict[Profile, FrameEncoder] = {}
         for start in range(0, nbytes, WINDOW_NBYTES):
             count = min(WINDOW_NBYTES, nbytes - start)
             content, base = buffers[0][:count], None
@@ -58,6 +50,9 @@ class DeltaCounter:
                 base = buffers[1][:count]
                 old(start, base)
                 self._count(dtype, content, base)
+            if start == 0:
+                encoders = self._encoders(dtype, shape, content, base)
+                out = new_buffer(max((encoder.data_bound(size) for encoder in encoders.values()), default=0))
             for encoder in encoders.values():
                 encoder.encode(content, out, base=base)
         for profile in _PROFILES:
@@ -67,6 +62,21 @@ class DeltaCounter:
                 frame_nbytes = encoders[profile].info.frame_nbytes
                 taken = frame_nbytes if saves(frame_nbytes, nbytes) else nbytes
             counts[profile] += taken
+
+    def _encoders(
+        self, dtype: str, shape: tuple[int, ...], content: memoryview, base: memoryview | None
+    ) -> dict[Profile, FrameEncoder]:
+        """An encoder for each profile, shown the first window of a tensor; none for one that stays plain."""
+        bits = dtype_bits(dtype)
+        if not bits or len(content) <= MIN_GAIN_NBYTES:
+            return {}
+        return {
+            profile: FrameEncoder(
+                dtype, shape, bits=bits, profile=profile, relative=base is not None, beginning=content,
+                base_beginning=base, threads=self._threads,
+            )
+            for profile in _PROFILES
+        }  # fmt: skip
 
     def _count(self, dtype: str, new: memoryview, old: memoryview) -> None:
         import numpy
