@@ -170,6 +170,39 @@ uint64_t far_apart() {
   return tw::hash128(bytes.data(), bytes.size()).low;
 }
 
+// Parts of 2^16 words, each with exponents of its own, if they are mixed.
+uint32_t fitted(const char* dtype, uint32_t profile, uint64_t numel, bool mixed) {
+  const size_t width = std::strcmp(dtype, "F32") == 0 ? 4 : 2;
+  std::vector<uint8_t> content(width * numel);
+  uint64_t state = 1;
+  for (uint64_t i = 0; i < numel; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const uint64_t part = mixed ? i >> 16 : 0;
+    const uint64_t word = (100 + 7 * (part % 5) + (state >> 40) % 4) << 7 | (state >> 50 & 127) | (state >> 63) << 15;
+    std::memcpy(&content[i * width + width - 2], &word, 2);
+  }
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, 0, nullptr, &error) == TW_OK);
+  const uint64_t bound = tw_frame_bound(&frame), usual = frame.block_words;
+  tw_frame_fit(&frame, content.data(), nullptr);
+  CHECK(tw_frame_bound(&frame) == bound && frame.block_words <= usual);
+  CHECK(frame.num_blocks == (numel + frame.block_words - 1) / frame.block_words);
+  const std::vector<uint8_t> bytes = compress(&frame, content, nullptr, 2);
+  CHECK(bytes.size() <= bound);
+  check_range(frame, bytes, content, 0, content.size());
+  return frame.block_words;
+}
+
+void check_fitting() {
+  for (const char* dtype : {"BF16", "F32"}) {
+    CHECK(fitted(dtype, TW_COMPACT, 600000, true) == 65536);
+    CHECK(fitted(dtype, TW_COMPACT, 600000, false) == 262144);
+    CHECK(fitted(dtype, TW_COMPACT, 32768, true) == 262144);
+    CHECK(fitted(dtype, TW_FAST, 600000, true) == 32768);
+  }
+}
+
 std::vector<uint64_t> all_frames() {
   std::vector<uint64_t> hashes = {far_apart()};
   for (const Type& type : kTypes) {
@@ -190,6 +223,7 @@ std::vector<uint64_t> all_frames() {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
+  check_fitting();
   const std::vector<uint64_t> hashes = all_frames();
   const tw::Hash128 all =
       tw::hash128(reinterpret_cast<const uint8_t*>(hashes.data()), hashes.size() * sizeof(uint64_t));

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
+from tensorwire import compress, frame_info
 from tensorwire.checkpoint import (
     compress_checkpoint,
     decompress_checkpoint,
     diff,
     load_file,
+    save_file,
     transcode_checkpoint,
 )
+from tensorwire.checkpoint.operations.stream import convert_stream
+from tests.support import registry
 from tests.support.checkpoint_models import (
     SHARD,
     container,
@@ -162,6 +167,33 @@ def test_transcoding_a_file(tmp_path: Path) -> None:
     transcode_checkpoint(tmp_path / "b", tmp_path / "c", profile="compact")
     compress_checkpoint(tmp_path / "a", tmp_path / "d", profile="compact")
     assert (tmp_path / "c").read_bytes() == (tmp_path / "d").read_bytes()
+
+
+def test_blocks_that_fit_the_content_are_those_of_one_call(tmp_path: Path) -> None:
+    """Of tensors below and beyond a window, whether they come from a file, a compressed one, a stream or memory."""
+    mixed = registry.mixed_input("F32")
+    words = np.frombuffer(mixed.data, np.float32)
+    tensors = {"a.bias": words[:1000], "b.small": words, "c.large": np.resize(words, 3_000_001)}
+    small, large = (compress(tensors[name], profile="compact") for name in ("b.small", "c.large"))
+    usual = 2**18
+    assert frame_info(small).block_words < usual
+    assert frame_info(large).block_words < usual
+    entries = [(name, "F32", words.shape, words.tobytes()) for name, words in tensors.items()]
+    (tmp_path / "a").write_bytes(container(entries))
+    for profile in ("resident", "compact"):
+        compress_checkpoint(tmp_path / "a", tmp_path / profile, profile=profile)
+    transcode_checkpoint(tmp_path / "resident", tmp_path / "transcoded", profile="compact")
+    with (tmp_path / "a").open("rb", buffering=0) as stream:
+        convert_stream("compress", stream, tmp_path / "streamed", profile="compact")
+    for name in ("transcoded", "streamed"):
+        assert (tmp_path / name).read_bytes() == (tmp_path / "compact").read_bytes()
+    save_file(tensors, tmp_path / "saved", profile="compact")
+    for name in ("compact", "saved"):
+        data = (tmp_path / name).read_bytes()
+        assert small in data
+        assert large in data
+    decompress_checkpoint(tmp_path / "compact", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "a").read_bytes()
 
 
 def test_a_shard_alone_can_be_decompressed(packed: Path, model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ def main() -> None:
     digest = hashlib.sha256()
     inputs = registry.small_inputs() + registry.pattern_inputs()
     for dtype in registry.FLOATS:
-        inputs += registry.boundary_inputs(dtype, 32768)
+        inputs += [*registry.boundary_inputs(dtype, 32768), registry.mixed_input(dtype)]
+    inputs += [registry.mixed_input("I8"), registry.mixed_input("I16")]
     for item in inputs:
         for profile in registry.PROFILES:
             frame = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile)

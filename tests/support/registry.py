@@ -215,6 +215,21 @@ def pattern_inputs() -> list[Input]:
     return inputs
 
 
+def mixed_input(dtype: str) -> Input:
+    """Matrices of different scales and their biases in one buffer, as a network's flat parameters: several blocks of
+    any size that the encoder chooses."""
+    generator, parts = rng(f"mixed tensors {dtype}"), []
+    for _ in range(24):
+        for count in (30_000, 300):
+            values = generator.normal(size=count) * np.exp(generator.uniform(-4, 3))
+            if dtype in FLOATS:
+                parts.append(values.astype(np.float32).astype(FLOATS[dtype].numpy).view(FLOATS[dtype].word))
+            else:
+                parts.append((values * 50).astype(np.int64).astype(words_of(dtype)))
+    words = np.concatenate(parts)
+    return Input("mixed-tensors", dtype, words.shape, words.tobytes())
+
+
 def boundary_counts(block_words: int) -> list[int]:
     """Numbers of words around the runs, groups and blocks of the format."""
     edges = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, block_words, 2 * block_words)
