@@ -12,15 +12,14 @@
 namespace tw {
 
 struct DenseEncodeScratch {
-  uint8_t symbols[kMaxBlockWords], classes[kMaxBlockWords];
-  uint64_t negative[kMaxMasks], changed[kMaxMasks], large[kMaxMasks];
-  alignas(64) uint8_t large_sizes[kMaxBlockWords * kMaxWordNbytes];
+  uint8_t symbols[kMaxBlockWords];
+  uint8_t signs[kMaxBlockWords / 8 + kStepSlack], low[kMaxBlockWords * kMaxWordNbytes + kStepSlack];
   EntropyScratch entropy;
 };
 
 struct DensePlan {
   Thresholds thresholds;
-  size_t num_changed, num_large;
+  DenseBits bits;           // of signs and of low bits; as many signs as words changed
   uint32_t histogram[256];  // of symbols, joined with their classes
   size_t nbytes;            // about what the streams take
 };
@@ -48,19 +47,13 @@ class DenseDecoder {
   bool finish(size_t* nbytes);
 
  private:
-  uint64_t signs(uint64_t changed);
-  bool read_sizes(size_t count);
-
   const Dtype* dtype_;
   StepClasses classes_;
-  size_t num_changed_, seen_;  // words whose step is not 0
-  const uint8_t* signs_;
+  size_t num_changed_;  // words whose step is not 0
+  BitSource signs_, low_;
   size_t low_offset_;
-  BitReader low_{nullptr, 0};
   EntropyClassDecoder entropy_;
-  uint64_t negative_[kDenseTile / kMaskWords], changed_[kDenseTile / kMaskWords], large_[kDenseTile / kMaskWords];
   uint8_t tile_classes_[kDenseTile], symbols_[kDenseTile];
-  alignas(64) uint8_t sizes_[(kDenseTile + 1) * kMaxWordNbytes];  // written 8 bytes at a time
 };
 
 }  // namespace tw

@@ -75,7 +75,7 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
   } else if (dense_nbytes < stored) {
     const size_t streams = dense_encode(dtype, n, dense, dst, stored, &scratch->dense);
     uint8_t params[sizeof(uint32_t)];
-    store(params, static_cast<uint32_t>(dense.num_changed));
+    store(params, static_cast<uint32_t>(dense.bits.signs));
     if (streams != 0) {
       length = finish(dense.thresholds, kDense, params, sizeof params, streams, stored, dst);
     }

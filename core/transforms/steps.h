@@ -70,6 +70,18 @@ struct Reach {
   uint64_t before;
 };
 
+// A bit string that is read from bit `at` on. Bits behind its bytes are zeros.
+struct BitSource {
+  const uint8_t* src;
+  size_t nbytes;
+  uint64_t at;
+};
+
+// Bits of the two strings of a block of kind dense.
+struct DenseBits {
+  uint64_t signs, low;
+};
+
 // Kernels, one set per target. No pointer needs alignment. Masks cover n words: ceil(n / 64) of them, zeros behind the
 // last word.
 struct StepKernels {
@@ -85,21 +97,18 @@ struct StepKernels {
                uint32_t* ranks);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
   void (*apply_sparse)(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words);
-  // The class of each word: a byte, shifted left.
+  // Put the class of each word into out's bytes, from bit `shift` on, where those have zeros.
   void (*classify)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
                    uint8_t* out);
-  // The symbol of each word's step (docs/format.md, kind dense), masks of the steps that are negative, not 0, over 3 in
-  // size, and the sizes of these last in order, each as wide as a word. Returns how many those are.
-  size_t (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
-                    uint64_t* negative, uint64_t* changed, uint64_t* large, uint8_t* large_sizes);
-  // Masks of the symbols that are not 0, and of those over 3.
-  void (*find_symbols)(const uint8_t* symbols, size_t n, uint64_t* changed, uint64_t* large);
-  // The reverse of measure(): words from those of the base, which may be in the same place.
-  void (*apply_dense)(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols,
-                      const uint64_t* negative, const uint64_t* large, const uint8_t* large_sizes, uint8_t* words);
-  // Bits of `bits`, from the lowest on, to where `mask` has ones; and back.
-  uint64_t (*deposit)(uint64_t bits, uint64_t mask);
-  uint64_t (*extract)(uint64_t bits, uint64_t mask);
+  // Of kind dense (docs/format.md) the symbol of each word's step, the signs of the steps that are not 0, and the low
+  // bits of their sizes. Both bit strings are whole, padding included; signs has room for n / 8 bytes and kStepSlack
+  // more, low for as many as the words have and kStepSlack more.
+  DenseBits (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
+                       uint8_t* signs, uint8_t* low);
+  // The reverse: the next n words, a multiple of 64 but at the block's end, from those of the base, which may be in the
+  // same place. False if symbols and low bits make no size, or one that no word can move by.
+  bool (*apply_dense)(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
+                      BitSource* low, uint8_t* words);
 };
 
 extern const StepKernels& step_kernels;

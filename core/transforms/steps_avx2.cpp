@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "transforms/dense_steps_avx2.h"
 #include "transforms/steps_masks.h"
 
 namespace tw {
@@ -90,6 +91,9 @@ struct Masks : PortableMasks {
   }
   static uint64_t deposit(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }
   static uint64_t extract(uint64_t bits, uint64_t mask) { return _pext_u64(bits, mask); }
+  template <class T>
+  static constexpr bool kDense = sizeof(T) == 2;
+  using Dense = Sixteens;
 };
 
 }  // namespace

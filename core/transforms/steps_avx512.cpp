@@ -1,5 +1,6 @@
 #if defined(__x86_64__)
 #include "common/avx512.h"
+#include "transforms/dense_steps_avx2.h"
 #include "transforms/steps_masks.h"
 
 namespace tw {
@@ -77,6 +78,9 @@ struct Masks : PortableMasks {
   }
   static uint64_t deposit(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }
   static uint64_t extract(uint64_t bits, uint64_t mask) { return _pext_u64(bits, mask); }
+  template <class T>
+  static constexpr bool kDense = sizeof(T) == 2;
+  using Dense = Sixteens;
   // The next steps of each class, spread over its changed words.
   static constexpr bool kAdds = true;
   template <class T, bool kOrdered, unsigned kClasses>

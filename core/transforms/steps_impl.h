@@ -2,27 +2,12 @@
 // has those of the portable targets, and what theirs must offer. Everything is local to the including source.
 #pragma once
 #include <cstring>
-#include <limits>
 
+#include "transforms/dense_steps_impl.h"
 #include "transforms/steps_masks.h"
 
 namespace tw {
 namespace {
-
-// body(words, base, g, mask of what there is) for each 64 words. The last ones, if they are fewer, are handed out in a
-// copy.
-template <class T, class Body>
-inline void for_groups(const uint8_t* words, const uint8_t* base, size_t n, Body&& body) {
-  constexpr size_t nbytes = kMaskWords * sizeof(T);
-  size_t g = 0;
-  for (; g < n / kMaskWords; ++g) body(words + g * nbytes, base + g * nbytes, g, ~uint64_t{0});
-  const size_t left = n % kMaskWords;
-  if (left == 0) return;
-  uint8_t last_words[nbytes] = {}, last_base[nbytes] = {};
-  std::memcpy(last_words, words + g * nbytes, left * sizeof(T));
-  std::memcpy(last_base, base + g * nbytes, left * sizeof(T));
-  body(last_words, last_base, g, low_bits(left));
-}
 
 size_t compare(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint64_t* masks) {
   return with_words(dtype, [&](auto word, auto) {
@@ -218,151 +203,7 @@ void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps
   });
 }
 
-void classify(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
-              uint8_t* out) {
-  if (classes.count == 1) {
-    std::memset(out, 0, n);
-    return;
-  }
-  with_words(dtype, [&](auto word, auto) {
-    using T = decltype(word);
-    // Magnitudes are not negative as signed numbers, which is what vectors compare best.
-    using Signed = std::make_signed_t<T>;
-    typedef Signed Vector __attribute__((vector_size(32)));
-    constexpr size_t kLanes = sizeof(Vector) / sizeof(T);
-    for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
-      Signed counts[kMaskWords];
-      uint8_t sorted[kMaskWords];
-      for (size_t i = 0; i < kMaskWords; i += kLanes) {
-        Vector magnitudes, sum = {};
-        std::memcpy(&magnitudes, group + i * sizeof(T), sizeof magnitudes);
-        magnitudes &= std::numeric_limits<Signed>::max();
-        for (unsigned c = 0; c + 1 < classes.count; ++c) {
-          sum -= magnitudes > static_cast<Signed>(static_cast<Signed>(classes.limits[c]) - 1);
-        }
-        std::memcpy(counts + i, &sum, sizeof sum);
-      }
-      for (size_t i = 0; i < kMaskWords; ++i) sorted[i] = static_cast<uint8_t>(counts[i] << shift);
-      std::memcpy(out + g * kMaskWords, sorted, count_bits(present));
-    });
-  });
-}
-
-// The symbols of 64 sizes: docs/format.md, kind dense.
-inline void find_symbols_of(const uint64_t sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
-  for (size_t i = 0; i < kMaskWords; ++i) {
-    const unsigned length = bit_length(sizes[i]);
-    symbols[i] = static_cast<uint8_t>(length < 3 ? sizes[i] : 2 * (length - 1) + (sizes[i] >> (length - 2) & 1));
-  }
-}
-
-// A float's bits below its sign are the exponent and, below it, the bit after the leading one: the symbol of a size
-// over 1, but for the exponent's bias. A float holds 24 bits; of larger sizes the lowest 8 do not matter, and would
-// only round up. Loops without branches, for the vectoriser.
-template <class T>
-inline void find_symbols_of(const T sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
-  float numbers[kMaskWords];
-  uint32_t bits[kMaskWords];
-  for (size_t i = 0; i < kMaskWords; ++i) {
-    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u;
-    numbers[i] = static_cast<float>(static_cast<int32_t>((size & ~large) | (size >> 8 & large)));
-  }
-  std::memcpy(bits, numbers, sizeof bits);
-  for (size_t i = 0; i < kMaskWords; ++i) {
-    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u, one = 0u - (size < 2);
-    symbols[i] = static_cast<uint8_t>(((bits[i] >> 22) - 254 + (16 & large)) & ~one) | static_cast<uint8_t>(size & one);
-  }
-}
-
-template <class T, bool kOrdered>
-inline size_t measure_words(const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols, uint64_t* negative,
-                            uint64_t* changed, uint64_t* large, uint8_t* large_sizes) {
-  size_t num_large = 0;
-  for_groups<T>(words, base, n, [&](const uint8_t* a, const uint8_t* b, size_t g, uint64_t) {
-    T sizes[kMaskWords], old[kMaskWords];
-    uint8_t signs[kMaskWords], found[kMaskWords];
-    std::memcpy(sizes, a, sizeof sizes);
-    std::memcpy(old, b, sizeof old);
-    for (size_t i = 0; i < kMaskWords; ++i) {
-      const T step = static_cast<T>(order<T, kOrdered>(sizes[i]) - order<T, kOrdered>(old[i]));
-      const T sign = static_cast<T>(0 - (step >> (8 * sizeof(T) - 1)));
-      signs[i] = static_cast<uint8_t>(sign);
-      sizes[i] = static_cast<T>((step ^ sign) - sign);
-    }
-    find_symbols_of(sizes, found);
-    negative[g] = Masks::above(signs, 0);
-    changed[g] = Masks::above(found, 0);
-    large[g] = Masks::above(found, 3);
-    std::memcpy(symbols + g * kMaskWords, found, n - g * kMaskWords < kMaskWords ? n - g * kMaskWords : kMaskWords);
-    for (uint64_t left = large[g]; left != 0; left &= left - 1) {
-      store(large_sizes + num_large++ * sizeof(T), sizes[trailing_zeros(left, 0)]);
-    }
-  });
-  return num_large;
-}
-
-size_t measure(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
-               uint64_t* negative, uint64_t* changed, uint64_t* large, uint8_t* large_sizes) {
-  return with_words(dtype, [&](auto word, auto ordered) {
-    return measure_words<decltype(word), decltype(ordered)::value>(words, base, n, symbols, negative, changed, large,
-                                                                   large_sizes);
-  });
-}
-
-void find_symbols(const uint8_t* symbols, size_t n, uint64_t* changed, uint64_t* large) {
-  for_groups<uint8_t>(symbols, symbols, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t) {
-    changed[g] = Masks::above(group, 0);
-    large[g] = Masks::above(group, 3);
-  });
-}
-
-template <class T, bool kOrdered>
-inline const uint8_t* join_words(const uint8_t* base, const uint8_t* symbols, uint64_t negative, uint64_t large,
-                                 const uint8_t* large_sizes, uint8_t* words) {
-  T sizes[kMaskWords], sums[kMaskWords];
-  uint8_t signs[kMaskWords];
-  for (size_t i = 0; i < kMaskWords; ++i) sizes[i] = symbols[i];
-  for (; large != 0; large &= large - 1, large_sizes += sizeof(T)) {
-    sizes[trailing_zeros(large, 0)] = load<T>(large_sizes);
-  }
-  // Each byte gets its bit: the byte of 8 bits, spread over 8 lanes, masked and compared.
-  for (size_t i = 0; i < kMaskWords; i += 8) {
-    const uint64_t spread = (negative >> i & 0xff) * 0x0101010101010101u & 0x8040201008040201u;
-    const uint64_t ones = (spread + 0x7f7f7f7f7f7f7f7fu) | spread;  // the highest bit where there is any
-    store(signs + i, (ones >> 7 & 0x0101010101010101u) * 0xff);
-  }
-  std::memcpy(sums, base, sizeof sums);
-  for (size_t i = 0; i < kMaskWords; ++i) {
-    const T sign = static_cast<T>(static_cast<std::make_signed_t<T>>(static_cast<int8_t>(signs[i])));
-    sums[i] = order<T, kOrdered>(static_cast<T>(order<T, kOrdered>(sums[i]) + ((sizes[i] ^ sign) - sign)));
-  }
-  std::memcpy(words, sums, sizeof sums);
-  return large_sizes;
-}
-
-void apply_dense(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, const uint64_t* negative,
-                 const uint64_t* large, const uint8_t* large_sizes, uint8_t* words) {
-  with_words(dtype, [&](auto word, auto ordered) {
-    using T = decltype(word);
-    constexpr bool kOrdered = decltype(ordered)::value;
-    constexpr size_t nbytes = kMaskWords * sizeof(T);
-    size_t g = 0;
-    for (; g < n / kMaskWords; ++g) {
-      large_sizes = join_words<T, kOrdered>(base + g * nbytes, symbols + g * kMaskWords, negative[g], large[g],
-                                            large_sizes, words + g * nbytes);
-    }
-    const size_t left = n % kMaskWords;
-    if (left == 0) return;
-    uint8_t last[nbytes] = {}, last_symbols[kMaskWords] = {};
-    std::memcpy(last, base + g * nbytes, left * sizeof(T));
-    std::memcpy(last_symbols, symbols + g * kMaskWords, left);
-    join_words<T, kOrdered>(last, last_symbols, negative[g], large[g], large_sizes, last);
-    std::memcpy(words + g * nbytes, last, left * sizeof(T));
-  });
-}
-
-constexpr StepKernels kStepKernels = {compare, list,         reach,       rank,           apply_sparse,  classify,
-                                      measure, find_symbols, apply_dense, Masks::deposit, Masks::extract};
+constexpr StepKernels kStepKernels = {compare, list, reach, rank, apply_sparse, classify, measure, apply_dense};
 
 }  // namespace
 }  // namespace tw

@@ -31,6 +31,52 @@ struct Changed {
   uint64_t of[kClasses];
 };
 
+// body(words, base, g, mask of what there is) for each 64 words. The last ones, if they are fewer, are handed out in a
+// copy.
+template <class T, class Body>
+inline void for_groups(const uint8_t* words, const uint8_t* base, size_t n, Body&& body) {
+  constexpr size_t nbytes = kMaskWords * sizeof(T);
+  size_t g = 0;
+  for (; g < n / kMaskWords; ++g) body(words + g * nbytes, base + g * nbytes, g, ~uint64_t{0});
+  const size_t left = n % kMaskWords;
+  if (left == 0) return;
+  uint8_t last_words[nbytes] = {}, last_base[nbytes] = {};
+  std::memcpy(last_words, words + g * nbytes, left * sizeof(T));
+  std::memcpy(last_base, base + g * nbytes, left * sizeof(T));
+  body(last_words, last_base, g, low_bits(left));
+}
+
+// Writes bits. Stores 8 bytes at a time, so that as many must have room behind the last one.
+class BitSink {
+ public:
+  explicit BitSink(uint8_t* out) : out_(out) {}
+  // width is at most 56, value below 2^width.
+  void put(uint64_t value, unsigned width) {
+    pending_ |= value << fill_;
+    store(out_, pending_);
+    fill_ += width;
+    out_ += fill_ / 8;
+    pending_ >>= fill_ / 8 * 8;
+    fill_ %= 8;
+  }
+  // width is at most 64.
+  void put_long(uint64_t value, unsigned width) {
+    if (width <= 32) return put(value, width);
+    put(value & UINT32_MAX, 32);
+    put(value >> 32, width - 32);
+  }
+  // The last bits, and zeros behind them. Returns how many bits there are from `start` on.
+  uint64_t finish(const uint8_t* start) {
+    store(out_, pending_);
+    return 8 * static_cast<uint64_t>(out_ - start) + fill_;
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t pending_ = 0;
+  unsigned fill_ = 0;  // bits in pending_, below 8
+};
+
 // What targets have in common that lack the instructions for it.
 struct PortableMasks {
   static uint64_t above(const uint8_t* bytes, uint8_t limit) {
@@ -66,6 +112,9 @@ struct PortableMasks {
   }
   // Whether the target has an add(), which moves 64 words by their steps.
   static constexpr bool kAdds = false;
+  // Whether the words of this type are among those that the target's Dense is for (dense_steps_avx2.h).
+  template <class T>
+  static constexpr bool kDense = false;
 
  private:
   // Bit i from byte i, each 0 or 1: a product moves 8 of them into its highest byte.

@@ -1,0 +1,172 @@
+// Kind dense on 64 words of 16 bits, in vectors of 16; the sources of AVX2 and AVX-512 include it behind their headers
+// of intrinsics. Bytes of 32 words are kept in the order in which packing leaves them and unpacking takes them: words
+// 0 to 7, 16 to 23, 8 to 15, 24 to 31.
+#pragma once
+#include <limits>
+
+#include "transforms/steps_masks.h"
+
+namespace tw {
+namespace {
+
+class Sixteens {
+ public:
+  static void classify(const uint8_t* group, const StepClasses& classes, unsigned shift, uint8_t* out) {
+    __m256i magnitudes[kVectors], counts[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      magnitudes[v] = _mm256_and_si256(load_words(group + 32 * v), _mm256_set1_epi16(0x7fff));
+      counts[v] = _mm256_setzero_si256();
+    }
+    for (unsigned c = 0; c + 1 < classes.count; ++c) {
+      const __m256i below = _mm256_set1_epi16(static_cast<int16_t>(classes.limits[c] - 1));
+      for (size_t v = 0; v < kVectors; ++v) {
+        counts[v] = _mm256_sub_epi16(counts[v], _mm256_cmpgt_epi16(magnitudes[v], below));
+      }
+    }
+    const __m128i bits = _mm_cvtsi32_si128(static_cast<int>(shift));
+    for (size_t v = 0; v < kVectors; v += 2) {
+      const __m256i sorted = in_order(_mm256_packus_epi16(counts[v], counts[v + 1]));
+      store_words(out + 16 * v, _mm256_or_si256(load_words(out + 16 * v), _mm256_sll_epi16(sorted, bits)));
+    }
+  }
+
+  template <bool kOrdered>
+  static uint64_t measure(const uint8_t* words, const uint8_t* base, uint8_t* symbols, BitSink* low) {
+    alignas(32) uint64_t fields[kMaskWords / 4], widths[kMaskWords / 4];
+    uint64_t negative = 0;
+    for (size_t v = 0; v < kVectors; v += 2) {
+      __m256i sizes[2], of_sizes[2], signs[2];
+      for (size_t i = 0; i < 2; ++i) {
+        const size_t at = 32 * (v + i);
+        const __m256i step =
+            _mm256_sub_epi16(ordered<kOrdered>(load_words(words + at)), ordered<kOrdered>(load_words(base + at)));
+        signs[i] = _mm256_srai_epi16(step, 15);
+        sizes[i] = _mm256_abs_epi16(step);
+        of_sizes[i] = symbols_of(sizes[i]);
+      }
+      const __m256i packed = _mm256_packus_epi16(of_sizes[0], of_sizes[1]);
+      store_words(symbols + 16 * v, in_order(packed));
+      const __m256i packed_signs = in_order(_mm256_packs_epi16(signs[0], signs[1]));
+      negative |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(packed_signs))} << (16 * v);
+      each_sixteen(packed, [&](size_t i, const Shape& shape) {
+        const __m256i bits = _mm256_and_si256(sizes[i], shape.mask());
+        _mm256_store_si256(reinterpret_cast<__m256i*>(fields + 4 * (v + i)), close_up(bits, shape));
+        _mm256_store_si256(reinterpret_cast<__m256i*>(widths + 4 * (v + i)), shape.sums());
+      });
+    }
+    for (size_t i = 0; i < kMaskWords / 4; ++i) low->put(fields[i], static_cast<unsigned>(widths[i]));
+    return negative;
+  }
+
+  // No symbol is that of the largest size or above.
+  template <bool kOrdered>
+  static void apply(const uint8_t* base, const uint8_t* symbols, uint64_t negative, const uint8_t* low, uint64_t* at,
+                    uint8_t* words) {
+    Shape shapes[kVectors];
+    alignas(32) uint64_t widths[kMaskWords / 4], windows[kMaskWords / 4];
+    for (size_t v = 0; v < kVectors; v += 2) {
+      each_sixteen(in_order(load_words(symbols + 16 * v)), [&](size_t i, const Shape& shape) {
+        shapes[v + i] = shape;
+        _mm256_store_si256(reinterpret_cast<__m256i*>(widths + 4 * (v + i)), shape.sums());
+      });
+    }
+    uint64_t next = *at;
+    for (size_t i = 0; i < kMaskWords / 4; ++i) {
+      windows[i] = load<uint64_t>(low + next / 8) >> next % 8;
+      next += widths[i];
+    }
+    *at = next;
+    const __m256i lanes = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
+                                            std::numeric_limits<int16_t>::min());
+    for (size_t v = 0; v < kVectors; ++v) {
+      const Shape& shape = shapes[v];
+      const __m256i bits = _mm256_load_si256(reinterpret_cast<const __m256i*>(windows + 4 * v));
+      const __m256i size = _mm256_add_epi16(shape.least(), _mm256_and_si256(move_apart(bits, shape), shape.mask()));
+      const __m256i some = _mm256_set1_epi16(static_cast<int16_t>(negative >> (16 * v)));
+      const __m256i sign = _mm256_cmpeq_epi16(_mm256_and_si256(some, lanes), lanes);
+      const __m256i step = _mm256_sub_epi16(_mm256_xor_si256(size, sign), sign);
+      const __m256i sum = _mm256_add_epi16(ordered<kOrdered>(load_words(base + 32 * v)), step);
+      store_words(words + 32 * v, ordered<kOrdered>(sum));
+    }
+  }
+
+ private:
+  static constexpr size_t kVectors = kMaskWords / 16;
+
+  // Of 16 sizes, in lanes of 16 bits.
+  struct Shape {
+    __m256i symbols, widths, powers;  // widths of the low bits; 2 to the power of those
+
+    __m256i mask() const { return _mm256_add_epi16(powers, _mm256_set1_epi16(-1)); }
+    // The smallest size of the symbol: of 0 and 1 that itself, then (2 | its lowest bit) * 2^width.
+    __m256i least() const {
+      const __m256i lowest = _mm256_and_si256(symbols, _mm256_set1_epi16(1));
+      const __m256i top = _mm256_min_epu16(symbols, _mm256_or_si256(lowest, _mm256_set1_epi16(2)));
+      return _mm256_mullo_epi16(top, powers);
+    }
+    // Widths of the even lanes, of two and of four of them.
+    __m256i evens() const { return _mm256_and_si256(widths, _mm256_set1_epi32(0xffff)); }
+    __m256i pairs() const { return _mm256_madd_epi16(widths, _mm256_set1_epi16(1)); }
+    __m256i even_pairs() const { return _mm256_and_si256(pairs(), _mm256_set1_epi64x(0xffffffff)); }
+    __m256i sums() const { return _mm256_add_epi64(even_pairs(), _mm256_srli_epi64(pairs(), 32)); }
+  };
+
+  static __m256i load_words(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static void store_words(uint8_t* p, __m256i words) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words); }
+  // From the order of packing to that of the words, and back.
+  static __m256i in_order(__m256i bytes) { return _mm256_permute4x64_epi64(bytes, 0xd8); }
+
+  // As order() in steps.h.
+  template <bool kOrdered>
+  static __m256i ordered(__m256i words) {
+    if (!kOrdered) return words;
+    return _mm256_xor_si256(words, _mm256_srli_epi16(_mm256_srai_epi16(words, 15), 1));
+  }
+
+  // As find_symbols_of() in dense_steps_impl.h.
+  static __m256i symbols_of(__m256i sizes) {
+    const auto half = [](__m128i eight) {
+      const __m256 numbers = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(eight));
+      return _mm256_srli_epi32(_mm256_castps_si256(numbers), 22);
+    };
+    const __m256i low = half(_mm256_castsi256_si128(sizes)), high = half(_mm256_extracti128_si256(sizes, 1));
+    const __m256i tops = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+    const __m256i small = _mm256_min_epu16(sizes, _mm256_set1_epi16(1));
+    return _mm256_max_epi16(_mm256_sub_epi16(tops, _mm256_set1_epi16(254)), small);
+  }
+
+  // body(0 or 1, shape) for both halves of 32 symbols.
+  template <class Body>
+  static void each_sixteen(__m256i symbols, Body&& body) {
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i halves = _mm256_and_si256(_mm256_srli_epi16(symbols, 1), _mm256_set1_epi8(0x7f));
+    const __m256i widths = _mm256_subs_epu8(halves, _mm256_set1_epi8(1));
+    const __m256i low_powers =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i high_powers =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, -128));
+    const __m256i low = _mm256_shuffle_epi8(low_powers, widths), high = _mm256_shuffle_epi8(high_powers, widths);
+    body(size_t{0}, Shape{_mm256_unpacklo_epi8(symbols, zero), _mm256_unpacklo_epi8(widths, zero),
+                          _mm256_unpacklo_epi8(low, high)});
+    body(size_t{1}, Shape{_mm256_unpackhi_epi8(symbols, zero), _mm256_unpackhi_epi8(widths, zero),
+                          _mm256_unpackhi_epi8(low, high)});
+  }
+
+  // Four fields, each at the start of its lane, one behind the other in 64 bits; and back, where what stands above a
+  // field is not zero.
+  static __m256i close_up(__m256i fields, const Shape& shape) {
+    const __m256i odd = _mm256_sllv_epi32(_mm256_srli_epi32(fields, 16), shape.evens());
+    const __m256i two = _mm256_or_si256(_mm256_and_si256(fields, _mm256_set1_epi32(0xffff)), odd);
+    const __m256i upper = _mm256_sllv_epi64(_mm256_srli_epi64(two, 32), shape.even_pairs());
+    return _mm256_or_si256(_mm256_and_si256(two, _mm256_set1_epi64x(0xffffffff)), upper);
+  }
+  static __m256i move_apart(__m256i bits, const Shape& shape) {
+    const __m256i upper = _mm256_slli_epi64(_mm256_srlv_epi64(bits, shape.even_pairs()), 32);
+    const __m256i two = _mm256_blend_epi32(bits, upper, 0xaa);
+    const __m256i odd = _mm256_slli_epi32(_mm256_srlv_epi32(two, shape.evens()), 16);
+    return _mm256_blend_epi16(two, odd, 0xaa);
+  }
+};
+
+}  // namespace
+}  // namespace tw

@@ -1,0 +1,240 @@
+// The step kernels of kind dense; steps_impl.h includes this, behind a target's Masks. Everything is local to the
+// including source.
+#pragma once
+#include <cstring>
+#include <limits>
+
+#include "transforms/steps_masks.h"
+
+namespace tw {
+namespace {
+
+template <class T>
+void find_classes(const uint8_t* group, const StepClasses& classes, unsigned shift, uint8_t* out) {
+  // Magnitudes are not negative as signed numbers, which is what vectors compare best.
+  using Signed = std::make_signed_t<T>;
+  typedef Signed Vector __attribute__((vector_size(32)));
+  constexpr size_t kLanes = sizeof(Vector) / sizeof(T);
+  Signed counts[kMaskWords];
+  for (size_t i = 0; i < kMaskWords; i += kLanes) {
+    Vector magnitudes, sum = {};
+    std::memcpy(&magnitudes, group + i * sizeof(T), sizeof magnitudes);
+    magnitudes &= std::numeric_limits<Signed>::max();
+    for (unsigned c = 0; c + 1 < classes.count; ++c) {
+      sum -= magnitudes > static_cast<Signed>(static_cast<Signed>(classes.limits[c]) - 1);
+    }
+    std::memcpy(counts + i, &sum, sizeof sum);
+  }
+  for (size_t i = 0; i < kMaskWords; ++i) out[i] = static_cast<uint8_t>(out[i] | counts[i] << shift);
+}
+
+template <class M, class T>
+void classify_words(const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift, uint8_t* out) {
+  for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
+    uint8_t* const to = out + g * kMaskWords;
+    uint8_t last[kMaskWords];
+    if (present != ~uint64_t{0}) std::memcpy(last, to, count_bits(present));
+    uint8_t* const all = present != ~uint64_t{0} ? last : to;
+    if constexpr (M::template kDense<T>) {
+      M::Dense::classify(group, classes, shift, all);
+    } else {
+      find_classes<T>(group, classes, shift, all);
+    }
+    if (present != ~uint64_t{0}) std::memcpy(to, last, count_bits(present));
+  });
+}
+
+void classify(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+              uint8_t* out) {
+  if (classes.count == 1) return;
+  with_words(dtype, [&](auto word, auto) { classify_words<Masks, decltype(word)>(base, n, classes, shift, out); });
+}
+
+// The symbols of 64 sizes: docs/format.md, kind dense.
+inline void find_symbols_of(const uint64_t sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const unsigned length = bit_length(sizes[i]);
+    symbols[i] = static_cast<uint8_t>(length < 3 ? sizes[i] : 2 * (length - 1) + (sizes[i] >> (length - 2) & 1));
+  }
+}
+
+// A float's bits below its sign are the exponent and, below it, the bit after the leading one: the symbol of a size
+// over 1, but for the exponent's bias. A float holds 24 bits; of larger sizes the lowest 8 do not matter, and would
+// only round up. Loops without branches, for the vectoriser.
+template <class T>
+inline void find_symbols_of(const T sizes[kMaskWords], uint8_t symbols[kMaskWords]) {
+  float numbers[kMaskWords];
+  uint32_t bits[kMaskWords];
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u;
+    numbers[i] = static_cast<float>(static_cast<int32_t>((size & ~large) | (size >> 8 & large)));
+  }
+  std::memcpy(bits, numbers, sizeof bits);
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const uint32_t size = sizes[i], large = sizeof(T) == 4 ? 0u - (size >= 1u << 24) : 0u, one = 0u - (size < 2);
+    symbols[i] = static_cast<uint8_t>(((bits[i] >> 22) - 254 + (16 & large)) & ~one) | static_cast<uint8_t>(size & one);
+  }
+}
+
+// Width of the low bits of a size whose symbol is 4 or more.
+inline unsigned low_width(uint8_t symbol) { return symbol / 2 - 1; }
+
+// Symbols and low bits of 64 words. Returns a mask of the steps that are negative.
+template <class T, bool kOrdered>
+inline uint64_t measure_group(const uint8_t* words, const uint8_t* base, uint8_t symbols[kMaskWords], BitSink* low) {
+  T sizes[kMaskWords], old[kMaskWords];
+  uint8_t signs[kMaskWords];
+  std::memcpy(sizes, words, sizeof sizes);
+  std::memcpy(old, base, sizeof old);
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const T step = static_cast<T>(order<T, kOrdered>(sizes[i]) - order<T, kOrdered>(old[i]));
+    const T sign = static_cast<T>(0 - (step >> (8 * sizeof(T) - 1)));
+    signs[i] = static_cast<uint8_t>(sign);
+    sizes[i] = static_cast<T>((step ^ sign) - sign);
+  }
+  find_symbols_of(sizes, symbols);
+  for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
+    const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
+    low->put_long(sizes[i] & ((uint64_t{1} << width) - 1), width);
+  }
+  return Masks::above(signs, 0);
+}
+
+template <class M, class T, bool kOrdered>
+inline DenseBits measure_words(const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols, uint8_t* signs,
+                               uint8_t* low) {
+  BitSink signs_sink(signs), low_sink(low);
+  for_groups<T>(words, base, n, [&](const uint8_t* a, const uint8_t* b, size_t g, uint64_t present) {
+    uint8_t last[kMaskWords];
+    uint8_t* const found = present == ~uint64_t{0} ? symbols + g * kMaskWords : last;
+    uint64_t negative;
+    if constexpr (M::template kDense<T>) {
+      negative = M::Dense::template measure<kOrdered>(a, b, found, &low_sink);
+    } else {
+      negative = measure_group<T, kOrdered>(a, b, found, &low_sink);
+    }
+    const uint64_t changed = Masks::above(found, 0);
+    signs_sink.put_long(Masks::extract(negative, changed), count_bits(changed));
+    if (found == last) std::memcpy(symbols + g * kMaskWords, last, count_bits(present));
+  });
+  return {signs_sink.finish(signs), low_sink.finish(low)};
+}
+
+DenseBits measure(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,
+                  uint8_t* signs, uint8_t* low) {
+  return with_words(dtype, [&](auto word, auto ordered) {
+    return measure_words<Masks, decltype(word), decltype(ordered)::value>(words, base, n, symbols, signs, low);
+  });
+}
+
+// Reads bits where enough of them are readable.
+inline uint64_t take(const uint8_t* src, uint64_t* at, unsigned width) {
+  const uint8_t* const from = src + *at / 8;
+  const unsigned shift = *at % 8;
+  *at += width;
+  const uint64_t bits = load<uint64_t>(from) >> shift | uint64_t{from[8]} << 1 << (63 - shift);
+  return width == 64 ? bits : bits & ((uint64_t{1} << width) - 1);
+}
+
+// The next bits of a string, at least 8 * kNbytes - 7 of them, from bit `source->at % 8` on: in place, or a copy with
+// zeros behind it where the string ends.
+template <size_t kNbytes>
+inline const uint8_t* next_bytes(const BitSource& source, uint8_t* copy) {
+  const uint64_t byte = source.at / 8;
+  if (byte + kNbytes <= source.nbytes) return source.src + byte;
+  std::memset(copy, 0, kNbytes);
+  if (byte < source.nbytes) std::memcpy(copy, source.src + byte, source.nbytes - byte);
+  return copy;
+}
+
+// The sizes of 64 words. False if there is one that no word can move by.
+template <class T>
+inline bool read_sizes(const uint8_t symbols[kMaskWords], uint64_t negative, const uint8_t* low, uint64_t* at,
+                       T sizes[kMaskWords]) {
+  constexpr unsigned kHighest = 2 * (8 * sizeof(T) - 1);  // the symbol of the largest size
+  if (Masks::above(symbols, kHighest) != 0) return false;
+  for (size_t i = 0; i < kMaskWords; ++i) sizes[i] = symbols[i];
+  for (uint64_t large = Masks::above(symbols, 3); large != 0; large &= large - 1) {
+    const unsigned i = trailing_zeros(large, 0), width = low_width(symbols[i]);
+    const uint64_t bits = take(low, at, width);
+    if (symbols[i] == kHighest && (bits != 0 || (negative >> i & 1) == 0)) return false;
+    sizes[i] = static_cast<T>(uint64_t{2u | (symbols[i] & 1u)} << width | bits);
+  }
+  return true;
+}
+
+template <class T, bool kOrdered>
+inline void move_group(const uint8_t* base, const T sizes[kMaskWords], uint64_t negative, uint8_t* words) {
+  T sums[kMaskWords];
+  uint8_t signs[kMaskWords];
+  // Each byte gets its bit: the byte of 8 bits, spread over 8 lanes, masked and compared.
+  for (size_t i = 0; i < kMaskWords; i += 8) {
+    const uint64_t spread = (negative >> i & 0xff) * 0x0101010101010101u & 0x8040201008040201u;
+    const uint64_t ones = (spread + 0x7f7f7f7f7f7f7f7fu) | spread;  // the highest bit where there is any
+    store(signs + i, (ones >> 7 & 0x0101010101010101u) * 0xff);
+  }
+  std::memcpy(sums, base, sizeof sums);
+  for (size_t i = 0; i < kMaskWords; ++i) {
+    const T sign = static_cast<T>(static_cast<std::make_signed_t<T>>(static_cast<int8_t>(signs[i])));
+    sums[i] = order<T, kOrdered>(static_cast<T>(order<T, kOrdered>(sums[i]) + ((sizes[i] ^ sign) - sign)));
+  }
+  std::memcpy(words, sums, sizeof sums);
+}
+
+// 64 words, all of them.
+template <class M, class T, bool kOrdered>
+inline bool apply_group(const uint8_t* base, const uint8_t symbols[kMaskWords], BitSource* signs, BitSource* low,
+                        uint8_t* words) {
+  constexpr size_t kSignNbytes = kMaskWords / 8 + 1, kLowNbytes = kMaskWords * sizeof(T) + 8;
+  uint8_t sign_copy[kSignNbytes], low_copy[kLowNbytes];
+  const uint64_t changed = Masks::above(symbols, 0);
+  uint64_t at = signs->at % 8;
+  const uint64_t bits = take(next_bytes<kSignNbytes>(*signs, sign_copy), &at, 64);
+  const uint64_t negative = Masks::deposit(bits, changed);
+  signs->at += count_bits(changed);
+  const uint8_t* const low_bytes = next_bytes<kLowNbytes>(*low, low_copy);
+  const uint64_t first = low->at % 8;
+  at = first;
+  if constexpr (M::template kDense<T>) {
+    if (Masks::above(symbols, 2 * (8 * sizeof(T) - 1) - 1) == 0) {
+      M::Dense::template apply<kOrdered>(base, symbols, negative, low_bytes, &at, words);
+      low->at += at - first;
+      return true;
+    }
+  }
+  T sizes[kMaskWords];
+  if (!read_sizes(symbols, negative, low_bytes, &at, sizes)) return false;
+  low->at += at - first;
+  move_group<T, kOrdered>(base, sizes, negative, words);
+  return true;
+}
+
+template <class M, class T, bool kOrdered>
+inline bool apply_words(const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs, BitSource* low,
+                        uint8_t* words) {
+  constexpr size_t nbytes = kMaskWords * sizeof(T);
+  size_t g = 0;
+  for (; g < n / kMaskWords; ++g) {
+    if (!apply_group<M, T, kOrdered>(base + g * nbytes, symbols + g * kMaskWords, signs, low, words + g * nbytes)) {
+      return false;
+    }
+  }
+  const size_t left = n % kMaskWords;
+  if (left == 0) return true;
+  uint8_t last[nbytes] = {}, last_symbols[kMaskWords] = {};
+  std::memcpy(last, base + g * nbytes, left * sizeof(T));
+  std::memcpy(last_symbols, symbols + g * kMaskWords, left);
+  if (!apply_group<M, T, kOrdered>(last, last_symbols, signs, low, last)) return false;
+  std::memcpy(words + g * nbytes, last, left * sizeof(T));
+  return true;
+}
+
+bool apply_dense(const Dtype& dtype, const uint8_t* base, size_t n, const uint8_t* symbols, BitSource* signs,
+                 BitSource* low, uint8_t* words) {
+  return with_words(dtype, [&](auto word, auto ordered) {
+    return apply_words<Masks, decltype(word), decltype(ordered)::value>(base, n, symbols, signs, low, words);
+  });
+}
+
+}  // namespace
+}  // namespace tw
