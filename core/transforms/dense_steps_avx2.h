@@ -11,24 +11,60 @@ namespace {
 
 class Sixteens {
  public:
-  static void classify(const uint8_t* group, const StepClasses& classes, unsigned shift, uint8_t* out) {
-    __m256i magnitudes[kVectors], counts[kVectors];
-    for (size_t v = 0; v < kVectors; ++v) {
-      magnitudes[v] = _mm256_and_si256(load_words(group + 32 * v), _mm256_set1_epi16(0x7fff));
-      counts[v] = _mm256_setzero_si256();
+  // Sorts by the exponents, one in a byte: by a table of 16 from below the first threshold on, and where the thresholds
+  // lie too far apart for that, one by one.
+  class Classifier {
+   public:
+    Classifier(const Dtype& dtype, const StepClasses& classes, unsigned shift)
+        : classes_(classes), mantissa_(_mm_cvtsi32_si128(static_cast<int>(dtype.mantissa_bits))), shift_(shift) {
+      const auto threshold = [&](unsigned c) { return static_cast<int>(classes.limits[c] >> dtype.mantissa_bits); };
+      const int first = threshold(0);
+      by_table_ = first > 0 && threshold(classes.count - 2) - first < 15;
+      if (!by_table_) return;
+      const __m128i numbers = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      __m128i counts = _mm_setzero_si128();
+      for (unsigned c = 0; c + 1 < classes.count; ++c) {
+        const __m128i below = _mm_set1_epi8(static_cast<char>(threshold(c) - first));
+        counts = _mm_sub_epi8(counts, _mm_cmpgt_epi8(numbers, below));
+      }
+      below_first_ = _mm256_set1_epi8(static_cast<char>(first - 1));
+      table_ = _mm256_broadcastsi128_si256(_mm_sll_epi16(counts, _mm_cvtsi32_si128(static_cast<int>(shift))));
     }
-    for (unsigned c = 0; c + 1 < classes.count; ++c) {
-      const __m256i below = _mm256_set1_epi16(static_cast<int16_t>(classes.limits[c] - 1));
-      for (size_t v = 0; v < kVectors; ++v) {
-        counts[v] = _mm256_sub_epi16(counts[v], _mm256_cmpgt_epi16(magnitudes[v], below));
+
+    void operator()(const uint8_t* group, uint8_t* out) const { by_table_ ? look_up(group, out) : compare(group, out); }
+
+   private:
+    void look_up(const uint8_t* group, uint8_t* out) const {
+      const auto exponents = [&](size_t v) { return _mm256_srl_epi16(magnitudes(group, v), mantissa_); };
+      for (size_t v = 0; v < kVectors; v += 2) {
+        const __m256i above = _mm256_subs_epu8(_mm256_packus_epi16(exponents(v), exponents(v + 1)), below_first_);
+        put(_mm256_shuffle_epi8(table_, _mm256_min_epu8(above, _mm256_set1_epi8(15))), out + 16 * v);
       }
     }
-    const __m128i bits = _mm_cvtsi32_si128(static_cast<int>(shift));
-    for (size_t v = 0; v < kVectors; v += 2) {
-      const __m256i sorted = in_order(_mm256_packus_epi16(counts[v], counts[v + 1]));
-      store_words(out + 16 * v, _mm256_or_si256(load_words(out + 16 * v), _mm256_sll_epi16(sorted, bits)));
+    void compare(const uint8_t* group, uint8_t* out) const {
+      const auto classes = [&](size_t v) {
+        __m256i counts = _mm256_setzero_si256();
+        for (unsigned c = 0; c + 1 < classes_.count; ++c) {
+          const __m256i below = _mm256_set1_epi16(static_cast<int16_t>(classes_.limits[c] - 1));
+          counts = _mm256_sub_epi16(counts, _mm256_cmpgt_epi16(magnitudes(group, v), below));
+        }
+        return _mm256_sll_epi16(counts, _mm_cvtsi32_si128(static_cast<int>(shift_)));
+      };
+      for (size_t v = 0; v < kVectors; v += 2) put(_mm256_packus_epi16(classes(v), classes(v + 1)), out + 16 * v);
     }
-  }
+    static __m256i magnitudes(const uint8_t* group, size_t v) {
+      return _mm256_and_si256(load_words(group + 32 * v), _mm256_set1_epi16(0x7fff));
+    }
+    static void put(__m256i packed, uint8_t* out) {
+      store_words(out, _mm256_or_si256(load_words(out), in_order(packed)));
+    }
+
+    const StepClasses& classes_;
+    const __m128i mantissa_;
+    const unsigned shift_;
+    bool by_table_;
+    __m256i below_first_, table_;
+  };
 
   template <bool kOrdered>
   static uint64_t measure(const uint8_t* words, const uint8_t* base, uint8_t* symbols, BitSink* low) {
@@ -63,24 +99,24 @@ class Sixteens {
   static void apply(const uint8_t* base, const uint8_t* symbols, uint64_t negative, const uint8_t* low, uint64_t* at,
                     uint8_t* words) {
     Shape shapes[kVectors];
-    alignas(32) uint64_t widths[kMaskWords / 4], windows[kMaskWords / 4];
+    alignas(32) uint64_t widths[kMaskWords / 4];
     for (size_t v = 0; v < kVectors; v += 2) {
       each_sixteen(in_order(load_words(symbols + 16 * v)), [&](size_t i, const Shape& shape) {
         shapes[v + i] = shape;
         _mm256_store_si256(reinterpret_cast<__m256i*>(widths + 4 * (v + i)), shape.sums());
       });
     }
-    uint64_t next = *at;
-    for (size_t i = 0; i < kMaskWords / 4; ++i) {
-      windows[i] = load<uint64_t>(low + next / 8) >> next % 8;
-      next += widths[i];
-    }
-    *at = next;
+    const auto window = [&](size_t i) {
+      const uint64_t bits = load<uint64_t>(low + *at / 8) >> *at % 8;
+      *at += widths[i];
+      return static_cast<int64_t>(bits);
+    };
     const __m256i lanes = _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384,
                                             std::numeric_limits<int16_t>::min());
     for (size_t v = 0; v < kVectors; ++v) {
       const Shape& shape = shapes[v];
-      const __m256i bits = _mm256_load_si256(reinterpret_cast<const __m256i*>(windows + 4 * v));
+      const int64_t first = window(4 * v), second = window(4 * v + 1), third = window(4 * v + 2);
+      const __m256i bits = _mm256_set_epi64x(window(4 * v + 3), third, second, first);
       const __m256i size = _mm256_add_epi16(shape.least(), _mm256_and_si256(move_apart(bits, shape), shape.mask()));
       const __m256i some = _mm256_set1_epi16(static_cast<int16_t>(negative >> (16 * v)));
       const __m256i sign = _mm256_cmpeq_epi16(_mm256_and_si256(some, lanes), lanes);

@@ -9,45 +9,63 @@
 namespace tw {
 namespace {
 
+// As the Classifier of a target's Dense.
 template <class T>
-void find_classes(const uint8_t* group, const StepClasses& classes, unsigned shift, uint8_t* out) {
-  // Magnitudes are not negative as signed numbers, which is what vectors compare best.
-  using Signed = std::make_signed_t<T>;
-  typedef Signed Vector __attribute__((vector_size(32)));
-  constexpr size_t kLanes = sizeof(Vector) / sizeof(T);
-  Signed counts[kMaskWords];
-  for (size_t i = 0; i < kMaskWords; i += kLanes) {
-    Vector magnitudes, sum = {};
-    std::memcpy(&magnitudes, group + i * sizeof(T), sizeof magnitudes);
-    magnitudes &= std::numeric_limits<Signed>::max();
-    for (unsigned c = 0; c + 1 < classes.count; ++c) {
-      sum -= magnitudes > static_cast<Signed>(static_cast<Signed>(classes.limits[c]) - 1);
+class PortableClassifier {
+ public:
+  PortableClassifier(const Dtype&, const StepClasses& classes, unsigned shift) : classes_(classes), shift_(shift) {}
+
+  void operator()(const uint8_t* group, uint8_t* out) const {
+    // Magnitudes are not negative as signed numbers, which is what vectors compare best.
+    using Signed = std::make_signed_t<T>;
+    typedef Signed Vector __attribute__((vector_size(32)));
+    constexpr size_t kLanes = sizeof(Vector) / sizeof(T);
+    Signed counts[kMaskWords];
+    for (size_t i = 0; i < kMaskWords; i += kLanes) {
+      Vector magnitudes, sum = {};
+      std::memcpy(&magnitudes, group + i * sizeof(T), sizeof magnitudes);
+      magnitudes &= std::numeric_limits<Signed>::max();
+      for (unsigned c = 0; c + 1 < classes_.count; ++c) {
+        sum -= magnitudes > static_cast<Signed>(static_cast<Signed>(classes_.limits[c]) - 1);
+      }
+      std::memcpy(counts + i, &sum, sizeof sum);
     }
-    std::memcpy(counts + i, &sum, sizeof sum);
+    for (size_t i = 0; i < kMaskWords; ++i) out[i] = static_cast<uint8_t>(out[i] | counts[i] << shift_);
   }
-  for (size_t i = 0; i < kMaskWords; ++i) out[i] = static_cast<uint8_t>(out[i] | counts[i] << shift);
+
+ private:
+  const StepClasses& classes_;
+  const unsigned shift_;
+};
+
+template <class Classifier, class T>
+void classify_words(const Classifier& sort, const uint8_t* base, size_t n, uint8_t* out) {
+  for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
+    fetch_ahead<T>(base + g * kMaskWords * sizeof(T));
+    uint8_t* const to = out + g * kMaskWords;
+    if (present == ~uint64_t{0}) return sort(group, to);
+    uint8_t last[kMaskWords];
+    std::memcpy(last, to, count_bits(present));
+    sort(group, last);
+    std::memcpy(to, last, count_bits(present));
+  });
 }
 
 template <class M, class T>
-void classify_words(const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift, uint8_t* out) {
-  for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
-    uint8_t* const to = out + g * kMaskWords;
-    uint8_t last[kMaskWords];
-    if (present != ~uint64_t{0}) std::memcpy(last, to, count_bits(present));
-    uint8_t* const all = present != ~uint64_t{0} ? last : to;
-    if constexpr (M::template kDense<T>) {
-      M::Dense::classify(group, classes, shift, all);
-    } else {
-      find_classes<T>(group, classes, shift, all);
-    }
-    if (present != ~uint64_t{0}) std::memcpy(to, last, count_bits(present));
-  });
+void classify_as(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
+                 uint8_t* out) {
+  if constexpr (M::template kDense<T>) {
+    using Classifier = typename M::Dense::Classifier;
+    classify_words<Classifier, T>(Classifier(dtype, classes, shift), base, n, out);
+  } else {
+    classify_words<PortableClassifier<T>, T>(PortableClassifier<T>(dtype, classes, shift), base, n, out);
+  }
 }
 
 void classify(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
               uint8_t* out) {
   if (classes.count == 1) return;
-  with_words(dtype, [&](auto word, auto) { classify_words<Masks, decltype(word)>(base, n, classes, shift, out); });
+  with_words(dtype, [&](auto word, auto) { classify_as<Masks, decltype(word)>(dtype, base, n, classes, shift, out); });
 }
 
 // The symbols of 64 sizes: docs/format.md, kind dense.

@@ -93,14 +93,7 @@ inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cur
   return changed;
 }
 
-// How far ahead of its use the base is fetched: processors do not go on by themselves into the next page.
-constexpr size_t kAhead = 4096;
 constexpr size_t kListed = 2048;  // words of which the changed ones are listed at a time
-
-template <class T>
-inline void fetch_ahead(const uint8_t* group) {
-  for (size_t i = 0; i < kMaskWords * sizeof(T); i += 64) __builtin_prefetch(group + kAhead + i);
-}
 
 // 64 words at a time, all of them.
 template <class M, class T, bool kOrdered, unsigned kClasses>

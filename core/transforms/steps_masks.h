@@ -46,6 +46,14 @@ inline void for_groups(const uint8_t* words, const uint8_t* base, size_t n, Body
   body(last_words, last_base, g, low_bits(left));
 }
 
+// How far ahead of its use the base is fetched: processors do not go on by themselves into the next page.
+constexpr size_t kAhead = 4096;
+
+template <class T>
+inline void fetch_ahead(const uint8_t* group) {
+  for (size_t i = 0; i < kMaskWords * sizeof(T); i += 64) __builtin_prefetch(group + kAhead + i);
+}
+
 // Writes bits. Stores 8 bytes at a time, so that as many must have room behind the last one.
 class BitSink {
  public:
