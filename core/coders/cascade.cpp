@@ -5,6 +5,7 @@
 
 #include "coders/two_bits.h"
 #include "common/cpu.h"
+#include "transforms/histogram.h"
 
 namespace tw {
 
@@ -193,18 +194,45 @@ size_t cascade_nbytes(const CascadeParams& params) {
   return nbytes;
 }
 
-void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch) {
+namespace {
+
+// Tiers from `tier` on, to which `current` has the exponents.
+void encode_from(unsigned tier, const uint8_t* current, const CascadeParams& params, uint8_t* dst,
+                 CascadeScratch* scratch) {
   Tier tiers[kMaxTiers];
   tiers_of(params, tiers);
   const unsigned count = num_tiers(params.shape);
-  const uint8_t* current = exponents;
-  for (unsigned k = 0; k < count; ++k) {
+  for (unsigned k = tier; k < count; ++k) {
     const size_t n = params.counts[k];
     encode_tier(tiers[k], kTierWidths[params.shape][k], current, n, dst, scratch->even, scratch->odd);
     dst += field_nbytes(n, kTierWidths[params.shape][k]);
     current = scratch->even;
   }
   plane_kernels.pack_field(8, current, params.counts[count], dst);
+}
+
+}  // namespace
+
+void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch) {
+  encode_from(0, exponents, params, dst, scratch);
+}
+
+size_t cascade_encode_first(const uint8_t* exponents, size_t num_runs, uint8_t lo, uint8_t* field, uint8_t* next) {
+  return two_bit_kernels.split(lo, 0, 0, exponents, num_runs, field, next);
+}
+
+void cascade_count(const uint8_t* field, size_t num_runs, uint8_t lo, const uint8_t* next, size_t num_escapes,
+                   uint32_t histogram[256]) {
+  uint32_t counts[2];
+  two_bit_kernels.count(field, num_runs, counts);
+  histogram_kernels.bytes(next, num_escapes, histogram);
+  histogram[lo] += static_cast<uint32_t>(num_runs * kRun - num_escapes) - counts[0] - counts[1];
+  histogram[lo + 1] += counts[0];
+  histogram[lo + 2] += counts[1];
+}
+
+void cascade_encode_behind(const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch) {
+  encode_from(1, scratch->even, params, dst + field_nbytes(params.counts[0], kTierWidths[params.shape][0]), scratch);
 }
 
 bool cascade_in_range(const CascadeParams& params, unsigned exponent_bits) {

@@ -43,6 +43,15 @@ size_t cascade_nbytes(const CascadeParams& params);
 // Write cascade_nbytes() bytes. Exponents must be those of the histogram; up to kSlack are read past n.
 void cascade_encode(const uint8_t* exponents, const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch);
 
+// A first tier of two bits alone, from exponent `lo` on, of whole runs. Exponents that it escapes go to `next`, which
+// has kSlack to spare. Returns how many.
+size_t cascade_encode_first(const uint8_t* exponents, size_t num_runs, uint8_t lo, uint8_t* field, uint8_t* next);
+// The histogram of the exponents of such a tier, and of the num_escapes that it escapes.
+void cascade_count(const uint8_t* field, size_t num_runs, uint8_t lo, const uint8_t* next, size_t num_escapes,
+                   uint32_t histogram[256]);
+// As cascade_encode(), if the first tier is written and scratch->even has what it escapes.
+void cascade_encode_behind(const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch);
+
 // Decodes the exponents of a block in order, tile by tile.
 class CascadeDecoder {
  public:

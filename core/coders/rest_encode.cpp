@@ -21,8 +21,8 @@ unsigned trail_of(uint64_t run_or, unsigned width, unsigned lead) { return trail
 
 void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
   const size_t num_runs = ceil_div(rests.n, kRun);
-  uint64_t all = 0;
-  for (size_t r = 0; r < num_runs; ++r) all |= runs[r];
+  uint64_t all = 0, common = ~uint64_t{0};
+  for (size_t r = 0; r < num_runs; ++r) all |= runs[r], common &= runs[r];
   const unsigned lead = rests.width - bit_length(all);
   const unsigned trail = trail_of(all, rests.width, lead);
   RestPlan plan{};
@@ -31,13 +31,15 @@ void plan_trimmed(const Rests& rests, const uint64_t* runs, RestPlan* best) {
   plan.trail = static_cast<uint8_t>(trail);
   plan.params_nbytes = rest_params_nbytes(kTrimmed, rests.width);
   plan.streams_nbytes = field_nbytes(rests.n, kept(rests.width, lead, trail));
-  size_t per_run = plane_nbytes(8, num_runs);
-  for (size_t r = 0; r < num_runs; ++r) {
-    per_run += field_nbytes(run_count(rests.n, r), kept(rests.width, lead, trail_of(runs[r], rests.width, lead)));
-  }
-  if (per_run < plan.streams_nbytes) {
-    plan.trail = kTrailPerRun;
-    plan.streams_nbytes = per_run;
+  if ((common >> trail & 1) == 0) {  // else no run has more zeros than all have
+    size_t per_run = plane_nbytes(8, num_runs);
+    for (size_t r = 0; r < num_runs; ++r) {
+      per_run += field_nbytes(run_count(rests.n, r), kept(rests.width, lead, trail_of(runs[r], rests.width, lead)));
+    }
+    if (per_run < plan.streams_nbytes) {
+      plan.trail = kTrailPerRun;
+      plan.streams_nbytes = per_run;
+    }
   }
   if (plan.streams_nbytes + plan.params_nbytes < best->streams_nbytes) *best = plan;
 }

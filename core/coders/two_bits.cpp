@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "coders/cascade.h"
+#include "common/bits.h"
 #include "common/cpu.h"
 
 namespace tw {
@@ -36,10 +37,21 @@ size_t split(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* exponents
   return escapes;
 }
 
+void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
+  constexpr uint64_t kLow = 0x5555555555555555u;
+  uint32_t sums[2] = {};
+  for (size_t i = 0; i < num_runs * kRun / 4; i += 8) {
+    const uint64_t digits = load<uint64_t>(field + i), low = digits & kLow, high = digits >> 1 & kLow;
+    sums[0] += static_cast<uint32_t>(__builtin_popcountll(low & ~high));
+    sums[1] += static_cast<uint32_t>(__builtin_popcountll(high & ~low));
+  }
+  counts[0] = sums[0], counts[1] = sums[1];
+}
+
 }  // namespace
 
 extern const TwoBitKernels kTwoBitAvx2, kTwoBitAvx512, kTwoBitInTurn;
-const TwoBitKernels kTwoBitInTurn = {expand, split};
+const TwoBitKernels kTwoBitInTurn = {expand, split, count};
 
 const TwoBitKernels& two_bit_kernels = pick<kTwoBitInTurn, kTwoBitAvx2, kTwoBitAvx512, kTwoBitInTurn>();
 

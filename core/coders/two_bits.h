@@ -21,6 +21,8 @@ struct TwoBitKernels {
   // CascadeKernels::split with escape 3, then PlaneKernels::pack_field.
   size_t (*split)(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* exponents, size_t num_runs, uint8_t* field,
                   uint8_t* next);
+  // How often the digits 1 and 2 occur: counts[0] and counts[1].
+  void (*count)(const uint8_t* field, size_t num_runs, uint32_t counts[2]);
 };
 
 extern const TwoBitKernels& two_bit_kernels;

@@ -86,6 +86,9 @@ struct FastPlan {
   ModalPlan modal;
   EnecPlan enec;
   size_t nbytes;  // of streams and descriptor
+  // Whether the block has rests and a first tier already, which one that is, and that the words were not split.
+  bool ahead;
+  FirstTier written;
 };
 
 // Kinds enec and plain are considered where the exponents take this part of a bit more than their entropy, some bits in
@@ -125,7 +128,9 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
   FastPlan plan{};
   plan.kind = kStored;
   plan.nbytes = block.stored;
-  plan.rests = split_and_count(block);
+  plan.ahead = block.spec.profile == kProfileFast && write_ahead(block);
+  plan.written = scratch.first_tier;
+  plan.rests = plan.ahead ? rests_of(block) : split_and_count(block);
   plan.rest_plan = plan_rests(plan.rests, scratch.runs, false, true, &scratch.rest);
   const size_t rest_nbytes = plan.rest_plan.streams_nbytes;
   const unsigned bits = block.dtype().exponent_bits;
@@ -135,7 +140,9 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
         block, &plan, kCascade,
         rest_nbytes + cascade_nbytes(plan.cascade) + block.descriptor_nbytes(kind, plan.rest_plan, kExtendedCascade));
   }
-  if (plan_modal(block, &plan.modal)) {
+  // Where more exponents than kind modal may have are outside of the first tier, more than these are not the mode.
+  const bool spread = plan.kind == kCascade && plan.cascade.counts[1] * kOthersShare > block.n;
+  if (!spread && plan_modal(block, &plan.modal)) {
     consider(block, &plan, kExtended,
              rest_nbytes + plan.modal.nbytes + block.descriptor_nbytes(kExtended, plan.rest_plan, kModal));
   }
@@ -154,9 +161,13 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
 }
 
 size_t write_fast(const Block& block, const FastPlan& plan) {
+  FirstTier& next = block.scratch->first_tier;
+  next = plan.kind == kCascade ? first_tier_of(plan.rest_plan, plan.cascade) : FirstTier{};
+  const bool ahead = plan.ahead && plan.written == next;
+  if (plan.ahead && !ahead) split(block);
   switch (plan.kind) {
     case kCascade:
-      return write_cascade(block, plan.rests, plan.rest_plan, plan.cascade);
+      return write_cascade(block, plan.rests, plan.rest_plan, plan.cascade, ahead);
     case kExtended:
       return write_modal(block, plan.rests, plan.rest_plan, plan.modal);
     case kEnec:

@@ -14,6 +14,19 @@
 
 namespace tw {
 
+// The first tier that the block before had, if it was one of two bits behind verbatim rests.
+struct FirstTier {
+  bool known = false;
+  uint8_t lo = 0;
+
+  bool operator==(const FirstTier& other) const { return known == other.known && lo == other.lo; }
+};
+
+// Bytes that will be read next, fetched while a block is encoded.
+struct Upcoming {
+  const uint8_t *at = nullptr, *end = nullptr;
+};
+
 struct EncodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
@@ -22,6 +35,8 @@ struct EncodeScratch {
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
   uint32_t histogram[256];  // of the exponents that were split last, so many
   size_t num_counted;
+  FirstTier first_tier;
+  Upcoming upcoming;
   uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
   EnecScratch enec;

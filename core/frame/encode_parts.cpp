@@ -37,10 +37,15 @@ size_t store_block(const Block& block) {
   return block.stored;
 }
 
+Rests rests_of(const Block& block) {
+  const Dtype& dtype = block.dtype();
+  return {block.scratch->sign_mantissas, block.n, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u};
+}
+
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
   word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.sign_mantissas, scratch.runs);
-  return {scratch.sign_mantissas, block.n, block.dtype().sign_mantissa_nbytes, block.dtype().mantissa_bits + 1u};
+  return rests_of(block);
 }
 
 RestPlan cascade_rests(const Block& block, const Rests& rests) {
@@ -48,15 +53,22 @@ RestPlan cascade_rests(const Block& block, const Rests& rests) {
   return plan_rests(rests, block.scratch->runs, allow_bytes, true, &block.scratch->rest);
 }
 
-size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params) {
+size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params,
+                     bool ahead) {
   EncodeScratch& scratch = *block.scratch;
   const bool extended = params.shape >= kExtendedShapes;
   const Kind kind = extended ? kExtended : kCascade;
   const size_t nbytes = cascade_nbytes(params), descriptor = block.descriptor_nbytes(kind, plan, kExtendedCascade);
   if (plan.streams_nbytes + nbytes + descriptor > block.stored - kBlockAlign) return 0;
   Written written;
-  if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
-  cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
+  if (ahead) {
+    written.streams = scratch.rests_nbytes = plan.streams_nbytes;
+    written.descriptor_nbytes = plan.params_nbytes;
+    cascade_encode_behind(params, block.dst + written.streams, &scratch.cascade);
+  } else {
+    if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
+    cascade_encode(scratch.exponents, params, block.dst + written.streams, &scratch.cascade);
+  }
   written.push(params.lo, 1);
   unsigned below = 0;
   for (unsigned k = 1; k < kMaxTiers; ++k) below |= static_cast<unsigned>(params.below[k]) << (4 * k - 4);

@@ -44,11 +44,22 @@ size_t store_block(const Block& block);
 
 // Split words into exponents and sign_mantissas, and OR the runs of the latter, all in scratch. Returns the rests.
 Rests split(const Block& block);
+// Where split() puts them.
+Rests rests_of(const Block& block);
 
 // The smallest coding of the rests that the profile has.
 RestPlan cascade_rests(const Block& block, const Rests& rests);
 // The block with the tiers that were chosen for the exponents in scratch. Returns its length, or 0 if it gains nothing.
-size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params);
+// `ahead`: rests and first tier are written.
+size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& plan, const CascadeParams& params,
+                     bool ahead = false);
+
+// Blocks of a tensor are alike. So profile fast writes verbatim rests and the first tier as the block before had them,
+// in one pass over the words; it has counted most exponents then, and is right about both nearly always. What it writes
+// to the block is overwritten otherwise. False if there is no such tier or the words are not whole runs.
+bool write_ahead(const Block& block);
+// What the next block is to begin with, by the plan of this one.
+FirstTier first_tier_of(const RestPlan& plan, const CascadeParams& params);
 
 // Kind entropy, or kind cascade where that is smaller. Returns the block's length, or 0 if neither has room for what it
 // escapes.
@@ -78,7 +89,9 @@ struct ModalPlan {
   size_t nbytes;  // of its streams
 };
 
-// False if too many exponents differ from the most frequent one.
+// Kind modal is tried if at most one exponent in so many is another than the most frequent one.
+constexpr size_t kOthersShare = 8;
+// False if more are.
 bool plan_modal(const Block& block, ModalPlan* plan);
 size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_plan, const ModalPlan& plan);
 

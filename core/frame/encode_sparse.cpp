@@ -12,8 +12,6 @@ namespace {
 constexpr size_t kSamples = 256;
 // In `fast` a zero takes less than so many bits without kind zeros, and a mask at most one bit for each word.
 constexpr size_t kFastShare = 64, kCompactShare = 1024;
-// Kind modal is tried if at most one exponent in so many is another than the most frequent one.
-constexpr size_t kOthersShare = 8;
 
 bool has_signs(const Dtype& dtype) { return dtype.split == Split::kFloat; }
 

@@ -48,8 +48,15 @@ void hash_leaves_ending(const Chunk& chunk, uint64_t start, uint64_t stop) {
   hash_leaves(src, last - first, chunk.leaves + first / TW_LEAF_NBYTES * 16);
 }
 
+// While a block is encoded that begins at `start`, one is fetched that has not been hashed. What is hashed is in the
+// cache by then.
+Upcoming upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
+  const uint64_t nbytes = block_nbytes(chunk.frame), from = start + ceil_to(nbytes, TW_LEAF_NBYTES);
+  return {chunk.src + std::min(from, end), chunk.src + std::min(from + nbytes, end)};
+}
+
 // Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.
-uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScratch* scratch) {
+uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst, EncodeScratch* scratch) {
   const tw_frame& frame = chunk.frame;
   const uint64_t first = tile * chunk.tile_nbytes();
   const uint64_t last = std::min(first + chunk.tile_nbytes(), chunk.nbytes);
@@ -62,6 +69,7 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, uint8_t* dst, EncodeScra
     if (leaves_end > hashed) hash_leaves_ending(chunk, hashed, leaves_end);
     hashed = std::max(hashed, leaves_end);
     const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
+    scratch->upcoming = upcoming(chunk, start, alone ? chunk.nbytes : last);
     const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : chunk.base + start);
     uint8_t* out = dst + size;
     const size_t length = encode_block(spec, chunk.src + start, num_block_words(frame, block), out, scratch);
@@ -95,7 +103,7 @@ int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_
   const bool alone = threads == 1 || num_tiles == 1;
   const bool ran = run_tiles<TileScratch>(num_tiles, threads, [&](TileScratch& scratch, uint64_t tile) {
     uint8_t* out = alone ? dst + end : scratch.blocks;
-    const uint64_t size = encode_tile(chunk, tile, out, &scratch.block);
+    const uint64_t size = encode_tile(chunk, tile, alone, out, &scratch.block);
     while (turn.load(std::memory_order_acquire) != tile) std::this_thread::yield();
     const uint64_t start = end;
     end += size;

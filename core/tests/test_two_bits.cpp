@@ -40,6 +40,11 @@ void check(size_t runs, unsigned start, unsigned below, unsigned gap, unsigned n
   CHECK(std::memcmp(next.data(), expected.data(), escapes) == 0);
   CHECK(field == expected_field);
 
+  uint32_t expected_counts[4] = {}, counts[2];
+  for (size_t i = 0; i < n; ++i) ++expected_counts[digits[i]];
+  tw::two_bit_kernels.count(field.data(), runs, counts);
+  CHECK(counts[0] == expected_counts[1] && counts[1] == expected_counts[2]);
+
   tw::DigitNames names;
   for (unsigned i = 0; i < tw::kMaxNames; ++i) {
     const auto name = [&](unsigned d) { return static_cast<uint8_t>(start + d + (d >= below ? gap : 0)); };

@@ -34,8 +34,9 @@ class BitCounts {
 
   void flush(uint32_t counts[8]) const {
     for (unsigned bit = 0; bit < 8; ++bit) {
-      counts[bit] += kGroup * lanes(counts_[bit]);
-      for (unsigned level = 0; level < kLevels; ++level) counts[bit] += bits(sums_[level], bit) << level;
+      Vector left = {};
+      for (unsigned level = 0; level < kLevels; ++level) left += (sums_[level] >> bit & 1) << level;
+      counts[bit] += kGroup * lanes(counts_[bit]) + lanes(left);
     }
   }
 
@@ -57,21 +58,14 @@ class BitCounts {
     }
   }
 
+  // The sum of all bytes.
   static uint32_t lanes(Vector vector) {
-    uint8_t bytes[sizeof(Vector)];
-    std::memcpy(bytes, &vector, sizeof bytes);
-    uint32_t sum = 0;
-    for (uint8_t byte : bytes) sum += byte;
-    return sum;
-  }
-
-  // How many bytes have the bit.
-  static uint32_t bits(Vector vector, unsigned bit) {
+    constexpr uint64_t kEven = 0x00ff00ff00ff00ffu;
     uint64_t eights[sizeof(Vector) / 8];
     std::memcpy(eights, &vector, sizeof eights);
-    int sum = 0;
-    for (uint64_t eight : eights) sum += __builtin_popcountll(eight & 0x0101010101010101u << bit);
-    return static_cast<uint32_t>(sum);
+    uint64_t sums = 0;  // four of 16 bits
+    for (uint64_t eight : eights) sums += (eight & kEven) + (eight >> 8 & kEven);
+    return static_cast<uint32_t>(sums * 0x0001000100010001u >> 48);
   }
 
   Vector sums_[kLevels] = {}, counts_[8] = {};
@@ -117,15 +111,19 @@ bool choose_window(const uint8_t* bytes, size_t n, uint8_t* base) {
   return best >= kEnough;
 }
 
-// At most kRounds whole groups: those in the window to counts, others to the histogram.
-void count_groups(const uint8_t* bytes, size_t n, uint8_t base, uint32_t counts[kWindow], uint32_t histogram[256]) {
+// At most kRounds groups, the one at `last` among them if that is not nullptr: those in the window to counts, others to
+// the histogram.
+void count_groups(const uint8_t* bytes, size_t n, const uint8_t* last, uint8_t base, uint32_t counts[kWindow],
+                  uint32_t histogram[256]) {
   BitCounts<false> lower;
   BitCounts<true> upper;
-  for (size_t i = 0; i < n; i += kGroupNbytes) {
+  const size_t groups = n / kGroupNbytes + (last != nullptr);
+  for (size_t i = 0; i < groups; ++i, bytes += kGroupNbytes) {
+    const uint8_t* group = last != nullptr && i + 1 == groups ? last : bytes;
     Vector others = {};
-    lower.add_group(bytes + i, base, &others);
-    upper.add_group(bytes + i, base, &others);
-    if (any_high_bit(others)) count_others(bytes + i, base, histogram);
+    lower.add_group(group, base, &others);
+    upper.add_group(group, base, &others);
+    if (any_high_bit(others)) count_others(group, base, histogram);
   }
   lower.flush(counts);
   upper.flush(counts + 8);
@@ -137,16 +135,14 @@ void byte_histogram_vector(const uint8_t* bytes, size_t n, uint32_t histogram[25
   if (n == 0 || !choose_window(bytes, n, &base)) return byte_histogram(bytes, n, histogram);
   std::memset(histogram, 0, 256 * sizeof *histogram);
   uint32_t counts[kWindow] = {};
-  const size_t rest = n % kGroupNbytes, whole = n - rest;
-  for (size_t start = 0; start < whole; start += kRounds * kGroupNbytes) {
-    const size_t left = whole - start, most = kRounds * kGroupNbytes;
-    count_groups(bytes + start, left < most ? left : most, base, counts, histogram);
-  }
-  if (rest != 0) {
+  constexpr size_t kMost = kRounds * kGroupNbytes;
+  for (; n >= kMost; n -= kMost, bytes += kMost) count_groups(bytes, kMost, nullptr, base, counts, histogram);
+  if (n != 0) {
+    const size_t rest = n % kGroupNbytes, whole = n - rest;
     uint8_t last[kGroupNbytes];
-    std::memcpy(last, bytes + whole, rest);
+    if (rest != 0) std::memcpy(last, bytes + whole, rest);
     std::memset(last + rest, base, kGroupNbytes - rest);
-    count_groups(last, kGroupNbytes, base, counts, histogram);
+    count_groups(bytes, whole, last, base, counts, histogram);
     counts[0] -= static_cast<uint32_t>(kGroupNbytes - rest);
   }
   for (unsigned j = 0; j < kWindow; ++j) histogram[static_cast<uint8_t>(base + j)] += counts[j];

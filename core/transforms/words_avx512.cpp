@@ -16,7 +16,7 @@ void stream_copy(uint8_t* dst, const uint8_t* src, size_t nbytes) {
 }  // namespace
 
 extern const WordKernels kWordAvx512;
-const WordKernels kWordAvx512 = {split,          or_runs,  assemble,     weave, join,       narrow,
-                                 unpack_numbers, or_bytes, pack_numbers, fits,  stream_copy};
+const WordKernels kWordAvx512 = {split,          or_runs,  assemble,     weave,   join, narrow,
+                                 unpack_numbers, or_bytes, pack_numbers, unweave, fits, stream_copy};
 }  // namespace tw
 #endif

@@ -385,5 +385,79 @@ void pack_numbers(unsigned nbytes, unsigned width, unsigned shift, const uint8_t
   with_number(nbytes, [&](auto number) { pack_typed<decltype(number)>(width, shift, numbers, n, field); });
 }
 
+// A run of words to exponents, and to the planes of their rests that have whole bytes; what rests have above those goes
+// to `small`. Returns the OR of the rests, which is taken on the way: planes of the caller's may not be in the cache.
+template <class F>
+inline uint64_t unweave_run(const uint8_t* __restrict words, size_t n, size_t first, uint8_t* __restrict exponents,
+                            uint8_t* __restrict field, uint8_t* __restrict small) {
+  uint8_t all = 0, all_below = 0;
+  if constexpr (sizeof(typename F::Word) == 1) {
+    for (size_t i = 0; i < kRun; ++i) {
+      const uint8_t rest = F::rest(words[i]);
+      exponents[i] = F::exponent(words[i]);
+      small[i] = rest;
+      all |= rest;
+    }
+    return all;
+  }
+  if constexpr (std::is_same_v<F, Bf16>) {
+    uint8_t* __restrict rests = field + first;
+    for (size_t i = 0; i < kRun; ++i) {
+      const uint8_t low = words[2 * i], high = words[2 * i + 1];
+      const uint8_t rest = static_cast<uint8_t>((high & 0x80) | (low & 0x7f));
+      exponents[i] = static_cast<uint8_t>(high << 1 | low >> 7);
+      rests[i] = rest;
+      all |= rest;
+    }
+    return all;
+  }
+  if constexpr (std::is_same_v<F, F16>) {
+    uint8_t* __restrict lows = field + first;
+    for (size_t i = 0; i < kRun; ++i) {
+      const uint8_t low = words[2 * i], high = words[2 * i + 1];
+      const uint8_t above = static_cast<uint8_t>((high >> 5 & 4) | (high & 3));
+      lows[i] = low;
+      exponents[i] = high >> 2 & 31;
+      small[i] = above;
+      all |= above;
+      all_below |= low;
+    }
+    return uint64_t{all} << 8 | all_below;
+  }
+  if constexpr (std::is_same_v<F, F32>) {
+    // The upper half of a word is one of BF16.
+    uint8_t* __restrict lows = field + 2 * first;
+    uint8_t* __restrict rests = field + 2 * n + first;
+    uint8_t upper[2 * kRun];
+    uint16_t all_lows = 0;
+    for (size_t i = 0; i < kRun; ++i) {
+      const uint16_t low = as<uint16_t>(words)[2 * i].value;
+      as<uint16_t>(lows)[i].value = low;
+      as<uint16_t>(upper)[i].value = as<uint16_t>(words)[2 * i + 1].value;
+      all_lows |= low;
+    }
+    return unweave_run<Bf16>(upper, n, 0, exponents, rests, small) << 16 | all_lows;
+  }
+}
+
+template <class F>
+inline void unweave_typed(const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
+                          uint8_t* field, uint64_t* runs) {
+  alignas(64) uint8_t small[kSegment + kSlack];
+  constexpr unsigned kSmall = (F::kM + 1) % 8;
+  for (size_t i = 0; i < count; i += kRun) {
+    *runs++ = unweave_run<F>(words + i * sizeof(typename F::Word), n, first + i, exponents + i, field, small + i);
+  }
+  if constexpr (kSmall != 0) {
+    plane_kernels.pack_field_tile(kSmall, small, n, first, count, field + (F::kM + 1 - kSmall) / 8 * n);
+  }
+}
+
+void unweave(const Dtype& dtype, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
+             uint8_t* field, uint64_t* runs) {
+  with_split(dtype,
+             [&](auto format) { unweave_typed<decltype(format)>(words, n, first, count, exponents, field, runs); });
+}
+
 }  // namespace
 }  // namespace tw

@@ -9,7 +9,7 @@ void stream_copy(uint8_t* dst, const uint8_t* src, size_t nbytes) { std::memcpy(
 }  // namespace
 
 extern const WordKernels kWordNeon;
-const WordKernels kWordNeon = {split,          or_runs,  assemble,     weave, join,       narrow,
-                               unpack_numbers, or_bytes, pack_numbers, fits,  stream_copy};
+const WordKernels kWordNeon = {split,          or_runs,  assemble,     weave,   join, narrow,
+                               unpack_numbers, or_bytes, pack_numbers, unweave, fits, stream_copy};
 }  // namespace tw
 #endif

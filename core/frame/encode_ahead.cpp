@@ -1,0 +1,57 @@
+// Rests and first tier as the block before had them, written while the words are split.
+#include "frame/encode_parts.h"
+#include "transforms/words.h"
+
+namespace tw {
+namespace {
+
+// What passes between the kernels stays in the first-level cache.
+constexpr size_t kTileNbytes = 2048;
+static_assert(kTileNbytes <= kSegment, "a tile of one-byte words");
+
+// Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
+__attribute__((always_inline)) inline void fetch(Upcoming* upcoming, size_t nbytes) {
+  for (size_t i = 0; i < nbytes && upcoming->at < upcoming->end; i += 64, upcoming->at += 64) {
+    __builtin_prefetch(upcoming->at);
+  }
+}
+
+// Where numbers of a plane will go.
+__attribute__((always_inline)) inline void fetch_plane(const uint8_t* plane, unsigned bits, size_t n, size_t first,
+                                                       size_t count) {
+  const size_t stop = first + count < n ? first + count : n;
+  for (size_t i = first * bits / 8; i < stop * bits / 8; i += 64) __builtin_prefetch(plane + i, 1);
+}
+
+}  // namespace
+
+bool write_ahead(const Block& block) {
+  EncodeScratch& scratch = *block.scratch;
+  if (!scratch.first_tier.known || block.n % kRun != 0) return false;
+  const Dtype& dtype = block.dtype();
+  const uint8_t lo = scratch.first_tier.lo;
+  const size_t tile = kTileNbytes / dtype.word_nbytes;
+  uint8_t* const first_tier = block.dst + field_nbytes(block.n, dtype.mantissa_bits + 1u);
+  const unsigned plane_bits = 1u << (bit_length(dtype.mantissa_bits + 1u) - 1);  // of the rests' largest plane
+  uint8_t* next = scratch.cascade.even;
+  for (size_t first = 0; first < block.n; first += tile) {
+    const size_t count = block.n - first < tile ? block.n - first : tile;
+    fetch(&scratch.upcoming, count * dtype.word_nbytes);
+    fetch_plane(block.dst, plane_bits, block.n, first + 2 * tile, tile);
+    fetch_plane(first_tier, 2, block.n, first + 2 * tile, tile);
+    uint8_t* const exponents = scratch.exponents + first;
+    word_kernels.unweave(dtype, block.words + first * dtype.word_nbytes, block.n, first, count, exponents, block.dst,
+                         scratch.runs + first / kRun);
+    next += cascade_encode_first(exponents, count / kRun, lo, first_tier + first / 4, next);
+  }
+  const size_t num_escapes = static_cast<size_t>(next - scratch.cascade.even);
+  cascade_count(first_tier, block.n / kRun, lo, scratch.cascade.even, num_escapes, scratch.histogram);
+  scratch.num_counted = block.n;
+  return true;
+}
+
+FirstTier first_tier_of(const RestPlan& plan, const CascadeParams& params) {
+  return {plan.mode == kVerbatim && kTierWidths[params.shape][0] == 2, params.lo};
+}
+
+}  // namespace tw
