@@ -41,7 +41,8 @@ struct WordKernels {
   void (*pack_numbers)(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n,
                        uint8_t* field);
   // The way back from weave(): words [first, first + count) of n to their exponents and to a field of n rests; `runs`
-  // as in split(). first, count and n are multiples of kRun, count at most kSegment; `words`, `exponents` and `runs` are those of the tile.
+  // as in split(). first, count and n are multiples of kRun, count at most kSegment; `words`, `exponents` and `runs`
+  // are those of the tile.
   void (*unweave)(const Dtype& dtype, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
                   uint8_t* field, uint64_t* runs);
   // Whether all symbols are below 2^bits, bits < 8, or the escape 255.
