@@ -30,10 +30,11 @@ struct EnecScratch {
 
 // Choose the parameters that give the fewest bytes of streams, by exact group counts over all b < 2^E, m, L and all
 // legal nb; of equals the smallest tuple (b, m, nb, log2_group) wins. x holds n <= kMaxBlockWords exponents below 2^E,
-// histogram counts them; forced_log2_group 0 leaves L free. False if num_high would not fit its field with any.
+// histogram counts them; forced_log2_group 0 leaves L free. False if num_high would not fit its field with any, or if
+// all take `limit` bytes or more.
 bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsigned exponent_bits,
-                 unsigned forced_log2_group, EnecParams* params, size_t* stream_nbytes, uint32_t* num_high,
-                 EnecScratch* scratch);
+                 unsigned forced_log2_group, size_t limit, EnecParams* params, size_t* stream_nbytes,
+                 uint32_t* num_high, EnecScratch* scratch);
 
 size_t enec_stream_nbytes(size_t n, const EnecParams& params, uint32_t num_high);
 

@@ -84,15 +84,14 @@ void sum_arcs(unsigned exponent_bits, unsigned m, const EnecScratch& scratch, ui
   for (unsigned b = 0; b < circle; ++b) unflagged[b] += unflagged[b + circle];
 }
 
-// Is y exact for the exponents low to high?
-bool legal(unsigned b, unsigned nb, unsigned exponent_bits, unsigned low, unsigned high) {
-  if (nb == exponent_bits) return true;
-  const unsigned half = 1u << (nb - 1);
-  return b < low + half && high <= b + half;
+// The smallest nb for which y is exact for the exponents low to high: b - low < 2^(nb - 1), high - b <= 2^(nb - 1).
+uint8_t least_nb(unsigned b, unsigned exponent_bits, unsigned low, unsigned high) {
+  const int farthest = std::max({static_cast<int>(b - low), static_cast<int>(high - b) - 1, 1});
+  return static_cast<uint8_t>(std::min(bit_length(static_cast<unsigned>(farthest)) + 1, exponent_bits));
 }
 
 struct Best {
-  size_t nbytes = SIZE_MAX;
+  size_t nbytes;  // at first a limit, which nothing else reaches
   EnecParams params = {};
   uint32_t num_high = 0;
 
@@ -105,53 +104,89 @@ struct Best {
   }
 };
 
+// The search over one block: its exponents lie in [low, high], and b needs an nb of at least least_nb[b].
+class Search {
+ public:
+  Search(size_t n, const uint32_t histogram[256], unsigned exponent_bits, size_t limit)
+      : best{limit}, n_(n), exponent_bits_(exponent_bits) {
+    const unsigned circle = 1u << exponent_bits;
+    unsigned low = 0, high = circle - 1;
+    while (high > 0 && histogram[high] == 0) --high;
+    while (low < high && histogram[low] == 0) ++low;
+    for (unsigned b = 0; b < circle; ++b) least_nb_[b] = least_nb(b, exponent_bits, low, high);
+  }
+
+  // Whether groups of this number, as large as those tried before or larger, may do better than what was found.
+  bool worthwhile(unsigned m, size_t groups) const { return fixed(m, groups) + least_high_[m] <= best.nbytes; }
+
+  // The largest m for which they may, or 0.
+  unsigned last_worthwhile(size_t groups) const {
+    unsigned m = exponent_bits_ - 1;
+    while (m > 0 && !worthwhile(m, groups)) --m;
+    return m;
+  }
+
+  // All b and nb for groups of one size.
+  void try_all(unsigned m, unsigned log2_group, size_t groups, const EnecScratch& scratch) {
+    uint32_t unflagged[512];
+    sum_arcs(exponent_bits_, m, scratch, unflagged);
+    const size_t low_nbytes = fixed(m, groups);
+    size_t least = SIZE_MAX / 2;  // of which more is no overflow
+    for (unsigned b = 0; b < 1u << exponent_bits_; ++b) {
+      const uint32_t count = static_cast<uint32_t>(n_) - unflagged[b];
+      if (count > UINT16_MAX) continue;
+      // A wider nb can be shorter where planes round up. This bounds all of them.
+      unsigned nb = std::max<unsigned>(least_nb_[b], m + 1);
+      const size_t bound = (size_t{count} * (nb - m) + 7) / 8;
+      least = std::min(least, bound);
+      if (low_nbytes + bound > best.nbytes) continue;
+      for (; nb <= exponent_bits_; ++nb) {
+        const EnecParams candidate = {static_cast<uint8_t>(b), static_cast<uint8_t>(m), static_cast<uint8_t>(nb),
+                                      static_cast<uint8_t>(log2_group)};
+        best.offer(low_nbytes + field_nbytes(count, nb - m), candidate, count);
+      }
+    }
+    least_high_[m] = least;
+  }
+
+  Best best;
+
+ private:
+  size_t fixed(unsigned m, size_t groups) const { return field_nbytes(n_, m) + field_nbytes(groups, 1); }
+
+  size_t n_;
+  unsigned exponent_bits_;
+  uint8_t least_nb_[256];
+  // Of each m, a bound of its high bits: a group with a flagged one in it is flagged, so larger groups have no fewer.
+  size_t least_high_[8] = {};
+};
+
 }  // namespace
 
 bool enec_choose(const uint8_t* x, size_t n, const uint32_t histogram[256], unsigned exponent_bits,
-                 unsigned forced_log2_group, EnecParams* params, size_t* stream_nbytes, uint32_t* num_high,
-                 EnecScratch* scratch) {
+                 unsigned forced_log2_group, size_t limit, EnecParams* params, size_t* stream_nbytes,
+                 uint32_t* num_high, EnecScratch* scratch) {
   constexpr unsigned kMinGroup = 2, kMaxGroup = 5;
-  unsigned low = 0, high = (1u << exponent_bits) - 1;
-  while (high > 0 && histogram[high] == 0) --high;
-  while (low < high && histogram[low] == 0) ++low;
-  uint8_t least_nb[256];
-  for (unsigned b = 0; b < 1u << exponent_bits; ++b) {
-    unsigned nb = 2;
-    while (!legal(b, nb, exponent_bits, low, high)) ++nb;
-    least_nb[b] = static_cast<uint8_t>(nb);
-  }
-  Best best;
+  Search search(n, histogram, exponent_bits, limit);
   size_t groups = bound_quads(x, n, scratch->lows, scratch->highs);
   for (unsigned log2_group = kMinGroup; log2_group <= kMaxGroup; ++log2_group) {
     if (log2_group != kMinGroup) groups = bound_pairs(groups, scratch->lows, scratch->highs);
     if (forced_log2_group != 0 && log2_group != forced_log2_group) continue;
+    const unsigned last = search.last_worthwhile(groups);
+    if (last == 0) continue;
     count_arcs(x, n, exponent_bits, log2_group, scratch);
-    for (unsigned m = 1; m < exponent_bits; ++m) {
+    for (unsigned m = 1; m <= last; ++m) {
       if (m > 1) {
         for (unsigned i = 0; i < 512; ++i) scratch->by_end[m][i] += scratch->by_end[m - 1][i];
         for (unsigned i = 0; i < 256; ++i) scratch->by_start[m][i] += scratch->by_start[m - 1][i];
       }
-      uint32_t unflagged[512];
-      sum_arcs(exponent_bits, m, *scratch, unflagged);
-      const size_t fixed = field_nbytes(n, m) + field_nbytes(groups, 1);
-      for (unsigned b = 0; b < 1u << exponent_bits; ++b) {
-        const uint32_t count = static_cast<uint32_t>(n) - unflagged[b];
-        if (count > UINT16_MAX) continue;
-        // A wider nb can be shorter where planes round up. This bounds all of them.
-        unsigned nb = std::max<unsigned>(least_nb[b], m + 1);
-        if (fixed + (size_t{count} * (nb - m) + 7) / 8 > best.nbytes) continue;
-        for (; nb <= exponent_bits; ++nb) {
-          const EnecParams candidate = {static_cast<uint8_t>(b), static_cast<uint8_t>(m), static_cast<uint8_t>(nb),
-                                        static_cast<uint8_t>(log2_group)};
-          best.offer(fixed + field_nbytes(count, nb - m), candidate, count);
-        }
-      }
+      if (search.worthwhile(m, groups)) search.try_all(m, log2_group, groups, *scratch);
     }
   }
-  *params = best.params;
-  *stream_nbytes = best.nbytes;
-  *num_high = best.num_high;
-  return best.nbytes != SIZE_MAX;
+  *params = search.best.params;
+  *stream_nbytes = search.best.nbytes;
+  *num_high = search.best.num_high;
+  return search.best.params.m != 0;
 }
 
 }  // namespace tw

@@ -40,7 +40,7 @@ struct DecodeScratch {
   alignas(64) uint16_t escapes[kSegment + kSlack];
   RestDecodeScratch rest;
   RelativeDecodeScratch relative;
-  SparseScratch zeros, modal;  // a block of kind zeros may have an inner one of kind modal
+  MaskedScratch zeros, modal;  // a block of kind zeros may have an inner one of kind modal
   alignas(64) uint8_t others[kMaxBlockWords + kSlack];
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };

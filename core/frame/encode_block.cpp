@@ -48,11 +48,11 @@ struct EnecPlan {
   uint32_t num_high;
 };
 
-// For the exponents in scratch and their histogram there.
-bool plan_enec(const Block& block, EnecPlan* plan) {
+// For the exponents in scratch and their histogram there. False if there are none whose streams take less than `limit`.
+bool plan_enec(const Block& block, size_t limit, EnecPlan* plan) {
   EncodeScratch& scratch = *block.scratch;
-  return enec_choose(scratch.exponents, block.n, scratch.histogram, block.dtype().exponent_bits, 0, &plan->params,
-                     &plan->nbytes, &plan->num_high, &scratch.enec);
+  return enec_choose(scratch.exponents, block.n, scratch.histogram, block.dtype().exponent_bits, 0, limit,
+                     &plan->params, &plan->nbytes, &plan->num_high, &scratch.enec);
 }
 
 size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_plan, const EnecPlan& plan) {
@@ -73,7 +73,7 @@ size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_p
 size_t encode_enec(const Block& block) {
   const Rests rests = split_and_count(block);
   EnecPlan plan;
-  if (!plan_enec(block, &plan)) return 0;
+  if (!plan_enec(block, SIZE_MAX, &plan)) return 0;
   return write_enec(block, rests, plan_rests(rests, block.scratch->runs, false, true, &block.scratch->rest), plan);
 }
 
@@ -153,8 +153,9 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
   const bool far = 8 * uint64_t{plan.nbytes - rest_nbytes} > near ||
                    (plan.kind == kStored && neighbours_alike(scratch.exponents, block.n, bits));
   if (block.n > kSmallBlock && !far) return plan;
-  if (plan_enec(block, &plan.enec)) {
-    consider(block, &plan, kEnec, rest_nbytes + plan.enec.nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan));
+  const size_t beside = rest_nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan);
+  if (beside < plan.nbytes && plan_enec(block, plan.nbytes - beside, &plan.enec)) {
+    consider(block, &plan, kEnec, beside + plan.enec.nbytes);
   }
   if (block.spec.profile == kProfileFast) consider(block, &plan, kPlain, plain_nbytes(block));
   return plan;
@@ -241,7 +242,7 @@ bool zeros_pay(const Block& block, const ZerosPlan& zeros) {
 }
 
 // What the words take without kind zeros, next to nothing too much, if those that it keeps were coded last.
-size_t dense_nbytes(const Block& block, const ZerosPlan& zeros) {
+size_t unmasked_nbytes(const Block& block, const ZerosPlan& zeros) {
   EncodeScratch& scratch = *block.scratch;
   CascadeParams params;
   scratch.histogram[zero_exponent(block.dtype())] += static_cast<uint32_t>(zeros.zeros);
@@ -276,7 +277,7 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   if (length != 0 && zeros.kept != 0 && !small) {
     // What the rests of the zeros would take exceeds what tells where they are.
     if (uint64_t{scratch.rests_nbytes} * zeros.zeros / zeros.kept > zeros.nbytes) return length;
-    if (tiers && scratch.num_counted == zeros.kept && length <= dense_nbytes(block, zeros)) return length;
+    if (tiers && scratch.num_counted == zeros.kept && length <= unmasked_nbytes(block, zeros)) return length;
   }
   return smaller(block, length, [&] { return encode_words(block); });
 }
@@ -285,8 +286,8 @@ size_t encode_inside(const Block& block) {
   const size_t length = encode_constant(block);
   if (length != 0) return length;
   ZerosPlan zeros;
-  const bool sparse = block.spec.profile == kProfileFast || block.spec.profile == kProfileCompact;
-  return sparse && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
+  const bool has_kind = block.spec.profile == kProfileFast || block.spec.profile == kProfileCompact;
+  return has_kind && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
 }
 
 // By the kinds that do not look at a base.

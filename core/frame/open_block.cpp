@@ -148,7 +148,7 @@ const char* open_zeros(const Coded& coded, Zeros* zeros) {
   return zeros->inner_nbytes > coded.available ? kTooLong : nullptr;
 }
 
-const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, SparseScratch* scratch) {
+const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, MaskedScratch* scratch) {
   const uint8_t* streams = coded.block + zeros.inner_nbytes;
   const size_t left = coded.available - zeros.inner_nbytes;
   if (!read_mask(coded.tag.variant, streams, left, coded.n, scratch->mask, nbytes, &scratch->coding)) return kBadMask;
@@ -165,7 +165,7 @@ const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbyt
   return check_padding(coded, zeros.inner_nbytes + *nbytes);
 }
 
-const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, SparseScratch* scratch) {
+const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, MaskedScratch* scratch) {
   const unsigned bits = coded.dtype().exponent_bits;
   modal->mode = coded.params[0];
   modal->num_others = load<uint32_t>(coded.params + 1);

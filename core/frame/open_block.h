@@ -55,7 +55,7 @@ struct EntropyParams {
 };
 
 // Kinds zeros and modal: their masks, and what decoding them takes.
-struct SparseScratch {
+struct MaskedScratch {
   uint64_t mask[kMaskNumbers], minus[kMaskNumbers];
   MaskDecodeScratch coding;
 };
@@ -84,7 +84,7 @@ const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbyt
 const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes);
 // Kind zeros up to its inner block, and what stands behind that.
 const char* open_zeros(const Coded& coded, Zeros* zeros);
-const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, SparseScratch* scratch);
-const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, SparseScratch* scratch);
+const char* open_zero_masks(const Coded& coded, const Zeros& zeros, size_t* nbytes, MaskedScratch* scratch);
+const char* open_modal(const Coded& coded, Modal* modal, size_t* nbytes, MaskedScratch* scratch);
 
 }  // namespace tw

@@ -47,10 +47,10 @@ struct Choice {
   uint32_t num_high;
 };
 
-bool choose(const Bytes& x, unsigned exponent_bits, unsigned forced, Choice* choice) {
+bool choose(const Bytes& x, unsigned exponent_bits, unsigned forced, Choice* choice, size_t limit = SIZE_MAX) {
   uint32_t histogram[256] = {};
   for (uint8_t value : x) ++histogram[value];
-  return enec_choose(x.data(), x.size(), histogram, exponent_bits, forced, &choice->params, &choice->nbytes,
+  return enec_choose(x.data(), x.size(), histogram, exponent_bits, forced, limit, &choice->params, &choice->nbytes,
                      &choice->num_high, scratch.get());
 }
 
@@ -94,10 +94,13 @@ void check_against_brute_force(const Bytes& x, unsigned exponent_bits) {
   for (unsigned forced : {0u, 2u, 4u}) {
     const Choice expected = brute_force(x, exponent_bits, forced);
     Choice choice;
-    assert(choose(x, exponent_bits, forced, &choice));
-    assert(choice.nbytes == expected.nbytes && choice.num_high == expected.num_high);
-    const EnecParams &p = choice.params, &q = expected.params;
-    assert(std::tie(p.b, p.m, p.nb, p.log2_group) == std::tie(q.b, q.m, q.nb, q.log2_group));
+    for (size_t limit : {SIZE_MAX, expected.nbytes + 1}) {
+      assert(choose(x, exponent_bits, forced, &choice, limit));
+      assert(choice.nbytes == expected.nbytes && choice.num_high == expected.num_high);
+      const EnecParams &p = choice.params, &q = expected.params;
+      assert(std::tie(p.b, p.m, p.nb, p.log2_group) == std::tie(q.b, q.m, q.nb, q.log2_group));
+    }
+    assert(!choose(x, exponent_bits, forced, &choice, expected.nbytes));
   }
 }
 

@@ -72,7 +72,7 @@ void test_words(unsigned width, bool signs, const std::vector<uint8_t>& words) {
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   for (unsigned width : {1, 2, 4, 8}) {
-    for (size_t n : {1, 2, 31, 63, 64, 65, 127, 128, 1000, 5000}) {
+    for (size_t n : {1, 2, 31, 63, 64, 65, 127, 128, 256, 320, 1000, 5000}) {
       for (unsigned zeros : {0, 1, 10, 100, 500, 900, 999, 1000}) {
         const std::vector<uint8_t> words = make_words(n, width, zeros);
         test_words(width, true, words);

@@ -12,8 +12,9 @@ struct ExpandKernels {
   void (*find)(unsigned nbytes, bool signs, const uint8_t* words, size_t n, uint64_t* kept, uint64_t* minus);
   // The words in the mask, one behind the other; writes up to kSlack behind them. Returns their number.
   size_t (*compact)(unsigned nbytes, const uint64_t* mask, const uint8_t* words, size_t n, uint8_t* kept);
-  // out[i] = the next of `kept` for a word in the mask, else fill, whose highest bit is set if it is in `minus` (which
-  // is nullptr if none are). Reads up to kSlack behind the kept words. Returns how many of them were used.
+  // out[i] = the next of `kept` for a word in the mask, else fill. Where there is `minus`, which has no word of the
+  // mask, fill is 0, and the words in it have their highest bit set. Reads up to kSlack behind the kept words. Returns
+  // how many of them were used.
   size_t (*expand)(unsigned nbytes, uint64_t fill, const uint64_t* mask, const uint64_t* minus, const uint8_t* kept,
                    size_t n, uint8_t* out);
 };

@@ -16,9 +16,24 @@ inline unsigned count_of(unsigned mask) { return static_cast<unsigned>(_mm_popcn
 // A mask from bytes of 0 or 255.
 inline uint64_t mask_of(__m256i bytes) { return static_cast<uint32_t>(_mm256_movemask_epi8(bytes)); }
 
-// A shuffle leaves zeros where the control has its highest bit set. The branch is the same for all words of a block.
-inline __m128i filled(__m128i words, __m128i filler, __m128i control, uint64_t fill) {
-  return fill == 0 ? words : _mm_blendv_epi8(words, filler, control);
+// The words of a mask in order, 8 at a time: `part` of it in turn, and where in the kept words those of the part begin.
+template <unsigned W, class Body>
+inline void for_eights(uint64_t mask, Body&& body) {
+  // Of each byte the bits in it, then the sums of those before it: so no part waits for another.
+  uint64_t counts = mask - (mask >> 1 & 0x5555555555555555);
+  counts = (counts & 0x3333333333333333) + (counts >> 2 & 0x3333333333333333);
+  counts = (counts + (counts >> 4)) & 0x0f0f0f0f0f0f0f0f;
+  const uint64_t before = counts * 0x0101010101010100;
+#pragma GCC unroll 8
+  for (unsigned i = 0; i < kGroup; i += 8) {
+    body(i, static_cast<uint8_t>(mask >> i), W * static_cast<uint8_t>(before >> i));
+  }
+}
+
+// A shuffle leaves zeros where the control has its highest bit set.
+template <bool FILLS>
+inline __m128i filled(__m128i words, __m128i filler, __m128i control) {
+  return FILLS ? _mm_blendv_epi8(words, filler, control) : words;
 }
 
 // The highest bits of 16-bit, 32-bit and 64-bit words in order, as those of bytes.
@@ -31,9 +46,11 @@ inline __m128i spread_bits8(uint64_t bits) {
   const __m128i one = _mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, -128, 0, 0, 0, 0, 0, 0, 0, 0);
   return _mm_cmpeq_epi8(_mm_and_si128(_mm_set1_epi8(static_cast<char>(bits)), one), one);
 }
-inline __m128i spread_bits16(uint64_t bits) {
-  const __m128i one = _mm_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128);
-  return _mm_cmpeq_epi16(_mm_and_si128(_mm_set1_epi16(static_cast<short>(bits)), one), one);
+// The same, of 8 bits from bit i on, as the highest bits of words.
+inline __m128i signs16(__m128i bits, unsigned i) {
+  const __m128i to_sign = _mm_setr_epi16(-32768, 1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10, 1 << 9, 1 << 8);
+  const __m128i byte = _mm_shuffle_epi8(bits, _mm_set1_epi16(static_cast<short>(0x8000 | i / 8)));
+  return _mm_and_si128(_mm_mullo_epi16(byte, to_sign), _mm_set1_epi16(-32768));
 }
 inline __m256i spread_bits32(uint64_t bits) {
   const __m256i one = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -65,17 +82,15 @@ struct Lanes<1> : Portable<1> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool FILLS>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m128i filler = _mm_set1_epi8(static_cast<char>(fill));
-    for (unsigned i = 0; i < kGroup; i += 8) {
-      const unsigned part = static_cast<uint8_t>(mask >> i);
+    for_eights<1>(mask, [&](unsigned i, unsigned part, unsigned before) {
       const __m128i control = load64(kSelect.expand[part]);
-      __m128i bytes = filled(_mm_shuffle_epi8(load64(kept), control), filler, control, fill);
+      __m128i bytes = filled<FILLS>(_mm_shuffle_epi8(load64(kept + before), control), filler, control);
       if (SIGNS) bytes = _mm_or_si128(bytes, _mm_and_si128(spread_bits8(minus >> i), _mm_set1_epi8(-128)));
       _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), bytes);
-      kept += count_of(part);
-    }
+    });
   }
   static constexpr WordSelect<8, 1> kSelect = make_word_select<8, 1>();
 };
@@ -103,17 +118,16 @@ struct Lanes<2> : Portable<2> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool FILLS>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m128i filler = _mm_set1_epi16(static_cast<short>(fill));
-    for (unsigned i = 0; i < kGroup; i += 8) {
-      const unsigned part = static_cast<uint8_t>(mask >> i);
+    const __m128i negative = _mm_cvtsi64_si128(static_cast<long long>(minus));
+    for_eights<2>(mask, [&](unsigned i, unsigned part, unsigned before) {
       const __m128i control = load128(kSelect.expand[part]);
-      __m128i words = filled(_mm_shuffle_epi8(load128(kept), control), filler, control, fill);
-      if (SIGNS) words = _mm_or_si128(words, _mm_slli_epi16(spread_bits16(minus >> i), 15));
+      __m128i words = filled<FILLS>(_mm_shuffle_epi8(load128(kept + before), control), filler, control);
+      if (SIGNS) words = _mm_or_si128(words, signs16(negative, i));
       store128(out + 2 * i, words);
-      kept += 2 * count_of(part);
-    }
+    });
   }
   static constexpr WordSelect<8, 2> kSelect = make_word_select<8, 2>();
 };
@@ -150,17 +164,14 @@ struct Lanes<4> : Portable<4> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m256i filler = _mm256_set1_epi32(static_cast<int>(fill));
-    for (unsigned i = 0; i < kGroup; i += 8) {
-      const unsigned part = static_cast<uint8_t>(mask >> i);
-      const __m256i control = widen(kSelect.expand[part]);
-      __m256i words = spread(filler, kept, control);
+    for_eights<4>(mask, [&](unsigned i, unsigned part, unsigned before) {
+      __m256i words = spread(filler, kept + before, widen(kSelect.expand[part]));
       if (SIGNS) words = _mm256_or_si256(words, _mm256_slli_epi32(spread_bits32(minus >> i), 31));
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * i), words);
-      kept += 4 * count_of(part);
-    }
+    });
   }
   static constexpr WordSelect<8, 1> kSelect = make_word_select<8, 1>();  // indices of words
 };
@@ -186,7 +197,7 @@ struct Lanes<8> : Portable<8> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const __m256i filler = _mm256_set1_epi64x(static_cast<long long>(fill));
     for (unsigned i = 0; i < kGroup; i += 4) {

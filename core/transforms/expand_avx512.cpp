@@ -89,9 +89,12 @@ struct Lanes {
     return out;
   }
 
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
-    const __m512i filler = V::all(fill), sign = V::all(sign_bit<W>());
+    __m512i filler = V::all(fill);
+    // Or GCC knows of a filler of zeros, and expands with a zeroing mask: then Zen 5 waits for the target's last value.
+    asm("" : "+v"(filler));
+    const __m512i sign = V::all(sign_bit<W>());
     for (unsigned v = 0; v < W; ++v) {
       const uint64_t part = mask >> (v * kWords & 63) & kAll;
       __m512i words = V::expand(filler, part, _mm512_loadu_si512(kept));

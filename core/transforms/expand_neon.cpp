@@ -39,7 +39,7 @@ struct Lanes<1> : Portable<1> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     const uint8x8_t filler = vdup_n_u8(static_cast<uint8_t>(fill));
     for (unsigned i = 0; i < kGroup; i += 8) {
@@ -74,7 +74,7 @@ struct Shuffled : Portable<W> {
     }
     return out;
   }
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     uint8_t fills[16];
     fill_words<W>(fill, COUNT, fills);

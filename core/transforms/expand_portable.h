@@ -28,7 +28,7 @@ struct Portable {
     return out;
   }
 
-  template <bool SIGNS>
+  template <bool SIGNS, bool>
   static void expand(uint64_t mask, uint64_t fill, uint64_t minus, const uint8_t* kept, uint8_t* out) {
     for (size_t i = 0; i < kGroup; ++i) {
       uint64_t word = 0;

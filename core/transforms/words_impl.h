@@ -209,6 +209,19 @@ inline void interleave_halves(const uint8_t* __restrict lower, const uint8_t* __
   }
 }
 
+// A run of words of one byte whose rests are a plane of 4 bits: byte l has those of the words l and l + 128.
+template <class F>
+inline void assemble_nibbles(const uint8_t* __restrict exponents, const uint8_t* __restrict plane,
+                             uint8_t* __restrict words) {
+  constexpr size_t kHalf = kRun / 2;
+  const auto word = [](uint8_t x, uint8_t rest) {
+    if constexpr (std::is_same_v<F, E4m3>) return static_cast<uint8_t>(move_sign<uint8_t, 3>(rest) | x << 3);
+    if constexpr (!std::is_same_v<F, E4m3>) return static_cast<uint8_t>((x << 4 | rest) ^ F::kInverted);
+  };
+  for (size_t l = 0; l < kHalf; ++l) words[l] = word(exponents[l], plane[l] & 15);
+  for (size_t l = 0; l < kHalf; ++l) words[kHalf + l] = word(exponents[kHalf + l], plane[l] >> 4);
+}
+
 // Words of exponents and fields that nothing is trimmed of, with the planes of whole bytes where they stand.
 template <class F>
 inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __restrict field, size_t n, size_t first,
@@ -216,6 +229,12 @@ inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __re
   alignas(64) uint8_t small[kSegment + kSlack];
   if constexpr (std::is_same_v<F, Bf16>) return assemble_all<F, 0>(exponents, 0, field + first, count, words);
   if constexpr (sizeof(typename F::Word) == 1) {
+    if constexpr (F::kM + 1 == 4) {
+      for (; count >= kRun; first += kRun, count -= kRun, exponents += kRun, words += kRun) {
+        assemble_nibbles<F>(exponents, field + first / 2, words);
+      }
+      if (count == 0) return;
+    }
     plane_kernels.unpack_field_tile(F::kM + 1, field, n, first, count, small);
     return assemble_all<F, 0>(exponents, 0, small, count, words);
   }
