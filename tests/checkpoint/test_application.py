@@ -226,6 +226,20 @@ def test_the_history_of_a_clone_is_not_changed(pair: Paths, base: Path, tmp_path
     assert not (base / ".git" / "hooks" / "post-merge").exists()
 
 
+def test_a_place_that_cannot_be_written_to(pair: Paths, base: Path, tmp_path: Path) -> None:
+    """It is that of the last file, and the first one stays as it is: for the longer name there is no next time."""
+    (base / "tokenizer.json.partial").write_text("mine")
+    before = tree_hashes(base)
+    with pytest.raises(FileExistsError, match="tensorwire did not make all of it"):
+        apply_checkpoint(pair["delta"], base)
+    assert tree_hashes(base) == before
+    (base / "tokenizer.json.partial").unlink()
+    shutil.copytree(pair["new"], tmp_path / "long")
+    (tmp_path / "long" / ("z" * 250)).write_text("no room for a suffix")
+    compress_checkpoint(tmp_path / "long", tmp_path / "delta", base=pair["old"])
+    refuse(tmp_path / "delta", base, OSError, "File name too long")
+
+
 def test_a_file_of_the_delta_that_changes_after_it_was_checked(
     pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +276,7 @@ KILLED = """
     import os, signal, sys
     from tensorwire import _destination as destination
     from tensorwire import checkpoint
+    from tensorwire.checkpoint.operations import application
     from tensorwire.checkpoint.storage import files, staging
 
     delta, base, moment, what, count = sys.argv[1:]
@@ -289,7 +304,7 @@ KILLED = """
 @pytest.mark.parametrize(
     ("moment", "what"),
     [
-        ("after", "staging.Staging._open_journal"),
+        ("before", "application._Application._write"),
         ("before", "files.OutputFile.sync"),
         ("before", "destination.exchange"),
         ("after", "destination.exchange"),

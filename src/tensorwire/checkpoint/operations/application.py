@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..file.reader import StoredTensor
     from ..progress import Progress
 
+_PURPOSE = {"action": "apply"}
 _OUT = "name another destination and decompress it to that"
 
 
@@ -118,6 +119,8 @@ def apply_checkpoint(
     applying = _Application(root, sources, strict, threads, force)
     with ErrorContext(file=source_path), nullcontext() if dry_run else _alone(root):
         steps = applying.plan()
+        if not dry_run:
+            applying.try_places(steps)
         meter = Meter(progress, sources.nbytes)
         files = [applying.take(step, meter, dry_run=dry_run) for step in steps]
     return CheckpointReport(
@@ -206,6 +209,18 @@ class _Application:
             others = [file.path for file in scan(self._root).files if not _is_of(file.path, known)]
             self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
         return steps
+
+    def try_places(self, steps: list[_Step]) -> None:
+        """Make and remove the staging directory of each file that is to change: what would stop us at the last one is
+        found while the first one is whole.
+
+        Raises:
+            OSError: a directory cannot be written to, a name is too long with its suffix, something is in the way.
+        """
+        for step in steps:
+            if not step.is_done and step.place.parent.is_dir():
+                with Staging(Destination(step.place, force=True), _PURPOSE) as work:
+                    self.notices += work.notices
 
     def _refuse_history(self) -> None:
         """Raise ValueError if the delta lists files of a clone's history, whose hooks are programs. The base's is not
@@ -361,7 +376,7 @@ class _Application:
         """Make the new file beside the old one and exchange them; if it is there, only clear up after a killed run."""
         source, place = step.source, step.place
         place.parent.mkdir(parents=True, exist_ok=True)
-        with Staging(Destination(place, force=True), {"action": "apply"}) as work:
+        with Staging(Destination(place, force=True), _PURPOSE) as work:
             self.notices += work.notices
             if step.is_done:
                 return
