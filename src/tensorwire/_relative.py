@@ -62,6 +62,23 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
     return view
 
 
+def base_mismatch(
+    info: FrameInfo, found: str, *, found_hash: str | None = None, name: str | None = None, advice: str | None = None
+) -> BaseMismatchError:
+    """The error for a frame that has not got its base.
+
+    Args:
+        found: what there is instead.
+        found_hash: its content hash, if that is known.
+        name: what the base is called.
+    """
+    base = "a base" if name is None else f"a base {name}"
+    text = f"expected {base} of {info.uncompressed_nbytes} bytes with content hash {info.base_hash}, {found}"
+    if found_hash == info.content_hash:
+        text += ", which is what the frame makes of its base: it was applied already"
+    return BaseMismatchError(text, advice=advice)
+
+
 def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
     """The bytes of the base that is given to decode a frame; None for a plain frame. Nothing is read.
 
@@ -74,13 +91,10 @@ def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
             raise ValueError("expected no base, the frame is not relative to one; leave base out")
         return None
     if base is None:
-        raise BaseMismatchError(
-            f"expected a base, {info.uncompressed_nbytes} bytes with content hash {info.base_hash}, got none",
-            advice="pass base=, the tensor that the frame was made against",
-        )
+        raise base_mismatch(info, "got none", advice="pass base=, the tensor that the frame was made against")
     view = byte_view(base)
     if len(view.data) != info.uncompressed_nbytes:
-        raise BaseMismatchError(f"expected a base of {info.uncompressed_nbytes} bytes, got {len(view.data)}")
+        raise base_mismatch(info, f"got {len(view.data)} bytes")
     return view
 
 
@@ -93,10 +107,8 @@ def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: b
 
 def check_base_hash(info: FrameInfo, found: str | None) -> None:
     """Raise BaseMismatchError if a base has another content hash than the frame needs; None is not checked."""
-    if found is None or found == info.base_hash:
-        return
-    note = ", which is what the frame makes of its base: it was applied already" if found == info.content_hash else ""
-    raise BaseMismatchError(f"expected a base with content hash {info.base_hash}, got {found}{note}")
+    if found not in (None, info.base_hash):
+        raise base_mismatch(info, f"got one with {found}", found_hash=found)
 
 
 def check_result(info: FrameInfo, result: memoryview, threads: int | None) -> None:

@@ -39,6 +39,7 @@ from ._frames import (
 )
 from ._memory import BytesBuilder, new_buffer
 from ._relative import (
+    base_mismatch,
     base_to_decode,
     base_to_encode,
     check_base_hash,
@@ -75,6 +76,7 @@ __all__ = [
     "TensorView",
     "array_shape",
     "as_array",
+    "base_mismatch",
     "byte_view",
     "check_framework",
     "check_framework_name",

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from tensorwire import BaseMismatchError, CorruptDataError
 from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
 from tensorwire.checkpoint.operations import application
+from tensorwire.checkpoint.storage.files import InputFile
 from tests.support.checkpoint_models import container, edit_manifest, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
 
@@ -56,6 +58,24 @@ def test_the_base_becomes_the_new_checkpoint(pair: Paths, base: Path) -> None:
     again = apply_checkpoint(pair["delta"], base)
     assert all(file.resumed for file in again.files)
     assert {path: path.stat().st_ino for path in base.rglob("*")} == inodes
+
+
+def test_a_base_is_read_once_to_check_it_and_once_to_decode(
+    pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_into = InputFile.read_into
+    nbytes: Counter[Path] = Counter()
+
+    def counted(self: InputFile, offset: int, out: memoryview) -> None:
+        nbytes[self.path] += len(out)
+        read_into(self, offset, out)
+
+    monkeypatch.setattr(InputFile, "read_into", counted)
+    expected = {base / path: 2 * (base / path).stat().st_size for path in (FIRST, SECOND, VAE)}
+    apply_checkpoint(pair["delta"], base)
+    headers_nbytes = 4096
+    for path, most in expected.items():
+        assert most <= nbytes[path] <= most + headers_nbytes
 
 
 def test_a_single_file(pair: Paths, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def mismatch(delta: Path, base: Path | None, dst: Path) -> BaseMismatchError:
 def test_a_base_that_is_missing(pair: Paths, tmp_path: Path) -> None:
     error = mismatch(pair["delta"], None, tmp_path / "x")
     assert (error.file, error.tensor) == (pair["delta"] / FIRST, UP)
-    assert "in 'old' with content hash" in str(error)
+    assert "in 'old' of 36864 bytes with content hash" in str(error)
     assert "--base PATH" in str(error)
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
-from tests.support.deltas import FIRST, write_next
+from tests.support.checkpoint_models import container, read_header, tree_hashes, weights, write_model
+from tests.support.deltas import FIRST, write_next, write_rearranged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.command_line import Run
@@ -185,14 +186,19 @@ def test_stats(tmp_path: Path, run: Run) -> None:
     assert "positions  steps" in table
 
 
-def test_stats_are_what_compress_writes(root: Path, run: Run) -> None:
+@pytest.mark.parametrize("make", [write_next, write_rearranged])
+def test_stats_are_what_compress_writes(root: Path, run: Run, make: Callable[[Path, Path], None]) -> None:
+    """Tensors that were renamed and spread over other files included."""
+    shutil.rmtree(root / "new")
+    make(root / "old", root / "new")
     stats = run("diff", root / "old", root / "new", "--stats", "--json").json["stats"]
     for profile in ("fast", "compact"):
         assert run("compress", root / "new", root / profile, "--base", root / "old", "--profile", profile).code == 0
         found = run("inspect", root / profile, "--json").json
         assert found["stored_nbytes"] == stats["delta_nbytes"][profile]
-    layers = ((0, 0), (1, 10), (7, 70))
-    assert stats["nbytes"] == sum(len(entry[3]) for index, seed in layers for entry in layer(index, seed))
+    headers = [read_header(path) for path in (root / "new").rglob("*.safetensors")]
+    tensors = [entry for header in headers for name, entry in header.items() if name != "__metadata__"]
+    assert stats["nbytes"] == sum(entry["data_offsets"][1] - entry["data_offsets"][0] for entry in tensors)
 
 
 def test_the_manual_names_every_field_of_stats(root: Path, run: Run, repository: Path) -> None:

@@ -134,7 +134,9 @@ def test_a_base_that_is_missing_or_short(verify: bool) -> None:
     text = str(wrong(frame, None, verify=verify))
     assert f"2000 bytes with content hash {codec.content_hash(old)}" in text
     assert "pass base=" in text
-    assert "expected a base of 2000 bytes, got 1998" in str(wrong(frame, old[1:], verify=verify))
+    error = str(wrong(frame, old[1:], verify=verify))
+    assert "expected a base of 2000 bytes" in error
+    assert "got 1998 bytes" in error
 
 
 def test_a_wrong_base_writes_nothing() -> None:

@@ -6,13 +6,12 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import ContentHasher, content_hash, new_buffer
-from ...errors import BaseMismatchError, CorruptDataError, ErrorContext
-from ..storage.pipeline import WINDOW_NBYTES
+from ...codec import base_mismatch, content_hash
+from ...errors import CorruptDataError, ErrorContext
 from .names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from ...codec import FrameInfo
@@ -20,43 +19,39 @@ if TYPE_CHECKING:
 
 
 class BaseTensor:
-    """A tensor of the base. Thread-safe.
+    """A tensor of a base, or of what is compared to one. Thread-safe.
 
     Attributes:
         name, dtype, shape, nbytes: of its content.
         file: relative path of the file that holds it.
         stored: that file.
+        tensor: what the file says of it.
+        known_hash: its content hash; None as long as nobody knows it.
     """
 
     def __init__(self, file: str, stored: StoredFile, tensor: StoredTensor) -> None:
         self.name = tensor.name
         self.file = file
         self.stored = stored
+        self.tensor = tensor
         self.dtype, self.shape, self.nbytes = stored.layout(tensor.name)
-        self._tensor = tensor
         self._lock = threading.Lock()
-        self._hash: str | None = None
+        self.known_hash: str | None = None
         if tensor.compressed:  # the header of its frame has a checksum, and each block is checked when it is read
-            self._hash = stored.frame(tensor).info.content_hash
+            self.known_hash = stored.hash_content(tensor, None)
             stored.forget(tensor)
 
     def read(self, start: int, out: memoryview, *, threads: int | None) -> None:
         """Put content bytes from `start` on into `out`."""
         with ErrorContext(file=self.stored.path, tensor=self.name):
-            self.stored.read(self._tensor, start, out, threads=threads)
+            self.stored.read(self.tensor, start, out, threads=threads)
 
     def hash(self, threads: int | None) -> str:
         """The content hash. That of a plain tensor takes a read of all of it, once."""
         with self._lock:
-            if self._hash is None:
-                hasher = ContentHasher(threads=threads)
-                buffer = new_buffer(min(WINDOW_NBYTES, self.nbytes))
-                for start in range(0, self.nbytes, WINDOW_NBYTES):
-                    chunk = buffer[: min(WINDOW_NBYTES, self.nbytes - start)]
-                    self.read(start, chunk, threads=threads)
-                    hasher.update(chunk)
-                self._hash = hasher.hexdigest()
-            return self._hash
+            if self.known_hash is None:
+                self.known_hash = self.stored.hash_content(self.tensor, threads)
+            return self.known_hash
 
     def set_hash(self, found: str) -> None:
         """What somebody else found who has read all of it.
@@ -65,14 +60,14 @@ class BaseTensor:
             CorruptDataError: it is not the hash that was found before, or that the header of a frame claims.
         """
         with self._lock:
-            if self._hash not in (None, found):
+            if self.known_hash not in (None, found):
                 raise CorruptDataError(
-                    f"expected content with hash {self._hash}, got {found}",
+                    f"expected content with hash {self.known_hash}, got {found}",
                     file=self.stored.path,
                     tensor=self.name,
                     advice="the base changed while it was read, or is damaged: try again, then fetch it again",
                 )
-            self._hash = found
+            self.known_hash = found
 
 
 class _Layout(NamedTuple):
@@ -93,7 +88,6 @@ class Base:
     """
 
     def __init__(self, root: Path, name: str, files: Mapping[str, StoredFile]) -> None:
-        """Raises ValueError if the base is itself relative to another one."""
         self.root = root
         self.name = name
         self.files = files
@@ -101,35 +95,35 @@ class Base:
         self._layouts: dict[tuple[str, int], _Layout] = {}
         for path, stored in files.items():
             for tensor in stored.tensors.values():
-                if tensor.compressed and stored.frame(tensor).info.base_hash is not None:
-                    raise ValueError(
-                        f"{root} is relative to a base itself; decompress it first, and give the result as base"
-                    )
                 self._tensors.setdefault(tensor.name, []).append(BaseTensor(path, stored, tensor))
-        for base in reversed(self._all()):
+        for base in reversed(self.tensors()):
             self._layouts.setdefault((base.dtype, base.nbytes), _Layout([], {})).rest.append(base)
 
-    def match(self, file: str, name: str, dtype: str, nbytes: int) -> BaseTensor | None:
-        """What a tensor of a file is to be relative to by its name: one of the same dtype and size.
+    def match(
+        self,
+        file: str,
+        name: str,
+        dtype: str,
+        nbytes: int,
+        hash_of: Callable[[], str] | None = None,
+        threads: int | None = None,
+    ) -> BaseTensor | None:
+        """What a tensor of a file is to be relative to: one of the same dtype and size, by its name or by its content.
 
-        Of several the one in a file of the same relative path, else the first. None if there is none.
+        Of several of its name the one in a file of the same relative path, else the first. Without one of its name the
+        first of the same content; `hash_of` gives that content's hash, and None looks for no such one.
         """
-        found = [base for base in self._candidates(file, name) if (base.dtype, base.nbytes) == (dtype, nbytes)]
-        return found[0] if found else None
-
-    def match_content(self, dtype: str, nbytes: int, hashed: str, threads: int | None) -> BaseTensor | None:
-        """The first tensor of this dtype and size with this content hash, whatever its name; None if there is none."""
+        for base in self._candidates(file, name):
+            if (base.dtype, base.nbytes) == (dtype, nbytes):
+                return base
         layout = self._layouts.get((dtype, nbytes))
-        if layout is None:
+        if layout is None or hash_of is None:
             return None
+        hashed = hash_of()
         while hashed not in layout.hashed and layout.rest:
             base = layout.rest.pop()
             layout.hashed.setdefault(base.hash(threads), base)
         return layout.hashed.get(hashed)
-
-    def may_match_content(self, dtype: str, nbytes: int) -> bool:
-        """Whether there is a tensor of this dtype and size at all."""
-        return (dtype, nbytes) in self._layouts
 
     def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseTensor:
         """The base of a frame by its name. With `verify` it is the one of this name that has the right content.
@@ -138,25 +132,29 @@ class Base:
             BaseMismatchError: there is none.
         """
         named = self._candidates(file, name)
-        needs = f"expected a base {shown(name)} of {info.uncompressed_nbytes} bytes with content hash {info.base_hash}"
         if not named:
-            raise BaseMismatchError(f"{needs}, {self.root} has no tensor of this name")
+            raise base_mismatch(info, f"{self.root} has no tensor of this name", name=shown(name))
         found = [base for base in named if base.nbytes == info.uncompressed_nbytes]
         if not found:
-            raise BaseMismatchError(f"{needs}, the one in {str(named[0].stored.path)!r} has {named[0].nbytes} bytes")
+            place = str(named[0].stored.path)
+            raise base_mismatch(info, f"the one in {place!r} has {named[0].nbytes} bytes", name=shown(name))
         if not verify:
             return found[0]
-        for base in found:
-            if base.hash(threads) == info.base_hash:
-                return base
-        text = f"{needs}, the one in {str(found[0].stored.path)!r} has {found[0].hash(threads)}"
-        if any(base.hash(threads) == info.content_hash for base in found):
-            text += ", which is what the frame makes of its base: it was applied already"
-        raise BaseMismatchError(text)
+        hashes = [base.hash(threads) for base in found]
+        if info.base_hash in hashes:
+            return found[hashes.index(info.base_hash)]
+        # Of several the one to speak of is that which was changed already.
+        index = hashes.index(info.content_hash) if info.content_hash in hashes else 0
+        text = f"the one in {str(found[index].stored.path)!r} has {hashes[index]}"
+        raise base_mismatch(info, text, found_hash=hashes[index], name=shown(name))
 
     def tensors_hash(self, threads: int | None) -> str:
         """The content hash of a list of all tensors: docs/checkpoints.md, "Identity"."""
-        return tensors_hash((base.name, base.dtype, base.shape, base.hash(threads)) for base in self._all())
+        return tensors_hash((base.name, base.dtype, base.shape, base.hash(threads)) for base in self.tensors())
+
+    def tensors(self) -> list[BaseTensor]:
+        """All tensors, those of one name beside each other."""
+        return [base for named in self._tensors.values() for base in named]
 
     def names(self) -> set[str]:
         """The names of all tensors."""
@@ -174,9 +172,6 @@ class Base:
     def close(self) -> None:
         for stored in self.files.values():
             stored.close()
-
-    def _all(self) -> list[BaseTensor]:
-        return [base for named in self._tensors.values() for base in named]
 
     def _candidates(self, file: str, name: str) -> list[BaseTensor]:
         """All tensors of a name; the one in a file of the same relative path first."""

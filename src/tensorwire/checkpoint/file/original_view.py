@@ -86,18 +86,8 @@ class OriginalReader:
         self.stored.read(tensor, start, out, threads=self._threads)
 
     def content_hash(self, index: int) -> str:
-        """The content hash of a tensor; that of a plain one takes a read of all of it."""
-        tensor = self.stored.tensors[self.header.entries[index].name]
-        if tensor.compressed:
-            return self.stored.frame(tensor).info.content_hash
-        hasher = ContentHasher(threads=self._threads)
-        nbytes = self.sizes[index]
-        buffer = new_buffer(min(WINDOW_NBYTES, nbytes))
-        for start in range(0, nbytes, WINDOW_NBYTES):
-            chunk = buffer[: min(WINDOW_NBYTES, nbytes - start)]
-            self.stored.read(tensor, start, chunk, threads=self._threads)
-            hasher.update(chunk)
-        return hasher.hexdigest()
+        """The content hash of a tensor."""
+        return self.stored.hash_content(self.stored.tensors[self.header.entries[index].name], self._threads)
 
     def _check_layout(self, entry: TensorEntry) -> None:
         dtype, shape, nbytes = self.stored.layout(entry.name)

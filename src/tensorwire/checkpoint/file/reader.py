@@ -6,9 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import FrameReader, content_hash, new_buffer
+from ...codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
 from ...errors import (
-    BaseMismatchError,
     CorruptDataError,
     ErrorContext,
     FormatError,
@@ -218,9 +217,10 @@ class StoredFile:
             info, name = self.frame(tensor).info, self.name_in_base(tensor)
             with ErrorContext(file=self.path, tensor=tensor.name):
                 if self._base is None:
-                    called = f" in {shown(self.base_name)}" if self.base_name else ""
-                    raise BaseMismatchError(
-                        f"expected a base, tensor {shown(name)}{called} with content hash {info.base_hash}, got none",
+                    raise base_mismatch(
+                        info,
+                        "got none",
+                        name=shown(name) + (f" in {shown(self.base_name)}" if self.base_name else ""),
                         advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
                     )
                 found = self._base.find(self._base_file, name, info, threads=threads, verify=verify)
@@ -284,6 +284,20 @@ class StoredFile:
 
     def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
         self.file.read_into(position, out)
+
+    def hash_content(self, tensor: StoredTensor, threads: int | None) -> str:
+        """The content hash. A frame's header tells it; that of a plain tensor takes a read of all of it."""
+        if tensor.compressed:
+            return self.frame(tensor).info.content_hash
+        hasher = ContentHasher(threads=threads)
+        nbytes = tensor.entry.nbytes
+        buffer = new_buffer(min(WINDOW_NBYTES, nbytes))
+        with ErrorContext(file=self.path, tensor=tensor.name):
+            for start in range(0, nbytes, WINDOW_NBYTES):
+                chunk = buffer[: min(WINDOW_NBYTES, nbytes - start)]
+                self.read(tensor, start, chunk)
+                hasher.update(chunk)
+        return hasher.hexdigest()
 
     def block_ranges(self, tensor: StoredTensor) -> Iterator[tuple[int, int, int, memoryview]]:
         """All blocks of a frame in order, some at a time: the first, how many, and where in the data their bytes begin,

@@ -8,6 +8,7 @@ the end.
 from __future__ import annotations
 
 import queue
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from ..storage.files import OutputFile
     from .base import Base, BaseTensor
 
-MIN_GAIN_NBYTES = 256
+_MIN_GAIN_NBYTES = 256
 """A frame must save this much, or the tensor stays plain: about what its second entry in the header costs."""
 
 _BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 2)
@@ -43,9 +44,14 @@ _NUM_BUFFERS = 3
 _NO_HASH = "0" * 32
 
 
+def may_save(dtype: str, nbytes: int) -> bool:
+    """Whether a tensor is encoded at all. Of a dtype of the future nobody knows what it takes per element."""
+    return dtype_bits(dtype) > 0 and nbytes > _MIN_GAIN_NBYTES
+
+
 def saves(frame_nbytes: int, nbytes: int) -> bool:
     """Whether a tensor of `nbytes` is stored as its frame."""
-    return frame_nbytes + MIN_GAIN_NBYTES <= nbytes
+    return frame_nbytes + _MIN_GAIN_NBYTES <= nbytes
 
 
 class Written(NamedTuple):
@@ -148,15 +154,11 @@ class CompressedWriter:
     def _begin(self, tensor: TensorEntry, beginning: memoryview, base: memoryview | None) -> None:
         self._start = self._output.position
         self._encoder = None
-        if tensor.nbytes <= MIN_GAIN_NBYTES:
-            self._hasher = ContentHasher(threads=1)
-            return
-        bits = dtype_bits(tensor.dtype)
-        if not bits:  # a dtype of the future: what it takes per element is what it took
+        if not may_save(tensor.dtype, tensor.nbytes):
             self._hasher = ContentHasher(threads=self._threads)
             return
         self._encoder = FrameEncoder(
-            tensor.dtype, tensor.shape, bits=bits, profile=self._profile, relative=base is not None,
+            tensor.dtype, tensor.shape, profile=self._profile, relative=base is not None,
             beginning=beginning, base_beginning=base, threads=self._threads,
         )  # fmt: skip
         self._output.skip(self._encoder.header_nbytes)
@@ -345,16 +347,13 @@ def match_bases(
     """What each tensor of a file is relative to, by its index; those without a fitting base are left out.
 
     Args:
-        hash_of: the content hash of a tensor by its index, asked for if none of its name fits; None: none is looked for
-            then.
+        hash_of: the content hash of a tensor by its index, as `Base.match` takes it.
     """
     bases = {}
     for index, tensor in enumerate(tensors):
-        if tensor.nbytes <= MIN_GAIN_NBYTES:
-            continue
-        found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes)
-        if found is None and hash_of is not None and base.may_match_content(tensor.dtype, tensor.nbytes):
-            found = base.match_content(tensor.dtype, tensor.nbytes, hash_of(index), threads)
-        if found is not None:
-            bases[index] = found
+        if may_save(tensor.dtype, tensor.nbytes):
+            hash_of_it = None if hash_of is None else partial(hash_of, index)
+            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, hash_of_it, threads)
+            if found is not None:
+                bases[index] = found
     return bases

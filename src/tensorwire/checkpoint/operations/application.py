@@ -12,6 +12,7 @@ import fcntl
 import os
 import time
 from contextlib import closing, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._destination import Destination
@@ -33,7 +34,7 @@ from ..storage.staging import Staging
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from ..directory.sources import SourceFile, Sources
@@ -53,6 +54,7 @@ class _Step(NamedTuple):
         is_done: it is the new file already.
         num_relative: tensors that are relative to it.
         sha256: of the new file, where the delta holds it as it is.
+        hashes: content hashes of its tensors, as far as they are known, so that each is read for that only once.
     """
 
     source: SourceFile
@@ -61,6 +63,7 @@ class _Step(NamedTuple):
     is_done: bool
     num_relative: int = 0
     sha256: str | None = None
+    hashes: Mapping[str, str | None] = MappingProxyType({})
 
 
 def apply_checkpoint(
@@ -257,8 +260,9 @@ class _Application:
                 stored.use_base(base, source.path)
                 for tensor in relative:
                     self._check_base(stored, tensor, source, base)
+                hashes = {tensor.name: tensor.known_hash for tensor in base.tensors()}
             self._check_data(stored)
-        return _Step(source, place, mark, is_done=False, num_relative=len(relative))
+        return _Step(source, place, mark, is_done=False, num_relative=len(relative), hashes=hashes)
 
     def _open(self, place: Path, source: SourceFile) -> Base:
         """The file that is to be replaced, alone."""
@@ -393,7 +397,7 @@ class _Application:
             work.commit(None)
 
     def _write(self, step: _Step, file: OutputFile, meter: Meter) -> None:
-        source, place = step.source, step.place
+        source = step.source
         if source.kind == REPLACED:
             file.write(0, source.content())
         elif source.kind != SAFETENSORS:
@@ -403,10 +407,12 @@ class _Application:
         else:
             with StoredFile(source.location) as stored:
                 record = source.record(stored)
-                if not any(stored.is_relative(tensor) for tensor in stored.tensors.values()):
+                if not step.num_relative:
                     restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
                     return
-                with closing(self._open(place, source)) as base:
+                with closing(self._open(step.place, source)) as base:
+                    for tensor in base.tensors():
+                        tensor.known_hash = step.hashes.get(tensor.name)
                     stored.use_base(base, source.path)
                     restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
                     base.check_unchanged()

@@ -39,6 +39,8 @@ def open_base(path: str | os.PathLike[str], profile: Profile | None = None) -> B
     with ExitStack() as stack:
         files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
         base = Base(root, root.name if root.name not in ("", "..") else resolved(root).name, files)
+        if any(stored.relative for stored in files.values()):
+            raise ValueError(f"{root} is relative to a base itself; decompress it first, and give the result as base")
         stack.pop_all()
     return base
 

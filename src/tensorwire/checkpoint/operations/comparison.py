@@ -6,13 +6,14 @@ import time
 from contextlib import ExitStack, closing
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...codec import dtype_bits, new_buffer
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import safetensors_files
 from ..directory.sources import absolute
+from ..file.base import Base
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file
 from ..progress import Meter
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from ..file.base import Base
-    from ..file.reader import StoredTensor
+    from ..file.base import BaseTensor
     from ..progress import Progress
-    from .delta_stats import Read
 
 
 def diff(
@@ -48,7 +47,8 @@ def diff(
 
     Args:
         base: the checkpoint that `a` or `b` is relative to, or both are.
-        stats: say too what a delta from `a` to `b` would take: see `DeltaStats`. It encodes `b` relative to `a`.
+        stats: say too what a delta from `a` to `b` would take: see `DeltaStats`. It encodes `b` relative to `a`, each
+            tensor relative to the one that `compress_checkpoint` would choose.
         progress: called from this thread with the bytes of the tensors of `a` done and to be done, and the name of the
             tensor at work: see `Progress`.
 
@@ -62,19 +62,19 @@ def diff(
     root_a, root_b = absolute(a), absolute(b)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base)))
-        places_a, places_b = _open(root_a, stack, opened), _open(root_b, stack, opened)
-        by_file = any(len({place.tensor.name for place in places}) < len(places) for places in (places_a, places_b))
-        tensors_a, tensors_b = _by_key(places_a, by_file), _by_key(places_b, by_file)
+        all_a, all_b = _open(root_a, stack, opened), _open(root_b, stack, opened)
+        by_file = any(len(both.names()) < len(both.tensors()) for both in (all_a, all_b))
+        tensors_a, tensors_b = _by_key(all_a, by_file), _by_key(all_b, by_file)
         keys = sorted(tensors_a.keys() | tensors_b.keys())
-        meter = Meter(progress, sum(place.nbytes for place in places_a))
+        meter = Meter(progress, sum(tensor.nbytes for tensor in tensors_a.values()))
         differing = []
         counter = DeltaCounter(threads) if stats else None
         for key in keys:
-            place_a, place_b = tensors_a.get(key), tensors_b.get(key)
-            meter.begin(key[1], place_a.nbytes if place_a is not None else 0)
-            found = _compare(key[1], place_a, place_b, threads, meter)
-            if counter is not None and place_b is not None:
-                counter.add(place_b.dtype, place_b.shape, place_b.nbytes, *_readers(place_a, place_b, threads))
+            tensor_a, tensor_b = tensors_a.get(key), tensors_b.get(key)
+            meter.begin(key[1], tensor_a.nbytes if tensor_a is not None else 0)
+            found = _compare(key[1], tensor_a, tensor_b, threads, meter)
+            if counter is not None and tensor_b is not None:
+                _count(counter, all_a, tensor_b, threads)
             meter.end()
             if found is not None:
                 differing.append(found)
@@ -92,34 +92,22 @@ def diff(
     )
 
 
-class _Place(NamedTuple):
-    """Where a tensor is, and what it is. `file` is a relative path."""
-
-    file: str
-    stored: StoredFile
-    tensor: StoredTensor
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-def _open(root: Path, stack: ExitStack, base: Base | None) -> list[_Place]:
-    places = []
-    for file, location in safetensors_files(root).items():
-        stored = stack.enter_context(StoredFile(location))
+def _open(root: Path, stack: ExitStack, base: Base | None) -> Base:
+    """All tensors of one side, as a base of the other could be; they are read with `base` where they are relative."""
+    files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+    for file, stored in files.items():
         stored.use_base(base, file)
-        for name, tensor in stored.tensors.items():
-            places.append(_Place(file, stored, tensor, *stored.layout(name)))
-            stored.forget(tensor)
-    return places
+    return Base(root, root.name, files)
 
 
-def _by_key(places: list[_Place], by_file: bool) -> dict[tuple[str, str], _Place]:
+def _by_key(side: Base, by_file: bool) -> dict[tuple[str, str], BaseTensor]:
     """Tensors by file, "" unless `by_file`, and name: what they have in common with those that they are compared to."""
-    return {(place.file if by_file else "", place.tensor.name): place for place in places}
+    return {(tensor.file if by_file else "", tensor.name): tensor for tensor in side.tensors()}
 
 
-def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None, meter: Meter) -> TensorDiff | None:
+def _compare(
+    name: str, a: BaseTensor | None, b: BaseTensor | None, threads: int | None, meter: Meter
+) -> TensorDiff | None:
     """How a tensor differs; None if it does not."""
     if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape):
         side = a or b
@@ -130,12 +118,12 @@ def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None,
             status,
             prod(side.shape),
             prod(side.shape),
-            dtype_a=a and a.dtype,
-            shape_a=a and a.shape,
-            dtype_b=b and b.dtype,
-            shape_b=b and b.shape,
-            file_a=a and a.file,
-            file_b=b and b.file,
+            dtype_a=None if a is None else a.dtype,
+            shape_a=None if a is None else a.shape,
+            dtype_b=None if b is None else b.dtype,
+            shape_b=None if b is None else b.shape,
+            file_a=None if a is None else a.file,
+            file_b=None if b is None else b.file,
         )
     num_different, first = _count_different(a, b, threads, meter)
     if not num_different:
@@ -144,23 +132,20 @@ def _compare(name: str, a: _Place | None, b: _Place | None, threads: int | None,
     return TensorDiff(name, "changed", numel, num_different, a.dtype, a.shape, b.dtype, b.shape, first, a.file, b.file)
 
 
-def _readers(a: _Place | None, b: _Place, threads: int | None) -> tuple[Read, Read | None]:
-    """What reads the tensor of `b`, and the one that a delta would have as its base.
+def _count(counter: DeltaCounter, a: Base, b: BaseTensor, threads: int | None) -> None:
+    """Count a tensor with what a delta would have as its base.
 
     Raises:
-        BaseMismatchError: that of `b` is a relative frame, and has no base of its size, which bounds what it claims.
+        BaseMismatchError: it is a relative frame, and has no base of its size, which bounds what it claims.
     """
     if b.stored.is_relative(b.tensor):
         b.stored.base_of(b.tensor, threads=threads, verify=False)
-
-    def read(place: _Place, start: int, out: memoryview) -> None:
-        place.stored.read(place.tensor, start, out, threads=threads)
-
-    fits = a is not None and (a.dtype, a.nbytes) == (b.dtype, b.nbytes)
-    return partial(read, b), partial(read, a) if a is not None and fits else None
+    old = a.match(b.file, b.name, b.dtype, b.nbytes, partial(b.hash, threads), threads)
+    read_old = None if old is None else partial(old.read, threads=threads)
+    counter.add(b.dtype, b.shape, b.nbytes, partial(b.read, threads=threads), read_old)
 
 
-def _count_different(a: _Place, b: _Place, threads: int | None, meter: Meter) -> tuple[int, int | None]:
+def _count_different(a: BaseTensor, b: BaseTensor, threads: int | None, meter: Meter) -> tuple[int, int | None]:
     """How many elements differ, and the index of the first."""
     size = min(WINDOW_NBYTES, a.nbytes)
     buffers = new_buffer(size), new_buffer(size)
@@ -169,8 +154,8 @@ def _count_different(a: _Place, b: _Place, threads: int | None, meter: Meter) ->
     for start in range(0, a.nbytes, WINDOW_NBYTES):
         count = min(WINDOW_NBYTES, a.nbytes - start)
         left, right = buffers[0][:count], buffers[1][:count]
-        a.stored.read(a.tensor, start, left, threads=threads)
-        b.stored.read(b.tensor, start, right, threads=threads)
+        a.read(start, left, threads=threads)
+        b.read(start, right, threads=threads)
         indexes = _different_indexes(left, right, bits)
         if len(indexes):
             if first is None:

@@ -7,7 +7,7 @@ from math import log2
 from typing import TYPE_CHECKING, Any
 
 from ...codec import FrameEncoder, dtype_bits, exponent_histogram, float_fields, new_buffer
-from ..file.writer import MIN_GAIN_NBYTES, saves
+from ..file.writer import may_save, saves
 from ..results import ChangedWords, DeltaStats, DtypeStats
 from ..storage.pipeline import WINDOW_NBYTES
 
@@ -67,15 +67,13 @@ class DeltaCounter:
         self, dtype: str, shape: tuple[int, ...], content: memoryview, base: memoryview | None
     ) -> dict[Profile, FrameEncoder]:
         """An encoder for each profile, shown the first window of a tensor; none for one that stays plain."""
-        bits = dtype_bits(dtype)
-        if not bits or len(content) <= MIN_GAIN_NBYTES:
-            return {}
         return {
             profile: FrameEncoder(
-                dtype, shape, bits=bits, profile=profile, relative=base is not None, beginning=content,
-                base_beginning=base, threads=self._threads,
+                dtype, shape, profile=profile, relative=base is not None, beginning=content, base_beginning=base,
+                threads=self._threads,
             )
             for profile in _PROFILES
+            if may_save(dtype, len(content))
         }  # fmt: skip
 
     def _count(self, dtype: str, new: memoryview, old: memoryview) -> None:

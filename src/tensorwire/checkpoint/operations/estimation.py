@@ -16,7 +16,7 @@ from ...errors import ErrorContext
 from ..directory.manifest import SAFETENSORS
 from ..directory.sources import absolute, check_original, original_directory, single_file
 from ..file.reader import StoredFile
-from ..file.writer import MIN_GAIN_NBYTES
+from ..file.writer import may_save, saves
 from ..results import Estimate
 from ..storage.files import InputFile
 
@@ -107,16 +107,13 @@ def _samples(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def _encode(tensor: _Tensor, start: int, profile: Profile) -> tuple[int, int]:
-    """Size of the sample from `start` on, and what it takes compressed, or plain if that is less."""
-    entry = tensor.entry
-    element_nbytes = max(1, dtype_bits(entry.dtype) // 8)
-    start -= start % element_nbytes
+    """Size of the sample from `start` on, and what it takes: compressed, if a frame of it all would save enough."""
+    entry, bits = tensor.entry, dtype_bits(tensor.entry.dtype)
+    start -= start % max(1, bits // 8)
     data = new_buffer(min(_SAMPLE_NBYTES, entry.nbytes - start))
     with ErrorContext(file=tensor.path, tensor=entry.name), InputFile(tensor.path) as file:
         file.read_into(tensor.start + start, data)
-        bits = dtype_bits(entry.dtype)
-        if not bits or entry.nbytes <= MIN_GAIN_NBYTES:
+        if not may_save(entry.dtype, entry.nbytes):
             return len(data), len(data)
         nbytes = len(compress(data, profile=profile, dtype=entry.dtype, shape=(len(data) * 8 // bits,), threads=1))
-    gain = MIN_GAIN_NBYTES if len(data) == entry.nbytes else 0
-    return len(data), nbytes if nbytes + gain <= len(data) else len(data)
+    return len(data), nbytes if saves(nbytes * entry.nbytes // len(data), entry.nbytes) else len(data)
