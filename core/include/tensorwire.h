@@ -127,7 +127,7 @@ TW_API void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint3
 /* Content hash from the leaves. */
 TW_API void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash);
 
-/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 of all but floats. */
+/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 of all but floats that are split. */
 typedef struct tw_dtype {
   uint32_t bits; /* per element */
   uint32_t word_nbytes;
@@ -137,7 +137,7 @@ typedef struct tw_dtype {
 
 /* TW_INVALID_ARGUMENT for a dtype that is not in the table. */
 TW_API int tw_find_dtype(const char* name, tw_dtype* dtype);
-/* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for a dtype without an exponent. */
+/* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for all but floats that are split. */
 TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts);
 
 #define TW_KIND_SAME 255u /* of a block of a relative frame that has no bytes: its words are the base's */

@@ -74,7 +74,8 @@ class FloatFields(NamedTuple):
 
 
 def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of a dtype whose words are split: BF16, F16, F32, F8_E4M3 or F8_E5M2. None for any other."""
+    """The fields of BF16, F16, F32, F8_E4M3 and F8_E5M2. None for any other dtype: F64 is not split, and I8 and U8 are
+    split into halves, which are no fields of a float."""
     row = _core.find_dtype(dtype)
     return FloatFields(row.exponent_bits, row.mantissa_bits) if row is not None and row.exponent_bits else None
 

@@ -413,7 +413,7 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
     """Count the exponents of a float tensor's bytes: 256 counts, added to `counts` when that is given.
 
     Raises:
-        ValueError: the dtype has no exponent (is not BF16, F16, F32, F8_E4M3 or F8_E5M2), or an element is cut off.
+        ValueError: the dtype is not BF16, F16, F32, F8_E4M3 or F8_E5M2, or an element is cut off.
     """
     source = byte_view(data)
     return _core.exponent_histogram(dtype, source.data, counts or [0] * 256)

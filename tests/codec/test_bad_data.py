@@ -24,23 +24,11 @@ from tensorwire import (
 from tensorwire.codec import FrameReader
 from tests.support import registry
 from tests.support.frame_surgery import FIELDS, Surgery
+from tests.support.frames import BLOCK_ERRORS, MAGIC, compress, decompress
 from tests.support.registry import DTYPES, PROFILES, Input
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-BLOCK_ERRORS = (CorruptDataError, UnsupportedVersionError)
-"""What a damaged block may look like: damage can make it one of a kind that a later version may have."""
-
-MAGIC = bytes.fromhex("93545746 0D0A1A0A")
-
-
-def compress(item: Input, profile: str = "fast") -> bytes:
-    return bytes(tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile))
-
-
-def decompress(frame: bytes, **options: object) -> bytes:
-    return bytes(tensorwire.decompress(frame, framework="bytes", threads=1, **options))
 
 
 def usual_block_words(profile: str) -> int:

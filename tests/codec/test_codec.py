@@ -21,15 +21,8 @@ from tensorwire._frames import new_frame
 from tensorwire.codec import ContentHasher, FrameEncoder, FrameReader, content_hash, exponent_histogram
 from tests.support import registry
 from tests.support.frame_surgery import content_hash as specified_content_hash
+from tests.support.frames import compress, decompress
 from tests.support.registry import DTYPES, FLOATS, PROFILES, Input
-
-
-def compress(item: Input, profile: str = "fast", threads: int | None = None) -> memoryview:
-    return tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile, threads=threads)
-
-
-def decompress(frame: bytes | memoryview, **options: object) -> bytes:
-    return bytes(tensorwire.decompress(frame, framework="bytes", **options))
 
 
 def size_bound(item: Input, info: tensorwire.FrameInfo) -> int:
@@ -96,7 +89,7 @@ def test_weights_shrink(dtype: str, most: float, profile: str) -> None:
 @pytest.mark.parametrize("dtype", ["BF16", "F32", "I16"])
 def test_columns_of_zeros_are_found(dtype: str, profile: str) -> None:
     """Wherever they stand: a column of a row of 2^k words must not escape the encoder's sample."""
-    word = registry.words_of(dtype)
+    word = registry.word_type(dtype)
     words = np.random.default_rng(5).integers(1, np.iinfo(word).max, (256, 512), dtype=word)
     for first in (0, 1):
         pruned = words.copy()
@@ -120,7 +113,7 @@ def test_a_profile_never_loses_to_a_faster_one() -> None:
 @given(data=st.data())
 def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from((*FLOATS, *registry.PLAIN)))
-    word = np.dtype(registry.words_of(dtype))
+    word = np.dtype(registry.word_type(dtype))
     chunk = st.one_of(
         st.binary(max_size=300),
         st.builds(lambda byte, count: bytes([byte]) * count, st.integers(0, 255), st.integers(0, 5000)),
@@ -139,7 +132,7 @@ def test_round_trip_of_arbitrary_bytes(profile: str, data: st.DataObject) -> Non
 def test_thread_count_does_not_change_a_bit(dtype: str, profile: str) -> None:
     words = registry.weights(dtype, 700_001, "threads")
     item = Input("", dtype, words.shape, words.tobytes())
-    frames = [bytes(compress(item, profile, threads)) for threads in (1, 2, 3, 16)]
+    frames = [compress(item, profile, threads=threads) for threads in (1, 2, 3, 16)]
     assert frames[1:] == frames[:1] * 3
     for threads in (1, 2, 3, 16):
         assert decompress(frames[0], threads=threads) == item.data
@@ -164,12 +157,12 @@ def test_every_cpu_target_gives_the_same_frames() -> None:
 
 def test_concurrent_calls_do_not_disturb_each_other() -> None:
     items = [item for item in registry.small_inputs() if item.dtype in ("BF16", "F32")]
-    expected = [bytes(compress(item, "compact")) for item in items]
+    expected = [compress(item, "compact") for item in items]
     failures = []
 
     def work() -> None:
         for item, frame in zip(items, expected, strict=True):
-            if bytes(compress(item, "compact", 2)) != frame or decompress(frame, threads=2) != item.data:
+            if compress(item, "compact", threads=2) != frame or decompress(frame, threads=2) != item.data:
                 failures.append(item)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
@@ -213,9 +206,9 @@ def test_chunks_of_any_size_give_the_bytes_of_one_call(dtype: str, profile: str,
     if dtype == "MXINT_12":
         bits, content = 12, registry.rng(dtype).bytes(nbytes)
     else:
-        content = registry.weights(dtype, nbytes // np.dtype(registry.words_of(dtype)).itemsize).tobytes()
+        content = registry.weights(dtype, nbytes // np.dtype(registry.word_type(dtype)).itemsize).tobytes()
         bits = 0
-    numel = nbytes * 8 // (bits or 8 * np.dtype(registry.words_of(dtype)).itemsize)
+    numel = nbytes * 8 // (bits or 8 * np.dtype(registry.word_type(dtype)).itemsize)
     shape = (numel // row, row)
     content = content[: numel // row * row * nbytes // numel]
     whole = compress(Input("", dtype, shape, content), profile)
@@ -376,7 +369,7 @@ def test_tensor_beyond_4_gib(dtype: str) -> None:
     words = registry.weights(dtype, 3_000_000).tobytes()[:3_000_000]
     for start in (0, 2**31 - 1000, 2**32 - 1_000_000, nbytes - len(words)):
         pages[start : start + len(words)] = words
-    shape = (nbytes // np.dtype(registry.words_of(dtype)).itemsize,)
+    shape = (nbytes // np.dtype(registry.word_type(dtype)).itemsize,)
     frame = tensorwire.compress(pages, dtype=dtype, shape=shape)
     assert tensorwire.frame_info(frame).uncompressed_nbytes == nbytes
     assert len(frame) < 2**28

@@ -22,6 +22,8 @@ from tensorwire.codec import content_hash
 from tests.support import golden, registry
 from tests.support.conformance import CASES, Case
 from tests.support.frame_surgery import Surgery
+from tests.support.frames import compress, decompress
+from tests.support.golden import kind_of
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.registry import Input
 
@@ -29,25 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def decompress(frame: bytes | memoryview, base: bytes | None = None, **options: object) -> bytes:
-    if base is not None:
-        options["base"] = base
-    return bytes(tensorwire.decompress(frame, framework="bytes", **options))
-
-
-def kind_of(coding: str) -> str:
-    return coding.split("(")[0].split("+")[0].split("/")[0]
-
-
 def check_reference_decodes(item: Input, profile: str, base: bytes | None = None) -> set[str]:
     """The kinds of blocks that were met."""
-    options = {} if base is None else {"base": base}
-    ours = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile, **options)
+    ours = compress(item, profile, base=base)
     frame = decode(bytes(ours), base)
     assert frame.data == item.data
     assert (frame.dtype, frame.shape, frame.profile) == (item.dtype, item.shape, profile)
     assert frame.bits == tensorwire.frame_info(ours).bits
-    return {kind_of(coding) for coding in frame.codings}
+    return {kind_of(coding).split("/")[0] for coding in frame.codings}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -215,7 +206,7 @@ def test_reference_decodes_relative_core_frames(dtype: str, profile: str) -> Non
     for item in registry.small_inputs():
         if item.dtype == dtype and len(item.data) < 50_000:
             rng = registry.rng(f"base {item}")
-            words = np.frombuffer(item.data, registry.words_of(dtype))
+            words = np.frombuffer(item.data, registry.word_type(dtype))
             for share in (0.0, 0.02, 0.5):
                 change = (rng.random(len(words)) < share) * rng.integers(1, 4, len(words))
                 base = (words + change.astype(words.dtype)).tobytes()

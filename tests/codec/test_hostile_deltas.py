@@ -18,35 +18,26 @@ from tensorwire import (
     CorruptDataError,
     FormatError,
     TruncatedDataError,
-    UnsupportedVersionError,
     codec,
 )
 from tensorwire.checkpoint import diff, inspect, load_file, open_file, save_file, verify
 from tensorwire.checkpoint.operations import delta_stats
 from tests.support import golden, registry
-from tests.support.cases import SPLIT_INTEGERS
 from tests.support.frame_surgery import Surgery, content_hash
+from tests.support.frames import BLOCK_ERRORS, MAGIC, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-BLOCK_ERRORS = (CorruptDataError, UnsupportedVersionError)
-MAGIC = bytes.fromhex("93545746 0D0A1A0A")
 MAX_NBYTES = 1500
-
-
-def in_core(entry: dict[str, Any]) -> bool:
-    """The core does not split integers yet."""
-    unsplit = all(coding.startswith(("same", "stored", "constant", "plain")) for coding in entry["codings"])
-    return entry["dtype"] not in SPLIT_INTEGERS or unsplit
 
 
 def is_small(entry: dict[str, Any]) -> bool:
     return len(golden.frame_of(entry)) <= MAX_NBYTES
 
 
-GOLDENS = [entry for entry in golden.manifest("frames") if in_core(entry) and is_small(entry)]
+GOLDENS = [entry for entry in golden.manifest("frames") if is_small(entry)]
 GROUPS = sorted({entry["name"].split("-")[0] for entry in GOLDENS})
 
 
@@ -54,10 +45,6 @@ def of_group(group: str) -> Iterator[tuple[bytes, bytes | None]]:
     for entry in GOLDENS:
         if entry["name"].split("-")[0] == group:
             yield golden.frame_of(entry), golden.base_of(entry)
-
-
-def decompress(frame: bytes, base: Any = None, **options: Any) -> bytes:
-    return bytes(tensorwire.decompress(frame, base=base, framework="bytes", threads=1, **options))
 
 
 def check_decodes_or_is_refused(frame: bytes, base: bytes | None, nbytes: int) -> bytes | None:

@@ -35,6 +35,7 @@ from reference.tensorwire_reference.planes import Reader, field_nbytes, pack_fie
 from tests.support import golden
 from tests.support.cases import FLOATS, INTEGERS, RESTS
 from tests.support.conformance import CASES, SPLIT, Case
+from tests.support.golden import kind_of, rest_of
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.malforming import bit_string
 
@@ -95,14 +96,6 @@ def test_golden_frames_have_every_coding() -> None:
     kinds = {(dtype, kind_of(coding).split("/")[0]) for dtype, coding in codings}
     assert kinds >= {*itertools.product((*FLOATS, *INTEGERS), ("constant", "stored", "plain", "zeros", "sparse"))}
     assert kinds >= {*itertools.product(SPLIT, ("enec", "cascade", "cascade2", "entropy", "modal"))}
-
-
-def kind_of(coding: str) -> str:
-    return coding.split("(")[0].split("+")[0]
-
-
-def rest_of(coding: str) -> str:
-    return coding.rpartition("+")[2].split("[")[0]
 
 
 @pytest.mark.parametrize("part", ["frames", "invalid"])

@@ -1,6 +1,5 @@
 """What the conformance cases are made of: seeded inputs of integers, and frames of the reference encoder."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -8,14 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from reference.tensorwire_reference import Kind, Rest, Trimmed, Verbatim, encode
+from tests.support import registry
+from tests.support.registry import rng as generator
 
 PROFILES = ("enec", "fast", "compact")
 ALL_PROFILES = (*PROFILES, "resident")
 # dtype: (bytes of a word, exponent bits, mantissa bits)
-FLOATS = {"BF16": (2, 8, 7), "F16": (2, 5, 10), "F32": (4, 8, 23), "F8_E4M3": (1, 4, 3), "F8_E5M2": (1, 5, 2)}
+FLOATS = {name: (np.dtype(row.word).itemsize, *row[1:3]) for name, row in registry.FLOATS.items()}
 # Integers of a byte are split after 4 bits; all others here are not.
 SPLIT_INTEGERS = ("I8", "U8")
-INTEGERS = {"F64": 8, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+INTEGERS = {name: np.dtype(word).itemsize for name, word in registry.PLAIN.items()}
 OPAQUE = {"C64": 64, "F4": 4, "F6_E2M3": 6, "F8_E8M0": 8, "LONGEST_NAME_016": 1024}
 RESTS: dict[str, Rest] = {"verbatim": Verbatim(), "trimmed": Trimmed(), "trimmed-run": Trimmed(per_run=True)}
 
@@ -48,10 +49,6 @@ def exponent_bits(dtype: str) -> int:
 
 def rest_bits(dtype: str) -> int:
     return 8 * words_nbytes(dtype) - exponent_bits(dtype)
-
-
-def generator(name: str) -> np.random.Generator:
-    return np.random.default_rng(zlib.crc32(name.encode()))
 
 
 def to_bytes(words: np.ndarray, dtype: str) -> bytes:

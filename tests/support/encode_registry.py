@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-import tensorwire
 from tensorwire import _core
 from tests.support import registry
+from tests.support.frames import compress, decompress
 
 
 def main() -> None:
@@ -17,8 +17,8 @@ def main() -> None:
     inputs += [registry.mixed_input("I8"), registry.mixed_input("I16")]
     for item in inputs:
         for profile in registry.PROFILES:
-            frame = tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile)
-            if bytes(tensorwire.decompress(frame, framework="bytes")) != item.data:
+            frame = compress(item, profile)
+            if decompress(frame) != item.data:
                 raise SystemExit(f"{item} is not restored on {_core.cpu_target()}")
             digest.update(frame)
     print(_core.cpu_target(), digest.hexdigest())

@@ -26,5 +26,15 @@ def frame_of(entry: dict[str, Any]) -> bytes:
     return (folder / f"{entry['name']}.tw").read_bytes()
 
 
+def kind_of(coding: str) -> str:
+    """The kind of a block, with its variant, of the reference's name of its coding."""
+    return coding.split("(")[0].split("+")[0]
+
+
+def rest_of(coding: str) -> str:
+    """Likewise how the rest is stored."""
+    return coding.rpartition("+")[2].split("[")[0]
+
+
 def base_of(entry: dict[str, Any]) -> bytes | None:
     return (FOLDER / "bases" / entry["base"]).read_bytes() if entry["base"] else None

@@ -66,7 +66,7 @@ def rng(name: str) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(name.encode()))
 
 
-def words_of(dtype: str) -> type[np.unsignedinteger]:
+def word_type(dtype: str) -> type[np.unsignedinteger]:
     return FLOATS[dtype].word if dtype in FLOATS else PLAIN.get(dtype, np.uint8)
 
 
@@ -81,17 +81,17 @@ def weights(dtype: str, count: int, name: str = "weights") -> np.ndarray:
         return values.astype(np.float64).view(np.uint64)
     if dtype == "BOOL":
         return (values > 0).view(np.uint8)
-    return (values * 1000).astype(np.int64).astype(words_of(dtype))
+    return (values * 1000).astype(np.int64).astype(word_type(dtype))
 
 
 def random_words(dtype: str, count: int) -> np.ndarray:
-    word = words_of(dtype)
+    word = word_type(dtype)
     return rng(f"random {dtype} {count}").integers(0, np.iinfo(word).max, count, dtype=word, endpoint=True)
 
 
 def every_pattern(dtype: str) -> np.ndarray:
     """Every pattern of the highest 16 bits of a word, each with other low bits."""
-    word = words_of(dtype)
+    word = word_type(dtype)
     bits = 8 * np.dtype(word).itemsize
     top = np.arange(1 << min(bits, 16), dtype=np.uint64)
     low = rng(f"low {dtype}").integers(0, 1 << max(bits - 16, 0), len(top), dtype=np.uint64)
@@ -154,11 +154,11 @@ def _casts(dtype: str) -> Iterator[tuple[str, np.ndarray]]:
     for source in narrower.get(dtype, ()):
         values = weights(source, 3000, "cast").view(FLOATS[source].numpy)
         target = FLOATS[dtype].numpy if dtype in FLOATS else np.dtype(np.float64)
-        yield f"cast-from-{source.lower()}", values.astype(target).view(words_of(dtype))
+        yield f"cast-from-{source.lower()}", values.astype(target).view(word_type(dtype))
 
 
 def _contents(dtype: str) -> Iterator[tuple[str, np.ndarray]]:
-    word = words_of(dtype)
+    word = word_type(dtype)
     yield "weights", weights(dtype, 5000)
     yield "random", random_words(dtype, 3000)
     yield "zeros", np.zeros(5000, word)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Destination
@@ -28,8 +27,10 @@ from .converter import Converter
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ...codec import Profile
+    from ..directory.sources import Sources
     from ..file.base import Base
     from ..progress import Progress
     from .converter import Action
@@ -77,7 +78,7 @@ def compress_checkpoint(
             checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
     """
-    return _convert("compress", src, dst, profile, threads, force, dry_run, progress, base, exclude=exclude)
+    return _convert("compress", src, dst, profile, base, threads, force, dry_run, progress, exclude=exclude)
 
 
 def decompress_checkpoint(
@@ -110,7 +111,7 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    return _convert("decompress", src, dst, None, threads, force, dry_run, progress, base, strict=strict)
+    return _convert("decompress", src, dst, None, base, threads, force, dry_run, progress, strict=strict)
 
 
 def transcode_checkpoint(
@@ -131,7 +132,7 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    return _convert("transcode", src, dst, profile, threads, force, dry_run, progress, base, strict=strict)
+    return _convert("transcode", src, dst, profile, base, threads, force, dry_run, progress, strict=strict)
 
 
 def _convert(
@@ -139,30 +140,11 @@ def _convert(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     profile: Profile | None,
-    threads: int | None,
-    force: bool,
-    dry_run: bool,
-    progress: Progress | None,
     base: str | os.PathLike[str] | None,
-    **options: Any,
-) -> CheckpointReport:
-    if base is None:
-        return _convert_with(action, src, dst, profile, threads, force, dry_run, progress, None, **options)
-    with closing(open_base(base, profile)) as opened:
-        report = _convert_with(action, src, dst, profile, threads, force, dry_run, progress, opened, **options)
-    return replace(report, base=str(base))
-
-
-def _convert_with(
-    action: Action,
-    src: str | os.PathLike[str],
-    dst: str | os.PathLike[str],
-    profile: Profile | None,
     threads: int | None,
     force: bool,
     dry_run: bool,
     progress: Progress | None,
-    base: Base | None,
     *,
     exclude: Sequence[str] = (),
     strict: bool = False,
@@ -170,46 +152,29 @@ def _convert_with(
     started = time.monotonic()
     source_path, target_path = absolute(src), absolute(dst)
     is_directory = source_path.is_dir()
-    if not is_directory:
-        if exclude:
-            raise ValueError(f"exclude is for the files of a directory, {source_path} is a file")
-        sources = single_file(source_path)
-    elif action == "compress":
-        sources = original_directory(source_path, exclude)
-    else:
-        sources = compressed_directory(source_path)
-        check_complete(sources)
-    purpose: dict[str, Any] = {
-        "format": "tensorwire-journal",
-        "version": 1,
-        "writer": __version__,
-        "action": action,
-        "profile": profile,
-        "src": str(source_path),
-    }
-    if base is not None:
-        if profile is not None:
-            check_another(source_path, base)
-        purpose["base"] = fingerprint(base)
-        if not dry_run:
-            check_apart(target_path, base)
+    sources = _sources(action, source_path, exclude)
     meter = Meter(progress, sources.nbytes)
-    written = {file.path for file in sources.files}
-    place: Staging | nullcontext[None] = nullcontext()
-    if not dry_run:
-        destination = Destination(
-            target_path,
-            force=force,
-            is_directory=is_directory,
-            source=source_path,
-            source_files=[*(file.location for file in sources.files), *([] if base is None else base.paths())],
-            owned=(lambda _: written) if action == "decompress" else made_by_us,
-            example=source_path.name,
-        )
-        place = Staging(destination, purpose)
-    with place as work:
+    with ExitStack() as stack:
+        opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
+        if opened is not None and profile is not None:
+            check_another(source_path, opened)
+        if opened is not None and not dry_run:
+            check_apart(target_path, opened)
+        written = {file.path for file in sources.files}
+        work = None
+        if not dry_run:
+            destination = Destination(
+                target_path,
+                force=force,
+                is_directory=is_directory,
+                source=source_path,
+                source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
+                owned=(lambda _: written) if action == "decompress" else made_by_us,
+                example=source_path.name,
+            )
+            work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
         conversion = Converter(
-            action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=base
+            action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=opened
         )
         with ErrorContext(file=source_path):
             conversion.run(sources.files)
@@ -233,4 +198,32 @@ def _convert_with(
         changed=tuple(conversion.changed),
         notices=(*conversion.notices(), *(work.notices if work is not None else ())),
         excluded=sources.excluded,
+        base=None if base is None else str(base),
     )
+
+
+def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
+    if not src.is_dir():
+        if exclude:
+            raise ValueError(f"exclude is for the files of a directory, {src} is a file")
+        return single_file(src)
+    if action == "compress":
+        return original_directory(src, exclude)
+    sources = compressed_directory(src)
+    check_complete(sources)
+    return sources
+
+
+def _purpose(action: Action, profile: Profile | None, src: Path, base: Base | None) -> dict[str, Any]:
+    """What a run has in common with the one that goes on where it stopped."""
+    purpose: dict[str, Any] = {
+        "format": "tensorwire-journal",
+        "version": 1,
+        "writer": __version__,
+        "action": action,
+        "profile": profile,
+        "src": str(src),
+    }
+    if base is not None:
+        purpose["base"] = fingerprint(base)
+    return purpose
