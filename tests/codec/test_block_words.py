@@ -85,7 +85,7 @@ def test_content_that_is_alike_keeps_the_usual_blocks(dtype: str) -> None:
 def test_content_without_statistics_keeps_the_usual_blocks(dtype: str, content: str) -> None:
     words = registry.random_words(dtype, 900_000) if content == "random" else np.zeros(900_000, "u1")
     assert (
-        block_words(compress(Input("", dtype, (900_000,), words.astype(registry.words_of(dtype)).tobytes()))) == USUAL
+        block_words(compress(Input("", dtype, (900_000,), words.astype(registry.word_type(dtype)).tobytes()))) == USUAL
     )
 
 
@@ -128,7 +128,7 @@ def test_the_bound_holds_whatever_is_chosen(dtype: str) -> None:
         bound = tensorwire.compress_bound(item.data, dtype=dtype, profile="compact")
         out = bytearray(bound)
         assert bytes(compress(item, out=out)) == compress(item)
-        least = -(-len(item.data) // np.dtype(registry.words_of(dtype)).itemsize // 2**15)
+        least = -(-len(item.data) // np.dtype(registry.word_type(dtype)).itemsize // 2**15)
         assert bound >= 128 + 8 + 8 * least + len(item.data)
 
 

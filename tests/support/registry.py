@@ -225,7 +225,7 @@ def mixed_input(dtype: str) -> Input:
             if dtype in FLOATS:
                 parts.append(values.astype(np.float32).astype(FLOATS[dtype].numpy).view(FLOATS[dtype].word))
             else:
-                parts.append((values * 50).astype(np.int64).astype(words_of(dtype)))
+                parts.append((values * 50).astype(np.int64).astype(word_type(dtype)))
     words = np.concatenate(parts)
     return Input("mixed-tensors", dtype, words.shape, words.tobytes())
 

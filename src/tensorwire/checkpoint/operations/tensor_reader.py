@@ -119,6 +119,10 @@ class TensorReader(Generic[Array]):
         and hashed, once for each tensor of a reader, unless the base is compressed, so that its header tells the hash,
         or the reader was opened without `verify`.
 
+        Each block that is decoded is checked, and after each slice that the file of the base was not written to. The
+        rows that come out are not hashed, because a content hash is of the whole tensor; so of a plain tensor nothing
+        is checked.
+
         Raises:
             KeyError, UnsupportedTensorError: as for `get_tensor`; indexing raises its other errors.
         """
