@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from contextlib import nullcontext
 
 from ._library import find_library
 from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
@@ -16,6 +17,7 @@ from .errors import CorruptDataError, FormatError, LimitExceededError, Truncated
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Any
 
@@ -160,6 +162,11 @@ class Pin:
         _release_buffer(ctypes.byref(self._view))
 
 
+# Of a plain frame: to pin anything takes longer than to decode a small frame.
+_NO_BASE = nullcontext(Pin(b""))
+_NO_BASE.enter_result.address = _NO_BASE.enter_result.nbytes = 0
+
+
 def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
     """A view of memory that somebody else must keep alive."""
     if nbytes == 0:
@@ -299,8 +306,8 @@ def _check_apart(source: Pin, target: Pin, name: str) -> None:
         raise ValueError(f"the output overlaps {name}: put it into other memory")
 
 
-def _pin_base(base: Buffer | None) -> Pin:
-    return Pin(b"" if base is None else base)
+def _pin_base(base: Buffer | None) -> AbstractContextManager[Pin]:
+    return _NO_BASE if base is None else Pin(base)
 
 
 def _base_address(base: Buffer | None, origin: Pin, nbytes: int) -> int | None:
