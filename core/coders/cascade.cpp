@@ -19,6 +19,8 @@ namespace {
 
 // What a tier costs in the choice between shapes: one bit for this many words.
 constexpr size_t kTierPrice = 512;
+// Up to so many words the padding of streams and the longer descriptor of the extended kind count as well.
+constexpr size_t kExactWords = 4096;
 constexpr uint32_t kMaxCount = 65535;  // what a tier's parameter holds
 
 unsigned num_tiers(unsigned shape) {
@@ -179,7 +181,8 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_b
   for (unsigned shape = 0; shape < kNumTierShapes; ++shape) {
     CascadeParams candidate;
     if (num_names(shape) > num_exponents) continue;
-    const uint64_t bits = fit(sums, shape, firsts[kTierWidths[shape][0] - 1], num_exponents, &candidate);
+    uint64_t bits = fit(sums, shape, firsts[kTierWidths[shape][0] - 1], num_exponents, &candidate);
+    if (n <= kExactWords) bits = 8 * (cascade_nbytes(candidate) + (shape >= kExtendedShapes ? kExtendedNbytes : 0));
     // Another tier takes time to decode, so it has to save some bits.
     const uint64_t price = bits + num_tiers(shape) * (n / kTierPrice);
     if (price < best && candidate.counts[1] <= kMaxCount) best = price, *params = candidate;
