@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ import tensorwire
 from tensorwire import _core
 from tensorwire._frames import new_frame
 from tensorwire.codec import FrameEncoder
-from tests.support import registry
+from tests.support import frames, registry
+from tests.support.frames import decompress
 from tests.support.registry import FLOATS, PROFILES, Input
 
 USUAL = 2**18
@@ -17,8 +20,7 @@ USUAL = 2**18
 SAMPLE_NBYTES = 4 * 2**20
 
 
-def compress(item: Input, profile: str = "compact", **options: object) -> bytes:
-    return tensorwire.compress(item.data, dtype=item.dtype, shape=item.shape, profile=profile, **options)
+compress = partial(frames.compress, profile="compact")
 
 
 def in_chunks(item: Input, base: bytes | None = None, chunk: int = 1_000_003, *, shown: bool = True) -> bytes:
@@ -58,14 +60,14 @@ def test_mixed_tensors_get_smaller_blocks_that_pay(dtype: str) -> None:
     assert block_words(fitted) in (2**15, 2**16, 2**17)
     assert len(fitted) < 0.995 * len(usual)
     for frame in (fitted, usual):
-        assert bytes(tensorwire.decompress(frame, framework="bytes")) == item.data
+        assert decompress(frame) == item.data
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "I8", "I16", "F64"])
 def test_chunks_give_the_bytes_of_one_call(dtype: str) -> None:
     item = registry.mixed_input(dtype)
-    assert in_chunks(item) == bytes(compress(item))
-    assert in_chunks(item, chunk=100_000) == bytes(compress(item))
+    assert in_chunks(item) == compress(item)
+    assert in_chunks(item, chunk=100_000) == compress(item)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -117,7 +119,7 @@ def test_fitted_blocks_are_whole_rows_wherever_usual_ones_are(row: int) -> None:
 @pytest.mark.parametrize("profile", [profile for profile in PROFILES if profile != "compact"])
 def test_other_profiles_do_not_look_at_the_content(profile: str) -> None:
     item = registry.mixed_input("BF16")
-    assert block_words(compress(item, profile)) == new_frame("BF16", 0, item.shape, profile).block_words
+    assert block_words(compress(item, profile=profile)) == new_frame("BF16", 0, item.shape, profile).block_words
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "I16"])
@@ -127,7 +129,7 @@ def test_the_bound_holds_whatever_is_chosen(dtype: str) -> None:
     for item in (mixed, Input("", dtype, mixed.shape, registry.rng("noise").bytes(len(mixed.data)))):
         bound = tensorwire.compress_bound(item.data, dtype=dtype, profile="compact")
         out = bytearray(bound)
-        assert bytes(compress(item, out=out)) == compress(item)
+        assert compress(item, out=out) == compress(item)
         least = -(-len(item.data) // np.dtype(registry.word_type(dtype)).itemsize // 2**15)
         assert bound >= 128 + 8 + 8 * least + len(item.data)
 
@@ -151,7 +153,7 @@ def test_a_base_that_does_not_help_costs_nothing() -> None:
     assert block_words(frame) == block_words(compress(item)) < USUAL
     assert len(frame) <= 1.001 * len(compress(item))
     assert in_chunks(item, base) == frame
-    assert bytes(tensorwire.decompress(frame, base=base, framework="bytes")) == item.data
+    assert decompress(frame, base) == item.data
 
 
 # What is refused ----------------------------------------------------------------------------------------------------
