@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "common/cpu.h"
 #include "transforms/dense_steps_avx2.h"
 #include "transforms/steps_masks.h"
 
@@ -52,6 +53,9 @@ inline __m256i equal(__m256i a, __m256i b) {
   return _mm256_cmpeq_epi64(a, b);
 }
 
+// Asked once. Processors with AVX-512 all are.
+const bool kDepositsFast = cpu_deposits_fast();
+
 struct Masks : PortableMasks {
   static uint64_t above(const uint8_t* bytes, uint8_t limit) {
     const __m256i least = _mm256_set1_epi8(static_cast<char>(limit + 1));
@@ -89,8 +93,12 @@ struct Masks : PortableMasks {
     }
     return mask_of(lanes);
   }
-  static uint64_t deposit(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }
-  static uint64_t extract(uint64_t bits, uint64_t mask) { return _pext_u64(bits, mask); }
+  static uint64_t deposit(uint64_t bits, uint64_t mask) {
+    return kDepositsFast ? _pdep_u64(bits, mask) : PortableMasks::deposit(bits, mask);
+  }
+  static uint64_t extract(uint64_t bits, uint64_t mask) {
+    return kDepositsFast ? _pext_u64(bits, mask) : PortableMasks::extract(bits, mask);
+  }
   template <class T>
   static constexpr bool kDense = sizeof(T) == 2;
   using Dense = Sixteens;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstring>
 
+#include "transforms/deposit.h"
 #include "transforms/steps.h"
 
 namespace tw {
@@ -105,19 +106,10 @@ struct PortableMasks {
     return gather(flags);
   }
   static uint64_t deposit(uint64_t bits, uint64_t mask) {
-    uint64_t deposited = 0;
-    for (bits &= low_bits(count_bits(mask)); bits != 0; bits >>= 1, mask &= mask - 1) {
-      if ((bits & 1) != 0) deposited |= mask & (0 - mask);
-    }
-    return deposited;
+    bits &= low_bits(count_bits(mask));
+    return bits == 0 ? 0 : portable_deposit(bits, mask);  // mostly 0 where few words changed
   }
-  static uint64_t extract(uint64_t bits, uint64_t mask) {
-    uint64_t extracted = 0;
-    for (unsigned to = 0; mask != 0; mask &= mask - 1, ++to) {
-      if ((bits & mask & (0 - mask)) != 0) extracted |= uint64_t{1} << to;
-    }
-    return extracted;
-  }
+  static uint64_t extract(uint64_t bits, uint64_t mask) { return portable_extract(bits, mask); }
   // Whether the target has an add(), which moves 64 words by their steps.
   static constexpr bool kAdds = false;
   // Whether the words of this type are among those that the target's Dense is for (dense_steps_avx2.h).
