@@ -100,7 +100,7 @@ CLAIMS: dict[str, list[str]] = {
         + " on F32",
         f"splitting words, which fetches them, {share('encode', 'split')}; hashing content and blocks "
         f"{share('encode', 'accumulate')}; counting exponents "
-        f"{share('encode', 'count_values', 'byte_histogram_vector')}; writing tiers "
+        f"{share('encode', 'count_values', 'count_groups', 'byte_histogram_vector')}; writing tiers "
         f"{share('encode', 'pack_plane', 'pack_field')}; choosing {share('encode', 'cascade_choose')}.",
         "putting words together and writing them around the caches "
         f"{share('decode', 'weave', 'assemble', 'stream_copy')}, expanding escapes {share('decode', 'expand')}, "

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks import cycles, data, enec, environment, report, summary, targets
-from benchmarks.codecs import calls, contest
+from benchmarks.codecs import against, calls, contest
 from benchmarks.timing import interleave, relative, speed
+from tensorwire import _core
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -463,3 +464,14 @@ def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
     assert cycles.page(results) == (cycles.RESULTS / "cycles.md").read_text()
     cases = {(case.coder, case.dtype) for case in cycles.cases()}
     assert {(row["coder"], row["dtype"]) for row in results["rows"]} <= cases
+
+
+def test_code_is_compared_with_code(tiny: data.Dataset) -> None:
+    """With itself: frames of the same size, and a verdict for each profile and direction."""
+    cpu = _core.cpu_target()
+    verdicts = {verdict.target: verdict for verdict in against.measure(against.HERE, tiny, cpu, 2)}
+    assert len(verdicts) == len(against.PROFILES) * (len(against.OPERATIONS) + 1)
+    for profile in against.PROFILES:
+        assert verdicts[f"{profile} size, of the older"].measured == 1
+        assert verdicts[f"{profile} decompress unverified, times the older"].measured
+    assert not against.measure(against.HERE, tiny, "no target", 1)
