@@ -151,9 +151,9 @@ def measure(name: str, size: int, rounds: int) -> list[Row]:
     np.frombuffer(data, words.dtype)[:] = words
     dataset = Dataset(name, dtype, (name,), (words.shape,), data)
     adapters = [adapter for adapter in ADAPTERS if adapter.name in CODECS]
-    rows = contest.run(dataset, "whole", [1], rounds, BUDGET, adapters)
+    rows = contest.run(dataset, "whole", [1], rounds, BUDGET, adapters, unverified=False)
     ideal_ratio = 8 * words.nbytes / ideal
-    return [_row(row, ideal_ratio) for row in rows if row["verify"] is not False]
+    return [_row(row, ideal_ratio) for row in rows]
 
 
 def _row(row: Row, ideal: float) -> Row:

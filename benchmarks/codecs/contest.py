@@ -107,14 +107,17 @@ class Contest:
             del self._frames[entry.key]
 
 
-def entries(dataset: data.Dataset, threads: Sequence[int], adapters: Sequence[Adapter]) -> Iterator[Entry]:
-    """Every installed codec that takes the dtype: with checksums, and without where they can be left out."""
+def entries(
+    dataset: data.Dataset, threads: Sequence[int], adapters: Sequence[Adapter], *, unverified: bool = True
+) -> Iterator[Entry]:
+    """Every installed codec that takes the dtype: with checksums; and, if `unverified`, without where they can be left
+    out."""
     for adapter in adapters:
         if not adapter.installed:
             continue
         for count in threads if adapter.threaded else (1,):
             # Two threads without checksums are asked of `fast` alone.
-            both = count == 1 or adapter.name == "tensorwire fast"
+            both = unverified and (count == 1 or adapter.name == "tensorwire fast")
             for verify in ((True, False) if both else (True,)) if adapter.checksums else (None,):
                 try:
                     codec = adapter.make(dataset.dtype, threads=count, verify=verify is not False)
@@ -125,16 +128,24 @@ def entries(dataset: data.Dataset, threads: Sequence[int], adapters: Sequence[Ad
 
 
 def run(
-    dataset: data.Dataset, unit: str, threads: Sequence[int], rounds: int, budget: float, adapters: Sequence[Adapter]
+    dataset: data.Dataset,
+    unit: str,
+    threads: Sequence[int],
+    rounds: int,
+    budget: float,
+    adapters: Sequence[Adapter],
+    *,
+    unverified: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of one data set.
 
     Args:
         unit: "whole": all tensors as one buffer; "tensor": one after the other.
         rounds, budget: as for `interleave`, for compression and decompression each.
+        unverified: as for `entries`.
     """
     contest = Contest([dataset.data] if unit == "whole" else list(dataset.tensors()), budget)
-    field = list(entries(dataset, threads, adapters))
+    field = list(entries(dataset, threads, adapters, unverified=unverified))
     operations, warm_up = {}, {}
     for entry in field:
         warm_up[f"{entry.key}/compress"], warm_up[f"{entry.key}/decompress"] = contest.check(entry)

@@ -65,7 +65,7 @@ MINILM = ("minilm-bf16", "minilm-f16", "minilm-f32", "minilm-bf16-in-f32", "mini
 FULL = Plan(
     datasets={
         **dict.fromkeys(MINILM, Setting(7, 1.5)),
-        **dict.fromkeys(data.LARGE, Setting(5, 4.0, units=("whole",), peers=False)),
+        **dict.fromkeys(data.LARGE, Setting(5, 2.5, units=("whole",), peers=False)),
     },
     enec=(*MINILM, "synthetic-bf16"),
     enec_blocks=100,

@@ -158,6 +158,13 @@ def test_contest_gives_a_row_for_each_setting(tiny: data.Dataset, unit: str) -> 
         assert (row["ratio"] == 1) == (row["codec"] == "memcpy")
 
 
+def test_contests_without_the_unverified_settings(tiny: data.Dataset) -> None:
+    adapters = [adapter for adapter in ADAPTERS if adapter.package in ("memcpy", "tensorwire")]
+    rows = contest.run(tiny, "whole", (1,), 1, 10.0, adapters, unverified=False)
+    assert [row["codec"] for row in rows] == [adapter.name for adapter in adapters]
+    assert all(row["verify"] is not False for row in rows)
+
+
 def test_a_wrong_result_stops_the_contest(tiny: data.Dataset) -> None:
     class Wrong(ADAPTERS[0].factory):  # type: ignore[name-defined, misc]
         def decompress(self, packed: Any, out: memoryview) -> memoryview:
