@@ -17,8 +17,6 @@ const uint8_t kTierWidths[kNumTierShapes][kMaxTiers] = {
 
 namespace {
 
-// What a tier costs in the choice between shapes: one bit for this many words.
-constexpr size_t kTierPrice = 512;
 // Up to so many words the padding of streams and the longer descriptor of the extended kind count as well.
 constexpr size_t kExactWords = 4096;
 constexpr uint32_t kMaxCount = 65535;  // what a tier's parameter holds
@@ -183,9 +181,7 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_b
     if (num_names(shape) > num_exponents) continue;
     uint64_t bits = fit(sums, shape, firsts[kTierWidths[shape][0] - 1], num_exponents, &candidate);
     if (n <= kExactWords) bits = 8 * (cascade_nbytes(candidate) + (shape >= kExtendedShapes ? kExtendedNbytes : 0));
-    // Another tier takes time to decode, so it has to save some bits.
-    const uint64_t price = bits + num_tiers(shape) * (n / kTierPrice);
-    if (price < best && candidate.counts[1] <= kMaxCount) best = price, *params = candidate;
+    if (bits < best && candidate.counts[1] <= kMaxCount) best = bits, *params = candidate;
   }
   return n != 0 && best != UINT64_MAX;
 }

@@ -8,7 +8,8 @@
 namespace tw {
 namespace {
 
-constexpr size_t kSampled = 16;  // of so many words about one is looked at for the classes
+// Of so many words about one is looked at for the classes: 8 takes 4 % longer and saves 0.05 %, 32 costs 0.15 %.
+constexpr size_t kSampled = 16;
 constexpr unsigned kMaxShift = 7;
 
 // Bits of a symbol: sizes are at most 2^(8W - 1), whose symbol is 2 (8W - 1).

@@ -25,7 +25,8 @@ uint64_t rice_cost(uint64_t n, uint64_t m);
 
 // Choose thresholds: the cheapest way to cut the exponents into up to max_classes ranges. cost(first, last) is that of
 // the range of cuts [first, last); cuts are exponents in ascending order, 1 to kMaxCuts of them.
-constexpr unsigned kMaxCuts = 12;
+// More than 16 change nothing; 12 cost 0.8 % in compact where 0.5 % of the words changed.
+constexpr unsigned kMaxCuts = 16;
 
 template <class Cost>
 Thresholds choose_thresholds(const uint8_t* cuts, unsigned num_cuts, unsigned max_classes, Cost&& cost,

@@ -72,7 +72,7 @@ size_t write_zeros(const Block& block, const ZerosPlan& plan) {
   written.push(inner_units, 2);
   written.push(plan.signs, 1);
   written.push(Tag{kZeros, kVerbatim, mask.variant}.byte(), 1);
-  return finish(block, streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, streams, written.descriptor, written.descriptor_nbytes);
 }
 
 bool plan_modal(const Block& block, ModalPlan* plan) {
@@ -108,7 +108,7 @@ size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_
   written.push(plan.num_others, 4);
   written.push(kModal, kExtendedNbytes);
   written.push(Tag{kExtended, rest_plan.mode, plan.mask.variant}.byte(), 1);
-  return finish(block, streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, streams, written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -21,11 +21,11 @@ bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, c
   return true;
 }
 
-size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
+size_t finish(uint8_t* dst, size_t stored, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
   const size_t length = ceil_to(streams + descriptor_nbytes, kBlockAlign);
-  if (length >= block.stored) return 0;
-  std::memset(block.dst + streams, 0, length - streams - descriptor_nbytes);
-  std::memcpy(block.dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
+  if (length >= stored) return 0;
+  std::memset(dst + streams, 0, length - streams - descriptor_nbytes);
+  std::memcpy(dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
   return length;
 }
 
@@ -77,7 +77,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   if (extended) written.push(kExtendedCascade, kExtendedNbytes);
   const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
   written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
-  return finish(block, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -37,8 +37,9 @@ struct Written {
 // Rest streams to the start of the block, their parameters to the start of the descriptor. False if they do not fit.
 bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, const uint64_t* runs, Written* written);
 
-// Put the descriptor at the end of the block, zeros before it. Returns the block's length, or 0 if it gains nothing.
-size_t finish(const Block& block, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes);
+// Put the descriptor at the end of the block at dst, zeros before it. Returns the block's length, or 0 if that is not
+// below `stored`.
+size_t finish(uint8_t* dst, size_t stored, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes);
 
 size_t store_block(const Block& block);
 
