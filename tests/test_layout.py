@@ -23,8 +23,11 @@ HELPERS = {
     "_arrays": "codec",
     "_dtypes": "codec",
     "_frames": "codec",
+    "_hasher": "codec",
     "_memory": "codec",
+    "_products": "codec",
     "_relative": "codec",
+    "_threads": "codec",
     "probe": "diagnosis",
     "__main__": "cli",
 }
@@ -35,6 +38,7 @@ INCLUDES = {
     "transforms": {"common", "transforms"},
     "coders": {"common", "transforms", "coders"},
     "frame": {"common", "transforms", "coders", "frame"},
+    "linear": {"common", "frame", "linear"},
     "probe": {"probe"},
 }
 

@@ -14,9 +14,9 @@ bool supported(Target target) {
       return true;
 #if defined(__x86_64__)
     case Target::kAvx2:
-      // Clang 14 cannot ask for LZCNT, which every CPU with BMI2 has.
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-             __builtin_cpu_supports("popcnt");
+      // Clang 14 cannot ask for LZCNT and F16C, which every CPU with BMI2 has.
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+             __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
     case Target::kAvx512:
       return supported(Target::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

@@ -1,4 +1,4 @@
-// Short-lived threads over numbered tiles of work.
+// Threads over numbered tiles of work: short-lived ones of our own, or those of a pool that the caller has.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,11 +12,19 @@
 
 namespace tw {
 
+// How many threads, and of whose pool; without one they live as long as the call.
+struct Workers {
+  uint32_t threads;
+  tw_parallel parallel;
+
+  Workers(uint32_t count, tw_parallel pool = nullptr) : threads(count), parallel(pool) {}
+};
+
 // Runs `work(scratch, tile)` for tiles 0 .. num_tiles - 1 on up to `threads` threads, the caller's among them, each
-// with a Scratch of its own; tiles are handed out in order. work returns false to stop everybody. No thread outlives
-// the call. Returns false if there is not even one scratch; fewer threads than asked for are no failure.
+// with a Scratch of its own; tiles are handed out in order. work returns false to stop everybody. No thread of ours
+// outlives the call. Returns false if there is not even one scratch; fewer threads than asked for are no failure.
 template <class Scratch, class Work>
-bool run_tiles(uint64_t num_tiles, uint32_t threads, Work&& work) {
+bool run_tiles(uint64_t num_tiles, Workers crew, Work&& work) {
   std::atomic<uint64_t> next{0};
   std::atomic<bool> stop{false};
   auto loop = [&](Scratch* scratch) {
@@ -26,11 +34,22 @@ bool run_tiles(uint64_t num_tiles, uint32_t threads, Work&& work) {
       if (!work(*scratch, tile)) stop.store(true, std::memory_order_relaxed);
     }
   };
+  const uint64_t wanted = crew.threads < num_tiles ? crew.threads : num_tiles;
+  if (crew.parallel != nullptr && wanted > 1) {
+    std::atomic<bool> ran{false};
+    auto run = [&] {
+      const std::unique_ptr<Scratch> scratch(new (std::nothrow) Scratch);
+      if (scratch == nullptr) return;
+      ran.store(true, std::memory_order_relaxed);
+      loop(scratch.get());
+    };
+    crew.parallel([](void* body) { (*static_cast<decltype(run)*>(body))(); }, &run, static_cast<unsigned>(wanted), 0);
+    return ran.load(std::memory_order_relaxed);
+  }
   std::unique_ptr<Scratch> own(new (std::nothrow) Scratch);
   if (own == nullptr) return false;
   std::vector<std::unique_ptr<Scratch>> scratches;
   std::vector<std::thread> workers;
-  const uint64_t wanted = threads < num_tiles ? threads : num_tiles;
   try {
     for (uint64_t t = 1; t < wanted; ++t) {
       // Kept before its thread starts, so that it outlives the thread whatever fails.

@@ -69,6 +69,11 @@ TW_API const char* tw_version(void);
  * unknown or that this CPU lacks is ignored in favour of the best. */
 TW_API const char* tw_cpu_target(void);
 
+/* A pool of threads of the caller's: runs work(argument) once on each of `threads` threads, the calling one among them,
+ * and returns when all are done; `flags` is 0. This is GOMP_parallel of the GNU OpenMP runtime: a program that has a
+ * team of threads there, as PyTorch has, lends it, instead of threads of ours beside it. */
+typedef void (*tw_parallel)(void (*work)(void* argument), void* argument, unsigned threads, unsigned flags);
+
 /* Encoding ------------------------------------------------------------------------------------------------------- */
 
 /* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_words 0 chooses: whole rows
@@ -119,6 +124,20 @@ TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t st
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
                      uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
                      uint64_t stop, void* dst, uint32_t threads, uint32_t flags, tw_error* error);
+
+/* Products ------------------------------------------------------------------------------------------------------- */
+
+/* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32, for a plain frame
+ * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which stay in its
+ * cache. The order of summation is fixed (core/linear/dot.h): the same bits on every target, for every number of
+ * threads and of inputs. `data` holds all blocks. `parallel` may be NULL: threads of our own then. */
+TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
+                     const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
+                     uint32_t flags, tw_error* error);
+/* The same for weights that are not compressed. */
+TW_API int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint64_t columns, const float* inputs,
+                           uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
+                           tw_error* error);
 
 /* Hashes and facts ----------------------------------------------------------------------------------------------- */
 

@@ -178,7 +178,7 @@ def view_of_memory(address: int, nbytes: int, *, writable: bool) -> memoryview:
 _library = ctypes.CDLL(str(find_library("_tensorwire.so")))
 
 
-def _function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     function = _library[name]
     function.restype = result
     function.argtypes = arguments
@@ -189,37 +189,37 @@ _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p,
 _frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
 _u64_out = ctypes.POINTER(_u64)
 
-_version = _function("tw_version", _text)
-_cpu_target = _function("tw_cpu_target", _text)
-_frame_init = _function(
+_version = function("tw_version", _text)
+_cpu_target = function("tw_cpu_target", _text)
+_frame_init = function(
     "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _text, _error,
 )  # fmt: skip
-_frame_fit = _function("tw_frame_fit", None, _frame, _address, _address)
-_frame_bound = _function("tw_frame_bound", _u64, _frame)
-_data_bound = _function("tw_data_bound", _u64, _u64)
-_compress = _function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
-_encode_blocks = _function(
+_frame_fit = function("tw_frame_fit", None, _frame, _address, _address)
+_frame_bound = function("tw_frame_bound", _u64, _frame)
+_data_bound = function("tw_data_bound", _u64, _u64)
+_compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
+_encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
     _address, _u32, _error,
 )  # fmt: skip
-_encode_header = _function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
-_decode_header = _function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
-_block_range = _function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
-_decode = _function(
+_encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
+_decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
+_block_range = function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
+_decode = function(
     "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
     _u32, _u32, _error,
 )  # fmt: skip
-_hash_leaves = _function("tw_hash_leaves", None, _address, _u64, _address, _u32)
-_hash_root = _function("tw_hash_root", None, _u64, _address, _address)
-_find_dtype = _function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(Dtype))
-_exponent_histogram = _function("tw_exponent_histogram", ctypes.c_int, _text, _address, _u64, _u64_out)
-_block_infos = _function(
+_hash_leaves = function("tw_hash_leaves", None, _address, _u64, _address, _u32)
+_hash_root = function("tw_hash_root", None, _u64, _address, _address)
+_find_dtype = function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(Dtype))
+_exponent_histogram = function("tw_exponent_histogram", ctypes.c_int, _text, _address, _u64, _u64_out)
+_block_infos = function(
     "tw_block_infos", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, ctypes.POINTER(BlockInfo),
     _error,
 )  # fmt: skip
 
 
-def _check(status: int, error: Error) -> None:
+def check(status: int, error: Error) -> None:
     if status == _OK:
         return
     message = error.message.decode("utf-8", "replace")
@@ -275,7 +275,7 @@ def frame_init(
     frame, error = Frame(), Error()
     sizes = (_u64 * max(len(shape), 1))(*shape)
     status = _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, block_words, base_hash, error)
-    _check(status, error)
+    check(status, error)
     return frame
 
 
@@ -329,7 +329,7 @@ def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer 
             frame, source.address, source.nbytes, _base_address(base, origin, source.nbytes), target.address,
             target.nbytes, threads, error,
         )  # fmt: skip
-    _check(status, error)
+    check(status, error)
 
 
 def encode_blocks(
@@ -364,7 +364,7 @@ def encode_blocks(
             frame, first_byte, source.address + num_before, nbytes, _base_address(base, origin, nbytes), data_offset,
             target.address, target.nbytes, written, entries.address, hashes.address, threads, error,
         )  # fmt: skip
-    _check(status, error)
+    check(status, error)
     return written.value
 
 
@@ -375,7 +375,7 @@ def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer,
         if target.nbytes < frame.header_nbytes:
             raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
         status = _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, error)
-    _check(status, error)
+    check(status, error)
 
 
 def decode_header(src: Buffer) -> Frame:
@@ -383,7 +383,7 @@ def decode_header(src: Buffer) -> Frame:
     frame, error = Frame(), Error()
     with Pin(src) as source:
         status = _decode_header(source.address, source.nbytes, frame, error)
-    _check(status, error)
+    check(status, error)
     return frame
 
 
@@ -393,7 +393,7 @@ def header_size(src: Buffer) -> int:
     with Pin(src) as source:
         status = _decode_header(source.address, source.nbytes, frame, error)
     if status != _TRUNCATED or frame.header_nbytes == 0:
-        _check(status, error)
+        check(status, error)
     nbytes: int = frame.header_nbytes
     return nbytes
 
@@ -403,7 +403,7 @@ def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[in
     data_start, data_stop, error = _u64(), _u64(), Error()
     with Pin(header) as head:
         status = _block_range(frame, head.address, start, stop, data_start, data_stop, error)
-    _check(status, error)
+    check(status, error)
     return data_start.value, data_stop.value
 
 
@@ -434,7 +434,7 @@ def decode(
             frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
             origin.nbytes, start, stop, target.address, threads, _VERIFY if verify else 0, error,
         )  # fmt: skip
-    _check(status, error)
+    check(status, error)
 
 
 def hash_leaves(src: Buffer, threads: int) -> bytearray:
@@ -479,5 +479,5 @@ def block_infos(
         status = _block_infos(
             frame, head.address, source.address, data_offset, source.nbytes, first, count, infos, error
         )
-    _check(status, error)
+    check(status, error)
     return list(infos[:count])

@@ -5,13 +5,13 @@ Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tens
 
 from __future__ import annotations
 
-import operator
-import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from . import _core
+from . import _core, _products
 from ._arrays import byte_view, checked_shape
 from ._dtypes import dtype_bits
+from ._hasher import ContentHasher
+from ._threads import num_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ Profile = Literal["enec", "fast", "compact", "resident"]
 SAMPLE_NBYTES = _core.SAMPLE_NBYTES
 """Content that decides on the size of blocks."""
 
-_MAX_THREADS = 1024
 _BLOCKS_AT_ONCE = 4096
 _NO_HASH = bytes(16)
 
@@ -95,40 +94,6 @@ _KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zeros")
 _EXTENDED_KINDS = {1: "cascade2", 2: "modal", 3: "sparse", 4: "dense"}
 _EXTENDED, _SAME = 7, 255
 _RESTS = ("verbatim", "trimmed", "bytes")
-
-
-class ContentHasher:
-    """The content hash of bytes that come in chunks of any size. One thread at a time."""
-
-    def __init__(self, *, threads: int | None = None) -> None:
-        self._threads = num_threads(threads)
-        self._leaves = bytearray()
-        self._kept = b""  # of a leaf that has not ended
-        self._nbytes = 0
-
-    def update(self, data: Buffer) -> None:
-        """Add a chunk. Chunks of multiples of 131,072 bytes are not copied."""
-        source = byte_view(data)
-        view = source.data
-        self._nbytes += len(view)
-        if self._kept:
-            rest = _core.LEAF_NBYTES - len(self._kept)
-            self._kept += view[:rest]
-            view = view[rest:]
-            if len(self._kept) < _core.LEAF_NBYTES:
-                return
-            self._leaves += _core.hash_leaves(self._kept, 1)
-        whole = len(view) // _core.LEAF_NBYTES * _core.LEAF_NBYTES
-        self._leaves += _core.hash_leaves(view[:whole], self._threads)
-        self._kept = bytes(view[whole:])
-
-    def digest(self) -> bytes:
-        """The content hash of everything so far, 16 bytes."""
-        return _core.hash_root(self._nbytes, self._leaves + _core.hash_leaves(self._kept, 1))
-
-    def hexdigest(self) -> str:
-        """The same as 32 hexadecimal digits."""
-        return self.digest().hex()
 
 
 class FrameEncoder:
@@ -388,6 +353,36 @@ class FrameReader:
         count = num_threads(threads)
         _core.decode(self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset)
 
+    def linear(
+        self,
+        data: Buffer,
+        inputs: Buffer,
+        outputs: Buffer,
+        *,
+        threads: int | None = None,
+        parallel: int | None = None,
+        verify: bool = True,
+    ) -> None:
+        """`inputs` times the transpose of this tensor, which is plain, of two dimensions, BF16, F16 or F32.
+
+        Rows are decoded and multiplied in the cache of a thread; no dense tensor is made. Sums are of float32, in an
+        order that does not depend on CPU, threads or number of inputs.
+
+        Args:
+            data: all blocks.
+            inputs: float32, (count, columns), contiguous.
+            outputs: float32, (count, rows), contiguous.
+            parallel: address of a function like GOMP_parallel, whose threads are used instead of new ones.
+
+        Raises:
+            CorruptDataError: a block is damaged.
+            TruncatedDataError: `data` is too short.
+            ValueError: the tensor, `inputs` or `outputs` do not fit.
+        """
+        if len(self.info.shape) != 2:
+            raise ValueError(f"expected a tensor of two dimensions, got shape {self.info.shape}")
+        _products.linear(self._frame, self._header, data, inputs, outputs, num_threads(threads), parallel, verify)
+
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
     ) -> list[BlockInfo]:
@@ -438,16 +433,6 @@ def _kind_name(info: _core.BlockInfo) -> str:
     if info.kind == _SAME:
         return "same"
     return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
-
-
-def num_threads(threads: int | None) -> int:
-    """`threads`, or all usable cores; ValueError if it is out of range."""
-    if threads is None:
-        return min(len(os.sched_getaffinity(0)), _MAX_THREADS)
-    threads = operator.index(threads)
-    if not 1 <= threads <= _MAX_THREADS:
-        raise ValueError(f"expected 1 to {_MAX_THREADS} threads, got {threads}")
-    return threads
 
 
 def new_frame(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _core
 from ._arrays import byte_view, tensor_view
-from ._frames import ContentHasher
+from ._hasher import ContentHasher
 from .errors import BaseMismatchError, CorruptDataError
 
 if TYPE_CHECKING:

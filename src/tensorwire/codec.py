@@ -29,14 +29,13 @@ from ._core import cpu_target
 from ._dtypes import FloatFields, dtype_bits, float_fields, torch_name
 from ._frames import (
     BlockInfo,
-    ContentHasher,
     FrameEncoder,
     FrameInfo,
     FrameReader,
     Profile,
     new_frame,
-    num_threads,
 )
+from ._hasher import ContentHasher
 from ._memory import BytesBuilder, new_buffer
 from ._relative import (
     base_mismatch,
@@ -50,6 +49,7 @@ from ._relative import (
     hash_of,
     is_same_memory,
 )
+from ._threads import num_threads
 from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
 
 if TYPE_CHECKING:

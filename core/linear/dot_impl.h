@@ -1,0 +1,118 @@
+// The kernel of every target, written over its vectors. A target's file defines, before it includes this one:
+//   struct Vec: kWidth lanes in a V; zero(), load(), multiply_add(), add(), sum(); load_bf16(), load_f16() of kDotLanes
+//   weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs.
+#include <cstring>
+
+#include "linear/dot.h"
+
+namespace tw {
+namespace {
+
+constexpr size_t kVectors = kDotLanes / Vec::kWidth;
+using V = Vec::V;
+
+struct LoadBf16 {
+  static constexpr size_t kNbytes = 2;
+  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) { Vec::load_bf16(from, w); }
+};
+struct LoadF16 {
+  static constexpr size_t kNbytes = 2;
+  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) { Vec::load_f16(from, w); }
+};
+struct LoadF32 {
+  static constexpr size_t kNbytes = 4;
+  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) {
+    for (size_t i = 0; i < kVectors; ++i) w[i] = Vec::load(reinterpret_cast<const float*>(from) + i * Vec::kWidth);
+  }
+};
+
+template <class Load, size_t R, size_t M>
+inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R], const float* inputs, size_t stride,
+                                                     V sums[R][M][kVectors]) {
+  for (size_t r = 0; r < R; ++r) {
+    V w[kVectors];
+    Load::load(rows[r], w);
+    for (size_t m = 0; m < M; ++m) {
+      for (size_t i = 0; i < kVectors; ++i) {
+        sums[r][m][i] = Vec::multiply_add(w[i], Vec::load(inputs + m * stride + i * Vec::kWidth), sums[r][m][i]);
+      }
+    }
+  }
+}
+
+// R rows times M inputs.
+template <class Load, size_t R, size_t M>
+void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_t stride, float* out,
+              size_t out_stride) {
+  const size_t row_nbytes = columns * Load::kNbytes, whole = columns / kDotLanes * kDotLanes;
+  V sums[R][M][kVectors];
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t m = 0; m < M; ++m) {
+      for (size_t i = 0; i < kVectors; ++i) sums[r][m][i] = Vec::zero();
+    }
+  }
+  const uint8_t* rows[R];
+  for (size_t c = 0; c < whole; c += kDotLanes) {
+    for (size_t r = 0; r < R; ++r) rows[r] = weights + r * row_nbytes + c * Load::kNbytes;
+    add_lanes<Load, R, M>(rows, inputs + c, stride, sums);
+  }
+  if (whole != columns) {  // zeros for what is missing
+    alignas(64) uint8_t last[R][kDotLanes * Load::kNbytes] = {};
+    for (size_t r = 0; r < R; ++r) {
+      std::memcpy(last[r], weights + r * row_nbytes + whole * Load::kNbytes, (columns - whole) * Load::kNbytes);
+      rows[r] = last[r];
+    }
+    add_lanes<Load, R, M>(rows, inputs + whole, stride, sums);
+  }
+  for (size_t r = 0; r < R; ++r) {
+    for (size_t m = 0; m < M; ++m) {
+      for (size_t half = kVectors / 2; half != 0; half /= 2) {
+        for (size_t i = 0; i < half; ++i) sums[r][m][i] = Vec::add(sums[r][m][i], sums[r][m][i + half]);
+      }
+      out[m * out_stride + r] = Vec::sum(sums[r][m][0]);
+    }
+  }
+}
+
+template <class Load, size_t M>
+void dot_inputs(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t stride, float* out,
+                size_t out_stride) {
+  constexpr size_t kRows = Vec::rows(M);
+  size_t r = 0;
+  for (; r + kRows <= num_rows; r += kRows) {
+    dot_tile<Load, kRows, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride);
+  }
+  for (; r < num_rows; ++r) {
+    dot_tile<Load, 1, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride);
+  }
+}
+
+template <class Load>
+void dot_format(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
+                size_t stride, float* out, size_t out_stride) {
+  size_t m = 0;
+  for (; m + 4 <= num_inputs; m += 4) {
+    dot_inputs<Load, 4>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
+  }
+  for (; m + 2 <= num_inputs; m += 2) {
+    dot_inputs<Load, 2>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
+  }
+  for (; m < num_inputs; ++m) {
+    dot_inputs<Load, 1>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
+  }
+}
+
+void dot(WeightFormat format, const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs,
+         size_t num_inputs, size_t stride, float* out, size_t out_stride) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return dot_format<LoadBf16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+    case WeightFormat::kF16:
+      return dot_format<LoadF16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+    default:
+      return dot_format<LoadF32>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+  }
+}
+
+}  // namespace
+}  // namespace tw

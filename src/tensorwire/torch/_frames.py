@@ -1,0 +1,146 @@
+"""The frame in a uint8 tensor: opened once, decoded in ranges."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .._arrays import byte_view
+from .._dtypes import torch_name
+from ..codec import FrameReader
+from ..errors import ErrorContext, UnsupportedTensorError
+from ._team import team
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+_open_frames = WeakTensorKeyDictionary()
+"""By frame. Not an attribute of the tensor: that would be copied and pickled with it."""
+
+
+class Origin(NamedTuple):
+    """Where a frame came from, for the messages of errors, and whether its blocks are checked each time.
+
+    Attributes:
+        file: path of the file; None for a frame made in memory.
+        tensor: name of the tensor; None likewise.
+        verify: check the checksum of each block whenever it is decoded: of frames whose blocks nobody has checked, or
+            whose bytes stay in a file.
+    """
+
+    file: str | None = None
+    tensor: str | None = None
+    verify: bool = True
+
+
+class OpenFrame:
+    """A plain frame on the CPU, its header checked. Immutable: serves many threads at once.
+
+    Attributes:
+        info: FrameInfo.
+        dtype: torch's dtype of the tensor.
+        shape: its shape.
+    """
+
+    def __init__(self, frame: Tensor, origin: Origin) -> None:
+        self._origin = origin
+        with self._context():
+            view = byte_view(frame).data
+            self._reader = FrameReader(view)
+            self.info = self._reader.info
+            if self.info.base_hash is not None:
+                raise UnsupportedTensorError(
+                    "expected a plain frame, got one that is relative to a base",
+                    advice="open the checkpoint with its base, or transcode it",
+                )
+            name = torch_name(self.info.dtype)
+            if name is None or self.info.bits % 8:
+                raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
+        self.dtype: torch.dtype = getattr(torch, name)
+        self.shape = self.info.shape
+        self._data = view[self.info.header_nbytes :]
+
+    def decode(self, first: int, out: Tensor) -> None:
+        """Decode ``out.numel()`` elements from element `first` on into `out`, contiguous, on the CPU.
+
+        Raises:
+            FormatError: a block is damaged; file, tensor and block are named.
+        """
+        size = out.element_size()
+        start, stop = first * size, (first + out.numel()) * size
+        if start == stop:
+            return
+        lo, hi = self._reader.data_range(start, stop)
+        with self._context():
+            self._reader.decode(
+                self._data[lo:hi],
+                byte_view(out, writable=True).data,
+                start=start,
+                stop=stop,
+                data_offset=lo,
+                threads=torch.get_num_threads(),
+                verify=self._origin.verify,
+            )
+
+    def linear(self, inputs: Tensor) -> Tensor:
+        """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
+
+        Raises:
+            FormatError: a block is damaged.
+            ValueError: the tensor is not BF16, F16 or F32.
+        """
+        inputs = inputs.to(torch.float32).contiguous()
+        outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32)
+        with self._context():
+            self._reader.linear(
+                self._data,
+                byte_view(inputs).data,
+                byte_view(outputs, writable=True).data,
+                threads=torch.get_num_threads(),
+                parallel=team(),
+                verify=self._origin.verify,
+            )
+        return outputs
+
+    def check(self) -> None:
+        """Check the checksums of all blocks.
+
+        Raises:
+            FormatError: a block is damaged.
+        """
+        with self._context():
+            self._reader.check_blocks(self._data[: self.info.data_nbytes])
+
+    def _context(self) -> ErrorContext:
+        return ErrorContext(file=self._origin.file, tensor=self._origin.tensor)
+
+
+def attach(frame: Tensor, origin: Origin) -> Tensor:
+    """`frame`, opened, with where it came from. Its bytes must not change from now on.
+
+    Raises:
+        FormatError: it is not a frame.
+        UnsupportedTensorError: it is relative, or torch lacks its dtype.
+    """
+    _open_frames[frame] = OpenFrame(frame, origin)
+    return frame
+
+
+def opened(frame: Tensor) -> OpenFrame:
+    """The open frame of a uint8 tensor on the CPU."""
+    found: OpenFrame | None = _open_frames.get(frame)
+    if found is None:
+        found = _open_frames[frame] = OpenFrame(frame, Origin())
+    return found
+
+
+def check_matches(frame: OpenFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:
+    """Refuse a dtype, or a number of elements, that is not the frame's."""
+    count, held = math.prod(shape), math.prod(frame.shape)
+    if dtype != frame.dtype or not 0 <= first <= first + count <= held:
+        raise ValueError(f"expected elements within {held} of {frame.dtype}, got {count} of {dtype} from {first} on")

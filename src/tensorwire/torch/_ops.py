@@ -1,0 +1,127 @@
+"""The operators ``torch.ops.tensorwire``: what a compressed tensor is made of, for eager torch and for torch.compile.
+
+Each takes the frame as a uint8 tensor and, for shape inference, dtype and shape of the tensor that it holds. They are
+functional; a frame's gradient does not exist, since its tensor is frozen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ._frames import check_matches, opened
+from ._linear import linear_on_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+LINEAR_MODES = ("exact", "fused")
+
+_library = torch.library.Library("tensorwire", "DEF")
+_library.define("decode(Tensor frame, ScalarType dtype, SymInt[] shape, SymInt first=0) -> Tensor")
+_library.define("decode.out(Tensor frame, SymInt first=0, *, Tensor(a!) out) -> ()")
+_library.define("rows(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
+_library.define("linear(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor? bias, str mode) -> Tensor")
+
+
+def check_linear_mode(mode: str) -> str:
+    """`mode`, if it is one; else ValueError."""
+    if mode not in LINEAR_MODES:
+        raise ValueError(f"expected one of the modes {', '.join(LINEAR_MODES)}, got {mode!r}")
+    return mode
+
+
+def _decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:
+    """`shape` elements of the frame's tensor, from element `first` on."""
+    reader = opened(frame)
+    check_matches(reader, dtype, shape, first)
+    out = torch.empty(shape, dtype=dtype)
+    reader.decode(first, out)
+    return out
+
+
+def _decode_out(frame: Tensor, first: int = 0, *, out: Tensor) -> None:
+    """The same into `out`, contiguous. Nothing is returned: a result that is an argument cannot be compiled."""
+    reader = opened(frame)
+    check_matches(reader, out.dtype, out.shape, first)
+    reader.decode(first, out)
+
+
+def _rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
+    """``tensor[indices]``; only the blocks of these rows are decoded, each run of neighbours at once."""
+    reader = opened(frame)
+    check_matches(reader, dtype, shape)
+    flat = indices.reshape(-1).to(torch.int64)
+    if flat.numel() == 0:
+        return torch.empty((*indices.shape, *shape[1:]), dtype=dtype)
+    low, high = int(flat.min()), int(flat.max())
+    if low < -shape[0] or high >= shape[0]:
+        wrong = low if low < -shape[0] else high
+        raise IndexError(f"index {wrong} is out of range for a tensor of {shape[0]} rows")
+    wanted, places = torch.unique(torch.where(flat < 0, flat + shape[0], flat), return_inverse=True)
+    decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype)
+    row = decoded[0].numel()
+    starts = torch.cat((torch.tensor([0]), (wanted.diff() != 1).nonzero().reshape(-1) + 1))
+    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), wanted.numel()], strict=True):
+        reader.decode(int(wanted[start]) * row, decoded[start:stop])
+    return decoded[places].reshape(*indices.shape, *shape[1:])
+
+
+def _linear(
+    x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
+) -> Tensor:
+    reader = opened(frame)
+    check_matches(reader, dtype, shape)
+    return linear_on_cpu(x, reader, shape, bias, check_linear_mode(mode))
+
+
+_library.impl("decode", _decode, "CPU")
+_library.impl("decode.out", _decode_out, "CPU")
+_library.impl("rows", _rows, "CPU")
+_library.impl("linear", _linear, "CPU")
+
+
+def _fake_decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:
+    return frame.new_empty(shape, dtype=dtype)
+
+
+def _fake_decode_out(frame: Tensor, first: int = 0, *, out: Tensor) -> None:
+    return None
+
+
+def _fake_rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
+    return frame.new_empty((*indices.shape, *shape[1:]), dtype=dtype)
+
+
+def _fake_linear(
+    x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], shape[0]))
+
+
+torch.library.register_fake("tensorwire::decode", _fake_decode, lib=_library)
+torch.library.register_fake("tensorwire::decode.out", _fake_decode_out, lib=_library)
+torch.library.register_fake("tensorwire::rows", _fake_rows, lib=_library)
+torch.library.register_fake("tensorwire::linear", _fake_linear, lib=_library)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, frame, ctx.dtype, ctx.shape, _, _ = inputs
+    ctx.save_for_backward(frame)
+
+
+def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """The tensor is decoded anew: between forward and backward it stays compressed."""
+    (frame,) = ctx.saved_tensors
+    of_x = of_bias = None
+    if ctx.needs_input_grad[0]:
+        of_x = gradient @ torch.ops.tensorwire.decode(frame, ctx.dtype, ctx.shape)
+    if ctx.needs_input_grad[4]:
+        of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
+    return of_x, None, None, None, of_bias, None
+
+
+torch.library.register_autograd("tensorwire::linear", _linear_backward, setup_context=_save_for_backward, lib=_library)

@@ -1,0 +1,308 @@
+"""A tensor whose values stay compressed until an operation needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from ..codec import compress
+from ..errors import UnsupportedTensorError
+from . import _ops
+from ._frames import Origin, attach, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from ..codec import Profile
+
+aten = torch.ops.aten
+tensorwire = torch.ops.tensorwire
+
+
+class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see torch
+    """A tensor that holds a frame, with dtype, shape and device of the tensor that was compressed.
+
+    It stands wherever a frozen weight stands: as a parameter of a module, in a state dict, under an adapter, in a
+    compiled graph. `torch.nn.functional.linear` and `embedding` and slices of rows decode what they need of it, any
+    other operation all of it; results are bit-identical to those of the dense tensor. It never requires a gradient.
+    Only `copy_` of a whole tensor writes to it, as `load_state_dict` does; that compresses anew.
+
+    Safe to be read by several threads at once.
+
+    Attributes:
+        frame: one plain frame (docs/format.md), a uint8 tensor of one dimension on the same device.
+        linear_mode: "exact" or "fused": how `torch.nn.functional.linear` multiplies with it.
+    """
+
+    frame: Tensor
+    linear_mode: str
+
+    @staticmethod
+    def __new__(cls, frame: Tensor, requires_grad: bool = False, *, linear_mode: str = "exact") -> CompressedTensor:
+        """Wrap a frame: see `from_frame`. Loaders that build parameters call it as ``cls(tensor, requires_grad=...)``
+        with a tensor that is compressed already, which they get back.
+        """
+        if isinstance(frame, CompressedTensor):
+            frame, linear_mode = frame.frame, frame.linear_mode
+        if requires_grad:
+            raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
+        _ops.check_linear_mode(linear_mode)
+        head = opened(frame)
+        return _wrap(frame, head.dtype, head.shape, linear_mode)
+
+    @classmethod
+    def from_dense(cls, tensor: Tensor, profile: Profile = "fast", *, linear_mode: str = "exact") -> CompressedTensor:
+        """Compress a tensor on the CPU.
+
+        Args:
+            tensor: of any dtype that both torch and safetensors have; one that is not contiguous is copied first.
+
+        Raises:
+            UnsupportedTensorError: its dtype, layout or device is not supported.
+        """
+        if isinstance(tensor, CompressedTensor):
+            tensor = tensor.decode()
+        # One copy, into memory of exactly this size that torch owns.
+        frame = torch.frombuffer(bytearray(compress(tensor.detach().cpu(), profile=profile)), dtype=torch.uint8)
+        compressed = cls(attach(frame, Origin(verify=False)), linear_mode=linear_mode)
+        return cast("CompressedTensor", compressed.to(tensor.device))
+
+    def decode(self) -> Tensor:
+        """The dense tensor, new memory on the same device."""
+        return cast("Tensor", tensorwire.decode(self.frame, self.dtype, self.shape))
+
+    def set_linear_mode(self, mode: str) -> None:
+        """How `torch.nn.functional.linear` multiplies with it from now on: "exact" or "fused"."""
+        self.linear_mode = _ops.check_linear_mode(mode)
+
+    def _stable_hash_for_caching(self) -> str:
+        """What compiled code depends on."""
+        return f"CompressedTensor {self.dtype} {tuple(self.shape)} {self.frame.shape} {self.device} {self.linear_mode}"
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return (
+            f"CompressedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, "
+            f"{self.frame.numel():,} of {self.numel() * self.dtype.itemsize:,} bytes)"
+        )
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["frame"], (self.dtype, self.linear_mode)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: Mapping[str, Tensor], context: Any, outer_size: Sequence[int], outer_stride: Sequence[int]
+    ) -> CompressedTensor:
+        dtype, linear_mode = context
+        return _wrap(inner["frame"], dtype, outer_size, linear_mode)
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = _FUNCTIONS.get(func)
+        if handler is not None:
+            result = handler(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        with torch._C.DisableTorchFunctionSubclass():  # results that are dense stay so
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view and torch.is_inference_mode_enabled():
+            with torch.inference_mode(False):  # torch wants to track views, which tensors of that mode do not allow
+                return _run(func, args, kwargs or {})
+        return _run(func, args, kwargs or {})
+
+
+def _run(func: Any, args: Any, kwargs: Any) -> Any:
+    handler = _OPERATIONS.get(func)
+    result = NotImplemented if handler is None else handler(*args, **kwargs)
+    if result is NotImplemented:
+        result = func.decompose(*args, **kwargs)  # under inference_mode composite operations come whole
+    if result is NotImplemented:
+        _refuse_writes(func, args, kwargs)
+        args, kwargs = tree_map_only(CompressedTensor, CompressedTensor.decode, (args, kwargs))
+        result = func(*args, **kwargs)
+    return result
+
+
+def _wrap(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], linear_mode: str) -> CompressedTensor:
+    tensor = torch.Tensor._make_wrapper_subclass(
+        CompressedTensor, shape, dtype=dtype, device=frame.device, requires_grad=False
+    )
+    tensor.frame, tensor.linear_mode = frame, linear_mode
+    return cast("CompressedTensor", tensor)
+
+
+def _like(tensor: CompressedTensor, frame: Tensor) -> CompressedTensor:
+    return _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode)
+
+
+# Functions, which see the arguments as the caller gave them ----------------------------------------------------------
+
+
+def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - as torch calls it
+    if not isinstance(weight, CompressedTensor) or isinstance(input, CompressedTensor) or weight.dim() != 2:
+        return NotImplemented
+    if torch.is_autocast_enabled(input.device.type):
+        return torch.nn.functional.linear(input, weight.decode(), bias)  # which casts as autocast has it
+    if isinstance(bias, CompressedTensor):
+        bias = bias.decode()
+    return tensorwire.linear(input, weight.frame, weight.dtype, weight.shape, bias, weight.linear_mode)
+
+
+def _set_item(tensor: Any, key: Any, value: Any) -> Any:
+    """Through a slice, which is a dense copy, the write would be lost."""
+    if isinstance(tensor, CompressedTensor):
+        raise RuntimeError(_read_only("item assignment", tensor))
+    return NotImplemented
+
+
+def _embedding(
+    input: Tensor,  # noqa: A002 - as torch calls it
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """All but `max_norm` is about gradients, which a frozen tensor has not; that one writes to the tensor."""
+    if not isinstance(weight, CompressedTensor) or max_norm is not None:
+        return NotImplemented
+    return tensorwire.rows(weight.frame, weight.dtype, weight.shape, input)
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.linear: _linear,
+    torch.nn.functional.embedding: _embedding,
+    torch.Tensor.__setitem__: _set_item,
+}
+
+# Operations of aten ---------------------------------------------------------------------------------------------------
+
+
+def _detach(tensor: CompressedTensor) -> CompressedTensor:
+    return _like(tensor, tensor.frame)
+
+
+def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
+    return _like(tensor, tensor.frame.clone())
+
+
+def _to_copy(
+    tensor: CompressedTensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> CompressedTensor:
+    """To another device the frame travels; to another dtype the values are compressed anew."""
+    if dtype is None or dtype == tensor.dtype:
+        frame = tensor.frame.to(device or tensor.device, non_blocking=non_blocking, copy=True)
+        return _like(tensor, frame)
+    converted = tensor.decode().to(dtype)
+    again = CompressedTensor.from_dense(
+        converted, opened(tensor.frame.cpu()).info.profile, linear_mode=tensor.linear_mode
+    )
+    return again if device is None else again.to(device)
+
+
+def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
+    """What `load_state_dict` does: all values are replaced."""
+    if not isinstance(target, CompressedTensor):
+        return NotImplemented
+    if source.shape != target.shape:
+        raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
+    if isinstance(source, CompressedTensor) and source.dtype == target.dtype:
+        target.frame = source.frame.to(target.device)
+    else:
+        dense = source.decode() if isinstance(source, CompressedTensor) else source
+        profile = opened(target.frame.cpu()).info.profile
+        target.frame = CompressedTensor.from_dense(dense.to(target.dtype), profile).frame.to(target.device)
+    return target
+
+
+def _rows_of(tensor: CompressedTensor, start: int, stop: int) -> Tensor:
+    """Dense rows; only their blocks are decoded."""
+    size = tensor.shape[1:]
+    return cast("Tensor", tensorwire.decode(tensor.frame, tensor.dtype, (stop - start, *size), start * size.numel()))
+
+
+def _slice(
+    tensor: CompressedTensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    if dim % tensor.dim() != 0 or step != 1:
+        return NotImplemented
+    first, last, _ = slice(start, end).indices(tensor.shape[0])
+    if first == 0 and last == tensor.shape[0]:
+        return _detach(tensor)
+    return _rows_of(tensor, first, max(first, last))
+
+
+def _select(tensor: CompressedTensor, dim: int, index: int) -> Any:
+    if dim % tensor.dim() != 0 or not -tensor.shape[0] <= index < tensor.shape[0]:
+        return NotImplemented
+    row = index % tensor.shape[0]
+    return _rows_of(tensor, row, row + 1)[0]
+
+
+def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
+    first = indices[0]
+    if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None or first.dtype == torch.bool:
+        return NotImplemented
+    return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, first)
+
+
+def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
+    if not isinstance(tensor, CompressedTensor) or dim % tensor.dim() != 0:
+        return NotImplemented
+    return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, index)
+
+
+def _embedding_op(weight: Any, indices: Tensor, *options: Any) -> Any:
+    return _index_select(weight, 0, indices)
+
+
+_OPERATIONS: dict[Any, Callable[..., Any]] = {
+    aten.linear.default: _linear,
+    aten.detach.default: _detach,
+    aten.alias.default: _detach,
+    aten.clone.default: _clone,
+    aten._to_copy.default: _to_copy,
+    aten.copy_.default: _copy_,
+    aten.slice.Tensor: _slice,
+    aten.select.int: _select,
+    aten.index.Tensor: _index,
+    aten.index_select.default: _index_select,
+    aten.embedding.default: _embedding_op,
+}
+
+
+def _refuse_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise RuntimeError for an operation that changes one of its arguments that is compressed."""
+    if not func._schema.is_mutable:
+        return
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for written in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(written, CompressedTensor):
+                raise RuntimeError(_read_only(str(func), written))
+
+
+def _read_only(what: str, tensor: CompressedTensor) -> str:
+    return (
+        f"{what} writes to a compressed tensor of shape {tuple(tensor.shape)}, which is read-only; write to "
+        "tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
+    )
+
+
+torch.serialization.add_safe_globals([CompressedTensor])

@@ -1,0 +1,159 @@
+"""Models whose weights stay compressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .compressed_tensor import CompressedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from ..codec import Profile
+
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def compress_module(
+    model: nn.Module, *, profile: Profile = "fast", min_numel: int = 65_536, linear_mode: str = "exact"
+) -> nn.Module:
+    """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
+
+    Parameters are frozen by it. Tied parameters stay tied. Not thread-safe while it runs.
+
+    Args:
+        model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed.
+        profile: "fast", or "resident", which decodes faster and is larger (docs/performance.md).
+        min_numel: smaller parameters stay as they are, and so do those that would not become smaller.
+        linear_mode: "exact", or "fused": linear layers in a summation order of our own, without a dense weight.
+
+    Returns:
+        The model.
+    """
+    frozen: dict[torch.Tensor, nn.Parameter] = {}
+    for module, name, parameter in list(_parameters(model)):
+        if parameter not in frozen:
+            if not _worth_it(parameter, min_numel):
+                continue
+            compressed = CompressedTensor.from_dense(parameter, profile, linear_mode=linear_mode)
+            if compressed.frame.numel() >= parameter.numel() * parameter.element_size():
+                continue
+            frozen[parameter] = torch.nn.Parameter(compressed, requires_grad=False)
+        module._parameters[name] = frozen[parameter]
+    return model
+
+
+def decompress_module(model: nn.Module) -> nn.Module:
+    """Make the compressed parameters of a model dense again, in place. They stay frozen, and tied ones tied.
+
+    Returns:
+        The model.
+    """
+    dense: dict[torch.Tensor, nn.Parameter] = {}
+    for module, name, parameter in list(_parameters(model)):
+        if isinstance(parameter, CompressedTensor):
+            if parameter not in dense:
+                dense[parameter] = torch.nn.Parameter(parameter.decode(), requires_grad=False)
+            module._parameters[name] = dense[parameter]
+    return model
+
+
+def set_linear_mode(model: nn.Module, mode: str) -> nn.Module:
+    """How the linear layers of a model multiply with compressed weights: "exact" or "fused".
+
+    Returns:
+        The model.
+    """
+    for _, _, parameter in _parameters(model):
+        if isinstance(parameter, CompressedTensor):
+            parameter.set_linear_mode(mode)
+    return model
+
+
+@dataclass(frozen=True)
+class ModuleMemory:
+    """Memory of the parameters and buffers of a module, without those of its children.
+
+    Attributes:
+        name: of the module in the model; "" for the model itself.
+        nbytes: what they take now.
+        dense_nbytes: what they would take uncompressed.
+    """
+
+    name: str
+    nbytes: int
+    dense_nbytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed size over size."""
+        return self.dense_nbytes / self.nbytes if self.nbytes else 1.0
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """Memory of a model's parameters and buffers. ``print(report)`` shows a table.
+
+    Attributes:
+        modules: those that hold any, in the order of ``model.named_modules()``. What is tied counts once, where it
+            comes first.
+    """
+
+    modules: tuple[ModuleMemory, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """What all of them take."""
+        return sum(module.nbytes for module in self.modules)
+
+    @property
+    def dense_nbytes(self) -> int:
+        """What all of them would take uncompressed."""
+        return sum(module.dense_nbytes for module in self.modules)
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed size over size."""
+        return self.dense_nbytes / self.nbytes if self.nbytes else 1.0
+
+    def __str__(self) -> str:
+        rows = [*self.modules, ModuleMemory("total", self.nbytes, self.dense_nbytes)]
+        width = max(len("module"), *(len(row.name) for row in rows))
+        lines = [f"{'module':{width}} {'compressed':>14} {'dense':>14} {'ratio':>6}"]
+        lines += [f"{row.name:{width}} {row.nbytes:14,} {row.dense_nbytes:14,} {row.ratio:6.3f}" for row in rows]
+        return "\n".join(lines)
+
+
+def memory_report(model: nn.Module) -> MemoryReport:
+    """What the parameters and buffers of a model take, module by module, and what they would take uncompressed."""
+    seen: set[torch.Tensor] = set()
+    modules = []
+    for name, module in model.named_modules():
+        held = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
+        new = [tensor for tensor in held if tensor not in seen]
+        seen.update(new)
+        if new:
+            dense = sum(tensor.numel() * tensor.element_size() for tensor in new)
+            modules.append(ModuleMemory(name, sum(_nbytes(tensor) for tensor in new), dense))
+    return MemoryReport(tuple(modules))
+
+
+def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield module, name, parameter
+
+
+def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:
+    return not isinstance(parameter, CompressedTensor) and parameter.dtype in _DTYPES and parameter.numel() >= min_numel
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    held = tensor.frame if isinstance(tensor, CompressedTensor) else tensor
+    return int(held.numel() * held.element_size())

@@ -1,0 +1,334 @@
+"""A compressed tensor in the place of a dense one: the same bits, whatever is done with it."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn.functional import embedding, linear  # noqa: E402
+
+import tensorwire  # noqa: E402
+from tensorwire.torch import (  # noqa: E402
+    CompressedTensor,
+    compress_module,
+    decompress_module,
+    memory_report,
+    set_linear_mode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2]
+PROFILES = ["fast", "resident", "enec", "compact"]
+ROWS, COLUMNS = 320, 256
+
+
+def weights(dtype: Any = torch.bfloat16, rows: int = ROWS, columns: int = COLUMNS) -> Any:
+    generator = torch.Generator().manual_seed(rows * columns)
+    return (torch.randn(rows, columns, generator=generator) * 0.02).to(dtype)
+
+
+def bits(tensor: Any) -> Any:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def same(a: Any, b: Any) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
+
+
+@pytest.fixture
+def dense() -> Any:
+    return weights()
+
+
+@pytest.fixture
+def compressed(dense: Any) -> CompressedTensor:
+    return CompressedTensor.from_dense(dense)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype_lives_compressed(dtype: Any, profile: Any) -> None:
+    dense = weights(dtype)
+    compressed = CompressedTensor.from_dense(dense, profile)
+    assert (compressed.shape, compressed.dtype, compressed.device) == (dense.shape, dtype, dense.device)
+    assert compressed.frame.numel() < dense.numel() * dense.element_size()
+    assert same(compressed.decode(), dense)
+
+
+def test_its_frame_is_a_frame_like_any_other(dense: Any, compressed: CompressedTensor) -> None:
+    assert bytes(compressed.frame.numpy()) == tensorwire.compress(dense)
+    assert same(CompressedTensor(compressed.frame).decode(), dense)
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda w: w[5:77],
+    "a row": lambda w: w[7],
+    "the last row": lambda w: w[-1],
+    "no rows": lambda w: w[9:9],
+    "all rows": lambda w: w[:],
+    "a step": lambda w: w[1:99:7],
+    "columns": lambda w: w[:, 3:9],
+    "an element": lambda w: w[3, 4],
+    "narrow": lambda w: w.narrow(0, 3, 4),
+    "narrow columns": lambda w: w.narrow(1, 3, 4),
+    "split": lambda w: torch.cat(w.split(100)[1:]),
+    "chunk": lambda w: w.chunk(3)[2],
+    "unbind": lambda w: w.unbind()[11],
+    "indices": lambda w: w[torch.tensor([1, 5, 5, -1])],
+    "two-dimensional indices": lambda w: w[torch.tensor([[0, 1], [300, 2]])],
+    "no indices": lambda w: w[torch.tensor([], dtype=torch.int64)],
+    "a mask": lambda w: w[torch.arange(ROWS) % 3 == 0],
+    "index_select": lambda w: w.index_select(0, torch.tensor([9, 2])),
+    "transposed": lambda w: w.t(),
+    "reshaped": lambda w: w.reshape(-1),
+    "viewed": lambda w: w.view(2, -1),
+    "added to": lambda w: w + 1,
+    "negated": lambda w: -w,
+    "converted": lambda w: w.to(torch.float32),
+    "stacked": lambda w: torch.stack([w, w]),
+    "a product": lambda w: torch.ones(2, ROWS, dtype=w.dtype) @ w,
+    "copied from": lambda w: torch.empty(ROWS, COLUMNS, dtype=w.dtype).copy_(w),
+}
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference_mode"])
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reads_give_the_bits_of_the_dense_tensor(
+    dense: Any, compressed: CompressedTensor, read: Callable[[Any], Any], inference: bool
+) -> None:
+    with torch.inference_mode(inference):
+        result = read(compressed)
+        assert same(result.decode() if isinstance(result, CompressedTensor) else result, read(dense))
+
+
+def test_rows_decode_their_blocks_alone() -> None:
+    """Damage in the last block is not met by who reads the first rows."""
+    dense = weights(rows=1024)
+    frame = bytearray(tensorwire.compress(dense))
+    frame[-100] ^= 1
+    damaged = CompressedTensor(torch.frombuffer(frame, dtype=torch.uint8))
+    assert same(damaged[:64], dense[:64])
+    assert same(embedding(torch.tensor([3, 60]), damaged), dense[[3, 60]])
+    with pytest.raises(tensorwire.CorruptDataError, match="block"):
+        damaged[-1:]
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "add_": lambda w: w.add_(1),
+    "zero_": lambda w: w.zero_(),
+    "item assignment": lambda w: w.__setitem__(0, 1),
+    "out": lambda w: torch.add(torch.ones(ROWS, COLUMNS), 1, out=w),
+    "foreach": lambda w: torch._foreach_add_([w], 1),
+    "renormalizing embedding": lambda w: embedding(torch.tensor([1]), w, max_norm=0.001),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_writes_in_place_are_refused(dense: Any, compressed: CompressedTensor, write: Callable[[Any], Any]) -> None:
+    with pytest.raises(RuntimeError, match=r"read-only.*decompress_module"):
+        write(compressed)
+    assert same(compressed.decode(), dense)
+
+
+def test_it_is_frozen(compressed: CompressedTensor) -> None:
+    assert not compressed.requires_grad
+    with pytest.raises(ValueError, match="frozen"):
+        CompressedTensor(compressed.frame, requires_grad=True)
+
+
+def test_copies_stay_compressed(dense: Any, compressed: CompressedTensor) -> None:
+    for copied in (compressed.detach(), compressed.clone(), copy.deepcopy(compressed), compressed.half().bfloat16()):
+        assert isinstance(copied, CompressedTensor)
+    assert same(compressed.clone().decode(), dense)
+    assert same(compressed.half().decode(), dense.half())
+    assert compressed.to("meta").shape == dense.shape
+    parameter = copy.deepcopy(nn.Parameter(compressed, requires_grad=False))
+    assert isinstance(parameter, nn.Parameter)
+    assert isinstance(parameter, CompressedTensor)
+
+
+def test_saved_and_loaded_with_weights_only(dense: Any, compressed: CompressedTensor) -> None:
+    file = io.BytesIO()
+    torch.save({"w": compressed}, file)
+    assert len(file.getvalue()) < dense.numel() * 2
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["w"]
+    assert isinstance(loaded, CompressedTensor)
+    assert same(loaded.decode(), dense)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fused"])
+def test_operators_obey_the_rules_of_torch(dense: Any, compressed: CompressedTensor, mode: str) -> None:
+    """Schemas, fake kernels and gradients, by torch's own checker."""
+    ops, frame, shape = torch.ops.tensorwire, compressed.frame, list(dense.shape)
+    x = weights(rows=3).requires_grad_()
+    bias = torch.ones(ROWS, dtype=dense.dtype, requires_grad=True)
+    torch.library.opcheck(ops.decode.default, (frame, dense.dtype, shape))
+    torch.library.opcheck(ops.decode.default, (frame, dense.dtype, [2, COLUMNS], 7 * COLUMNS))
+    torch.library.opcheck(ops.decode.out, (frame,), {"out": torch.empty_like(dense)})
+    torch.library.opcheck(ops.rows.default, (frame, dense.dtype, shape, torch.tensor([[1, 2], [3, 3]])))
+    torch.library.opcheck(ops.linear.default, (x, frame, dense.dtype, shape, bias, mode))
+    torch.library.opcheck(ops.linear.default, (x.detach(), frame, dense.dtype, shape, None, mode))
+
+
+def test_operators_refuse_what_is_not_the_frames(compressed: CompressedTensor) -> None:
+    with pytest.raises(ValueError, match="expected elements within"):
+        torch.ops.tensorwire.decode(compressed.frame, torch.float16, [1])
+    with pytest.raises(ValueError, match="expected elements within"):
+        torch.ops.tensorwire.decode(compressed.frame, torch.bfloat16, [2], ROWS * COLUMNS - 1)
+    with pytest.raises(ValueError, match="exact, fused"):
+        compressed.set_linear_mode("quick")
+    with pytest.raises(tensorwire.FormatError):
+        CompressedTensor(torch.zeros(1000, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "inputs", [(1, COLUMNS), (3, COLUMNS), (2, 5, COLUMNS), (40, COLUMNS), (COLUMNS,), (0, COLUMNS)]
+)
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+def test_exact_linear_has_the_bits_of_torch(dtype: Any, bias: bool, inputs: tuple[int, ...]) -> None:
+    for rows in (ROWS, 5000):  # 5000 rows are more than one slab
+        dense = weights(dtype, rows, COLUMNS)
+        x, b = torch.randn(inputs).to(dtype), torch.randn(rows).to(dtype) if bias else None
+        assert same(linear(x, CompressedTensor.from_dense(dense), b), linear(x, dense, b))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("shape", [(1000, 1024), (77, 300), (3, 28672), (5, 1)])
+def test_fused_linear_is_the_same_for_all_threads_and_inputs(shape: Any, dtype: Any, profile: Any) -> None:
+    """Threads share the rows otherwise; eight inputs are multiplied together, then one by one."""
+    compressed = CompressedTensor.from_dense(weights(dtype, *shape), profile, linear_mode="fused")
+    x = torch.randn(8, shape[1]).to(dtype)
+    fused = linear(x, compressed)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        assert same(torch.stack([linear(row, compressed) for row in x]), fused)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:3], ids=str)
+@pytest.mark.parametrize("columns", [300, 1024, 4100])
+def test_fused_linear_is_as_near_to_the_truth_as_torch(columns: int, dtype: Any) -> None:
+    dense, x = weights(dtype, 1000, columns), torch.randn(4, columns).to(dtype)
+    truth = x.double() @ dense.double().t()
+
+    def error(y: Any) -> float:
+        return float((y.double() - truth).square().mean().sqrt())
+
+    fused = linear(x, CompressedTensor.from_dense(dense, linear_mode="fused"))
+    assert error(fused) <= 1.02 * error(linear(x, dense))
+
+
+def test_a_wrong_input_has_torchs_own_error(dense: Any, compressed: CompressedTensor) -> None:
+    for x in (torch.ones(1, COLUMNS + 1, dtype=dense.dtype), torch.ones(1, COLUMNS)):
+        with pytest.raises(RuntimeError) as expected:
+            linear(x, dense)
+        with pytest.raises(RuntimeError) as got:
+            linear(x, compressed)
+        assert str(got.value) == str(expected.value)
+
+
+def test_autocast_has_the_bits_of_torch() -> None:
+    dense = weights(torch.float32)
+    x = torch.randn(2, COLUMNS)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert same(linear(x, CompressedTensor.from_dense(dense)), linear(x, dense))
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Embedding(500, 256), nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+    layers.append(nn.Linear(256, 500, bias=False))
+    layers[4].weight = layers[0].weight  # tied
+    return layers.to(torch.bfloat16)
+
+
+IDS = torch.tensor([[1, 499, 7, 7]])
+
+
+def test_a_module_stays_compressed_and_bit_identical() -> None:
+    reference = model()
+    compressed = compress_module(model(), min_numel=1000)
+    weight = compressed[0].weight
+    assert isinstance(weight, CompressedTensor)
+    assert weight is compressed[4].weight
+    assert same(compressed(IDS), reference(IDS))
+    report = memory_report(compressed)
+    assert report.dense_nbytes == sum(p.numel() * 2 for p in reference.parameters())
+    assert report.nbytes == sum(
+        p.frame.numel() if isinstance(p, CompressedTensor) else p.numel() * 2 for p in compressed.parameters()
+    )
+    assert report.ratio > 1.3
+    assert "total" in str(report)
+    set_linear_mode(compressed, "fused")
+    assert torch.allclose(compressed(IDS), reference(IDS), rtol=0.05, atol=0.01)
+    dense = decompress_module(compressed)
+    assert dense[0].weight is dense[4].weight
+    assert same(dense(IDS), reference(IDS))
+
+
+def test_state_dicts_go_both_ways() -> None:
+    reference, compressed = model(), compress_module(model(), min_numel=1000)
+    state = compressed.state_dict()
+    assert isinstance(state["1.weight"], CompressedTensor)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(2)
+    compressed.load_state_dict(reference.state_dict())
+    assert isinstance(compressed[1].weight, CompressedTensor)
+    assert same(compressed(IDS), reference(IDS))
+    reference.load_state_dict(state)
+    compressed.load_state_dict(state)
+    assert same(compressed(IDS), reference(IDS))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        nn.Linear(3, 3).load_state_dict({"weight": state["1.weight"], "bias": torch.zeros(3)})
+
+
+def test_modules_are_moved_converted_and_switched_as_ever() -> None:
+    reference, compressed = model(), compress_module(model(), min_numel=1000)
+    assert isinstance(compressed.half()[1].weight, CompressedTensor)
+    assert same(compressed.train().eval()(IDS), reference.half()(IDS))
+    assert same(compressed.to("cpu").float()(IDS), reference.float()(IDS))
+
+
+def test_gradients_flow_through_to_an_adapter() -> None:
+    dense = weights()
+    gradients = []
+    for weight in (dense, CompressedTensor.from_dense(dense)):
+        torch.manual_seed(0)
+        low, high = (torch.randn(s, requires_grad=True) for s in ((8, COLUMNS), (ROWS, 8)))
+        x = torch.randn(4, COLUMNS).bfloat16().requires_grad_()
+        y = linear(x, weight) + linear(linear(x, low.bfloat16()), high.bfloat16())
+        gradients.append(torch.autograd.grad(y.float().square().sum(), (x, low, high)))
+    for ours, theirs in zip(*gradients, strict=True):
+        assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fused"])
+def test_compiled_in_one_graph(mode: str) -> None:
+    compressed = set_linear_mode(compress_module(model(), min_numel=1000), mode)
+    compiled = torch.compile(compressed, fullgraph=True, backend="aot_eager")
+    assert same(compiled(IDS), compressed(IDS))
+    with torch.no_grad():
+        assert same(compiled(IDS), compressed(IDS))
+
+
+def test_threads_share_a_tensor(dense: Any, compressed: CompressedTensor) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x = torch.randn(2, COLUMNS).bfloat16()
+    expected = linear(x, dense)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(same(y, expected) for y in pool.map(lambda _: linear(x, compressed), range(64)))
