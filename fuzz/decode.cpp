@@ -93,6 +93,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
                     2, 0, &error) == TW_OK);
     CHECK(base == verified);
     for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
+    std::vector<uint8_t> leaves(16 * (nbytes / TW_LEAF_NBYTES + 1)), expected(leaves.size());
+    CHECK(tw_decode_and_hash(&frame, header.data(), data.data(), data.size(), base.data(), nbytes, unverified.data(), 2,
+                             leaves.data(), nullptr, &error) == TW_OK);
+    tw_hash_leaves(verified.data(), nbytes, expected.data(), 1);
+    CHECK(unverified == verified && leaves == expected);
   }
   const uint64_t start = nbytes == 0 ? 0 : (input[0] >> 1) * 997u % nbytes;
   const uint64_t stop = start + (nbytes - start) / 2;

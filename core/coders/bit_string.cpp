@@ -18,11 +18,6 @@ bool BitReader::finish(size_t* nbytes) {
   return ok() && end <= nbytes_ && bits(filler) == 0;
 }
 
-void BitWriter::flush() {
-  if (size_ + 8 <= capacity_) store(dst_ + size_, pending_);
-  size_ += 8;
-}
-
 bool BitWriter::finish(size_t* nbytes) {
   const size_t left = bit_string_nbytes(fill_);
   *nbytes = size_ + left;

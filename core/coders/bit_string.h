@@ -59,6 +59,25 @@ class BitReader {
     *bit = static_cast<unsigned>(next >> (width - 1)) & 1;
     return uint64_t{zeros} << k | (next >> (zeros + 1) & ((uint64_t{1} << k) - 1));
   }
+  // kCount times rice_and_bit(k), if one look shows all of them. Otherwise false, and nothing is read.
+  template <unsigned kCount>
+  bool rices_and_bits(unsigned k, uint64_t gaps[kCount], unsigned bits[kCount]) {
+    const uint64_t low = (uint64_t{1} << k) - 1;
+    uint64_t next = window();
+    unsigned used = 0;
+#pragma GCC unroll 4
+    for (unsigned i = 0; i < kCount; ++i) {
+      const unsigned zeros = static_cast<unsigned>(__builtin_ctzll(next | uint64_t{1} << 63));
+      const unsigned width = zeros + k + 2;
+      gaps[i] = uint64_t{zeros} << k | (next >> 1 >> zeros & low);
+      bits[i] = static_cast<unsigned>(next >> ((width - 1) % 64)) & 1;
+      next >>= width % 64;
+      used += width;
+    }
+    if (used > kWindow) return false;
+    at_ += used;
+    return true;
+  }
   // Exponential Golomb of order g. One that is too long makes the reader not ok.
   uint64_t golomb(unsigned g) {
     const uint64_t q = unary();
@@ -133,7 +152,10 @@ class BitWriter {
   bool finish(size_t* nbytes);
 
  private:
-  void flush();
+  void flush() {
+    if (size_ + 8 <= capacity_) store(dst_ + size_, pending_);
+    size_ += 8;
+  }
 
   uint8_t* dst_;
   size_t capacity_, size_ = 0;  // size_ goes on beyond the capacity

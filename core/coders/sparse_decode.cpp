@@ -6,20 +6,40 @@
 namespace tw {
 namespace {
 
-// The changed words of a class: a bit for each in `ranks`, a step of 1 or -1 for each in `steps`. Returns how many
-// words the class must have, 0 for an invalid string.
+// Of a class the next changed words: a bit for each in `ranks`, a step of 1 or -1 for each in `steps`. *next_rank is
+// that after the last one. False for an invalid string.
+template <class T, unsigned kAtOnce>
+bool read_some_ranks(BitReader* reader, unsigned k, size_t n, uint64_t count, uint64_t* next_rank, uint64_t* ranks,
+                     uint8_t* steps) {
+  uint64_t rank = *next_rank;
+  uint64_t gaps[kAtOnce];
+  unsigned negative[kAtOnce];
+  for (uint64_t i = 0; i < count; i += kAtOnce) {
+    if (kAtOnce == 1 || !reader->rices_and_bits<kAtOnce>(k, gaps, negative)) {
+      for (unsigned j = 0; j < kAtOnce; ++j) gaps[j] = reader->rice_and_bit(k, &negative[j]);
+    }
+#pragma GCC unroll 4
+    for (unsigned j = 0; j < kAtOnce; ++j) {
+      if (gaps[j] >= n - rank) return false;
+      rank += gaps[j];
+      ranks[rank / 64] |= uint64_t{1} << rank % 64;
+      store(steps + (i + j) * sizeof(T), static_cast<T>(T{1} - T{2} * negative[j]));
+      ++rank;
+    }
+  }
+  *next_rank = rank;
+  return true;
+}
+
+// The changed words of a class. Returns how many words the class must have, 0 for an invalid string.
 template <class T>
 uint64_t read_ranks(BitReader* reader, size_t n, uint64_t count, uint64_t* ranks, uint8_t* steps) {
+  constexpr unsigned kFourK = 8;  // the largest k of which one look mostly shows four codes
   const unsigned k = static_cast<unsigned>(reader->bits(kRiceBits));
   uint64_t rank = 0;
-  for (uint64_t i = 0; i < count; ++i, ++rank) {
-    unsigned negative = 0;
-    const uint64_t gap = reader->rice_and_bit(k, &negative);
-    if (gap >= n - rank) return 0;
-    rank += gap;
-    ranks[rank / 64] |= uint64_t{1} << rank % 64;
-    store(steps + i * sizeof(T), static_cast<T>(T{1} - T{2} * negative));
-  }
+  const uint64_t fours = k <= kFourK ? count / 4 * 4 : 0;
+  if (!read_some_ranks<T, 4>(reader, k, n, fours, &rank, ranks, steps)) return 0;
+  if (!read_some_ranks<T, 1>(reader, k, n, count - fours, &rank, ranks, steps + fours * sizeof(T))) return 0;
   return rank;
 }
 

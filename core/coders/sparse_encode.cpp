@@ -13,6 +13,15 @@ constexpr uint64_t kMaxSize = uint64_t{1} << 62;  // of a step: twice that is a 
 // Words of the base by exponent, about, and the changed ones: those whose step has a size of at least 1, 2, 3, 4.
 struct Counts {
   uint32_t words[256], steps[kFirstLargeStep][256];
+  // Where every other word is counted: the same number is rarely added to twice in a row.
+  uint32_t more_words[256], more_steps[kFirstLargeStep][256];
+
+  void join() {
+    for (unsigned e = 0; e < 256; ++e) words[e] += more_words[e];
+    for (unsigned s = 0; s < kFirstLargeStep; ++s) {
+      for (unsigned e = 0; e < 256; ++e) steps[s][e] += more_steps[s][e];
+    }
+  }
 };
 
 // 0 where there are no classes.
@@ -23,12 +32,16 @@ uint8_t exponent_of(const Dtype& dtype, T word) {
 }
 
 template <class T>
-void sample_exponents(const Dtype& dtype, const uint8_t* base, size_t n, uint32_t counts[256]) {
+void sample_exponents(const Dtype& dtype, const uint8_t* base, size_t n, Counts* counts) {
   // An odd distance, so that no column of a matrix is favoured.
   const size_t distance = n < 256 * kSampled ? 1 : kSampled | 1;
-  for (size_t i = 0; i < n; i += distance) {
-    counts[exponent_of(dtype, load<T>(base + i * sizeof(T)))] += static_cast<uint32_t>(distance);
+  const auto exponent = [&](size_t i) { return exponent_of(dtype, load<T>(base + i * sizeof(T))); };
+  size_t i = 0;
+  for (; i + distance < n; i += 2 * distance) {
+    counts->words[exponent(i)] += static_cast<uint32_t>(distance);
+    counts->more_words[exponent(i + distance)] += static_cast<uint32_t>(distance);
   }
+  if (i < n) counts->words[exponent(i)] += static_cast<uint32_t>(distance);
 }
 
 template <class T, bool kOrdered>
@@ -45,7 +58,8 @@ bool list_steps(const Dtype& dtype, const uint8_t* words, const uint8_t* base, s
     scratch->exponents[i] = exponent;
     scratch->steps[i] = size << 1 | negative;
     largest |= size;
-    ++counts->steps[(size < kFirstLargeStep ? size : kFirstLargeStep) - 1][exponent];
+    auto& steps = i % 2 == 0 ? counts->steps : counts->more_steps;
+    ++steps[(size < kFirstLargeStep ? size : kFirstLargeStep) - 1][exponent];
   }
   return largest < kMaxSize;
 }
@@ -144,7 +158,9 @@ void write_positions(BitWriter* writer, const uint32_t* gaps, const uint64_t* st
   for (size_t i = 0; i < count; ++i) choice.add(gaps[i]);
   const unsigned k = choice.k();
   writer->bits(k, kRiceBits);
-  for (size_t i = 0; i < count; ++i) writer->rice_and_bit(gaps[i], k, steps[i] & 1);
+  BitWriter own = *writer;  // in registers
+  for (size_t i = 0; i < count; ++i) own.rice_and_bit(gaps[i], k, steps[i] & 1);
+  *writer = own;
 }
 
 // set(n) of these members, or of all others.
@@ -216,10 +232,11 @@ bool sparse_plan(const Dtype& dtype, const uint8_t* words, const uint8_t* base, 
   plan->count = step_kernels.list(changed, n, scratch->places);
   const bool small = with_words(dtype, [&](auto word, auto ordered) {
     using T = decltype(word);
-    sample_exponents<T>(dtype, base, n, counts.words);
+    sample_exponents<T>(dtype, base, n, &counts);
     return list_steps<T, decltype(ordered)::value>(dtype, words, base, plan->count, &counts, scratch);
   });
   if (!small) return false;
+  counts.join();
   const Costs costs(counts);
   uint64_t cost = 0;
   plan->thresholds = choose(costs, max_classes, &cost);

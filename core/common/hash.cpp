@@ -54,11 +54,11 @@ const HashKernels kHashScalar = {accumulate_scalar};
 const HashKernels& hash_kernels = pick<kHashScalar, kHashAvx2, kHashAvx512, kHashNeon>();
 
 Hasher::Hasher(const HashKernels& kernels)
-    : kernels_(kernels), acc_{kHashPrime32[2], kHashPrime64[0], kHashPrime64[1], kHashPrime64[2],
-                              kHashPrime64[3], kHashPrime32[1], kHashPrime64[4], kHashPrime32[0]} {}
+    : kernels_(&kernels), acc_{kHashPrime32[2], kHashPrime64[0], kHashPrime64[1], kHashPrime64[2],
+                               kHashPrime64[3], kHashPrime32[1], kHashPrime64[4], kHashPrime32[0]} {}
 
 void Hasher::accumulate(const uint8_t* data, size_t num_stripes) {
-  kernels_.accumulate(acc_, data, num_stripes, num_stripes_ % kHashBlockStripes);
+  kernels_->accumulate(acc_, data, num_stripes, num_stripes_ % kHashBlockStripes);
   num_stripes_ += num_stripes;
 }
 

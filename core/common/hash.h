@@ -33,7 +33,7 @@ class Hasher {
  private:
   void accumulate(const uint8_t* data, size_t num_stripes);
 
-  const HashKernels& kernels_;
+  const HashKernels* kernels_;
   uint64_t acc_[8];
   uint64_t num_stripes_ = 0;
   // The latest 1 to 256 bytes: finish() treats the last stripe differently. Empty before the first update.

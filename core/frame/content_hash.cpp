@@ -12,6 +12,41 @@ void hash_leaves(const uint8_t* src, uint64_t nbytes, uint8_t* leaves) {
   }
 }
 
+void hash_leaves_ending(const uint8_t* src, uint64_t at, uint64_t total, uint64_t start, uint64_t stop,
+                        uint8_t* leaves) {
+  const uint64_t first = start / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
+  const uint64_t last = stop == total ? stop : stop / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
+  if (last > first) hash_leaves(src - (at - first), last - first, leaves + first / TW_LEAF_NBYTES * sizeof(Hash128));
+}
+
+void LeavesAhead::reach(uint64_t stop) {
+  const uint64_t to = std::min(ceil_to(stop, TW_LEAF_NBYTES), end_);
+  if (to <= hashed_) return;
+  hash_leaves_ending(src_, at_, total_, hashed_, to, leaves_);
+  hashed_ = to;
+}
+
+void LeafHasher::start(uint64_t position) {
+  if (position == position_) return;
+  position_ = position;
+  complete_ = position % TW_LEAF_NBYTES == 0;
+  hasher_ = Hasher();
+}
+
+void LeafHasher::update(const uint8_t* data, uint64_t nbytes) {
+  while (leaves_ != nullptr && nbytes != 0) {
+    const uint64_t more = std::min(nbytes, TW_LEAF_NBYTES - position_ % TW_LEAF_NBYTES);
+    if (complete_) hasher_.update(data, more);
+    position_ += more;
+    data += more;
+    nbytes -= more;
+    if (position_ % TW_LEAF_NBYTES != 0 && position_ != total_) continue;
+    if (complete_) store_hash(hasher_.finish(), leaves_ + (position_ - 1) / TW_LEAF_NBYTES * sizeof(Hash128));
+    complete_ = true;
+    hasher_ = Hasher();
+  }
+}
+
 Hash128 hash_root(uint64_t nbytes, const uint8_t* leaves) {
   uint8_t size[8];
   store(size, nbytes);

@@ -203,6 +203,7 @@ Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, s
 // The words of the base. The output may be the base's own memory.
 const char* decode_same(const BlockSpec& spec, size_t n, const BlockOutput& output) {
   const size_t nbytes = n * spec.dtype->word_nbytes;
+  output.hasher->update(spec.base, nbytes);
   if (output.words == spec.base) return nullptr;
   if (output.stream) {
     word_kernels.stream_copy(output.words, spec.base, nbytes);

@@ -11,6 +11,7 @@
 #include "coders/rest.h"
 #include "coders/sparse.h"
 #include "common/format.h"
+#include "frame/content_hash.h"
 #include "frame/open_block.h"
 #include "transforms/words.h"
 
@@ -58,6 +59,8 @@ struct BlockOutput {
   // Bytes that will be read next, fetched while this block is decoded.
   const uint8_t* prefetch;
   size_t prefetch_nbytes;
+  // Kinds that look at the base feed it their words. Only blocks of relative frames need it.
+  LeafHasher* hasher = nullptr;
 };
 
 // Decode the symbols of two blocks of kind entropy together, which is faster than one after the other: decode_block()

@@ -12,8 +12,9 @@ namespace {
 
 // Output larger than this goes around the caches, which it would not fit.
 constexpr uint64_t kStreamNbytes = 4u << 20;
-// Content that one thread takes at a time.
-constexpr uint64_t kTileNbytes = 262144;
+// Content that one thread takes at a time; more where leaves of the content hash end amid blocks: a leaf that two tiles
+// share is hashed once more.
+constexpr uint64_t kTileNbytes = 262144, kSharedTileNbytes = 1 << 20;
 
 struct TileScratch {
   DecodeScratch block;
@@ -67,6 +68,8 @@ struct Job {
   uint64_t start, stop;
   uint8_t* dst;
   uint32_t flags;
+  uint8_t* leaves;       // of the content, which then is all of it; or nullptr
+  uint8_t* base_leaves;  // of the base; or nullptr
 
   // Of a block, its words in the base; nullptr in a plain frame.
   const uint8_t* base_of(uint64_t block) const {
@@ -109,8 +112,8 @@ int report(const Fault& fault, const tw_frame& frame, uint64_t block, uint64_t s
   return fail(error, static_cast<tw_status>(fault.status), block, frame.header_nbytes + start, "%s", fault.message);
 }
 
-int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked, TileScratch* scratch,
-               tw_error* error) {
+int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked, LeafHasher* hasher,
+               TileScratch* scratch, tw_error* error) {
   const tw_frame& frame = job.frame;
   const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
   if ((job.flags & TW_VERIFY) != 0 && !checked) {
@@ -124,10 +127,12 @@ int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked
   uint8_t* words = whole ? job.dst + (content - job.start) : scratch->partial;
   const bool stream = whole && job.stop - job.start > kStreamNbytes && reinterpret_cast<uintptr_t>(words) % 64 == 0;
   const uint64_t next = block + 1 < last_block ? job.index.start(block + 2) - end : 0;
-  const BlockOutput output = {words, stream, job.data.at(end), next};
+  const BlockOutput output = {words, stream, job.data.at(end), next, hasher};
   const Fault fault = decode_block(spec_of(frame, job.base_of(block)), with_slack(job, start, end, scratch),
                                    end - start, n, output, &scratch->block);
   if (fault) return report(fault, frame, block, start, error);
+  // Kinds that do not look at the base leave that to be done.
+  if (hasher->position() == content) hasher->update(words, nbytes);
   if (!whole) std::memcpy(job.dst + (from - job.start), scratch->partial + (from - content), to - from);
   return TW_OK;
 }
@@ -168,6 +173,71 @@ int check_base(const tw_frame& frame, BlockRange range, const Data& base, uint64
               "expected an output apart from the base, or whole blocks in the place of their base");
 }
 
+// The blocks of a tile. False if one is not valid.
+bool decode_tile(const Job& job, BlockRange tile, uint64_t last_block, LeafHasher* hasher, TileScratch* scratch,
+                 FirstFailure* failure) {
+  const bool pairs = job.frame.profile == kProfileCompact;  // whose entropy streams are decoded two at a time
+  const uint64_t start = tile.first * block_nbytes(job.frame), total = job.frame.uncompressed_nbytes;
+  const uint64_t stop = std::min(tile.last * block_nbytes(job.frame), total);
+  LeavesAhead ahead(job.base.bytes, job.base.offset, total, start, stop, job.base_leaves);
+  hasher->start(start);
+  bool checked = false;
+  for (uint64_t block = tile.first; block < tile.last; ++block) {
+    if (job.base_leaves != nullptr) ahead.reach(std::min((block + 1) * block_nbytes(job.frame), stop));
+    if (pairs && (block - tile.first) % 2 == 0) checked = block + 1 < tile.last && begin_pair(job, block, scratch);
+    tw_error why;
+    const int result = decode_one(job, block, last_block, checked, hasher, scratch, &why);
+    if (result == TW_OK) continue;
+    failure->note(result, why);
+    return false;
+  }
+  return true;
+}
+
+// Whole blocks that one thread takes at a time.
+uint64_t blocks_of_tile(const Job& job) {
+  const uint64_t block = block_nbytes(job.frame);
+  const bool shared = job.leaves != nullptr && kTileNbytes % block != 0 && block % TW_LEAF_NBYTES != 0;
+  const uint64_t fitting = std::max<uint64_t>(1, (shared ? kSharedTileNbytes : kTileNbytes) / block);
+  return job.frame.profile == kProfileCompact ? ceil_to(fitting, 2) : fitting;
+}
+
+int decode_blocks(const Job& job, const void* header, uint32_t threads, tw_error* error) {
+  const tw_frame& frame = job.frame;
+  int status = check_range(frame, job.start, job.stop, error);
+  if (status != TW_OK) return status;
+  const BlockRange range = blocks_of(frame, job.start, job.stop);
+  status = check_covered(frame, header, job.data, range, error);
+  if (status != TW_OK) return status;
+  status = check_base(frame, range, job.base, job.start, job.stop, job.dst, error);
+  if (status != TW_OK) return status;
+  const uint64_t per_tile = blocks_of_tile(job), num_tiles = ceil_div(range.last - range.first, per_tile);
+  FirstFailure failure;
+  // Threads take tiles in order. Where one takes the next tile, too, a leaf that both share is hashed in one go.
+  struct ThreadScratch {
+    TileScratch tile;
+    LeafHasher hasher{0, nullptr};
+    bool begun = false;
+  };
+  const bool ran = run_tiles<ThreadScratch>(num_tiles, threads, [&](ThreadScratch& scratch, uint64_t tile) {
+    if (!scratch.begun) scratch.hasher = LeafHasher(frame.uncompressed_nbytes, job.leaves);
+    scratch.begun = true;
+    const uint64_t first = range.first + tile * per_tile;
+    return decode_tile(job, {first, std::min(first + per_tile, range.last)}, range.last, &scratch.hasher, &scratch.tile,
+                       &failure);
+  });
+  if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
+  status = failure.report(error);
+  if (status != TW_OK || job.leaves == nullptr || threads <= 1) return status;
+  for (uint64_t tile = 1; tile < num_tiles; ++tile) {
+    const uint64_t border = (range.first + tile * per_tile) * block_nbytes(frame);
+    if (border % TW_LEAF_NBYTES == 0) continue;
+    const uint64_t stop = std::min(ceil_to(border, TW_LEAF_NBYTES), frame.uncompressed_nbytes);
+    hash_leaves_ending(job.dst, 0, frame.uncompressed_nbytes, border, stop, job.leaves);
+  }
+  return TW_OK;
+}
+
 }  // namespace
 }  // namespace tw
 
@@ -187,38 +257,34 @@ int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, ui
 int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset, uint64_t data_nbytes,
               const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start, uint64_t stop, void* dst,
               uint32_t threads, uint32_t flags, tw_error* error) {
-  int status = check_range(*frame, start, stop, error);
-  if (status != TW_OK) return status;
-  const BlockRange range = blocks_of(*frame, start, stop);
   const Data have = {static_cast<const uint8_t*>(data), data_offset, data_nbytes};
-  status = check_covered(*frame, header, have, range, error);
-  if (status != TW_OK) return status;
   const Data of_base = {is_relative(*frame) ? static_cast<const uint8_t*>(base) : nullptr, base_offset, base_nbytes};
-  uint8_t* const out = static_cast<uint8_t*>(dst);
-  status = check_base(*frame, range, of_base, start, stop, out, error);
-  if (status != TW_OK) return status;
   const Index index(*frame, header);
-  const Job job = {*frame, index, have, of_base, start, stop, out, flags};
-  const bool pairs = frame->profile == kProfileCompact;  // whose entropy streams are decoded two at a time
-  const uint64_t fitting = kTileNbytes / block_nbytes(*frame);
-  const uint64_t per_tile = pairs ? std::max<uint64_t>(2, ceil_to(fitting, 2)) : std::max<uint64_t>(1, fitting);
-  FirstFailure failure;
-  const bool ran = run_tiles<TileScratch>(
-      ceil_div(range.last - range.first, per_tile), threads, [&](TileScratch& scratch, uint64_t tile) {
-        const uint64_t first = range.first + tile * per_tile, last = std::min(first + per_tile, range.last);
-        bool checked = false;
-        for (uint64_t block = first; block < last; ++block) {
-          if (pairs && (block - first) % 2 == 0) checked = block + 1 < last && begin_pair(job, block, &scratch);
-          tw_error why;
-          const int result = decode_one(job, block, range.last, checked, &scratch, &why);
-          if (result == TW_OK) continue;
-          failure.note(result, why);
-          return false;
-        }
-        return true;
-      });
-  if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
-  return failure.report(error);
+  return decode_blocks({*frame, index, have, of_base, start, stop, static_cast<uint8_t*>(dst), flags, nullptr, nullptr},
+                       header, threads, error);
+}
+
+int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
+                       const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* leaves,
+                       void* base_leaves, tw_error* error) {
+  if (!is_relative(*frame) || (base_leaves != nullptr && base == dst && base_nbytes != 0)) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected a relative frame, and no hashes of a base that is changed in place");
+  }
+  const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
+  const Data of_base = {static_cast<const uint8_t*>(base), 0, base_nbytes};
+  const Index index(*frame, header);
+  const Job job = {*frame,
+                   index,
+                   have,
+                   of_base,
+                   0,
+                   frame->uncompressed_nbytes,
+                   static_cast<uint8_t*>(dst),
+                   TW_VERIFY,
+                   static_cast<uint8_t*>(leaves),
+                   static_cast<uint8_t*>(base_leaves)};
+  return decode_blocks(job, header, threads, error);
 }
 
 int tw_block_infos(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
@@ -233,7 +299,7 @@ int tw_block_infos(const tw_frame* frame, const void* header, const void* data, 
   if (status != TW_OK) return status;
   const Index index(*frame, header);
   const Data no_base = {nullptr, 0, 0};
-  const Job job = {*frame, index, have, no_base, 0, 0, nullptr, TW_VERIFY};
+  const Job job = {*frame, index, have, no_base, 0, 0, nullptr, TW_VERIFY, nullptr, nullptr};
   std::unique_ptr<TileScratch> scratch(new (std::nothrow) TileScratch);
   if (scratch == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
   for (uint64_t i = 0; i < count; ++i) {

@@ -31,22 +31,13 @@ struct Chunk {
   uint64_t first_byte;
   uint8_t* index;
   uint8_t* leaves;
+  uint8_t* base_leaves;  // nullptr where they are not asked for
 
   uint64_t tile_nbytes() const {
     const uint64_t block = block_nbytes(frame);
     return std::max<uint64_t>(1, kTileNbytes / block) * block;
   }
 };
-
-// The leaves that end among content bytes (start, stop], or where the content ends. Those that begin before `start`
-// are read from there.
-void hash_leaves_ending(const Chunk& chunk, uint64_t start, uint64_t stop) {
-  const uint64_t first = start / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
-  const uint64_t last = stop == chunk.frame.uncompressed_nbytes ? stop : stop / TW_LEAF_NBYTES * TW_LEAF_NBYTES;
-  if (last <= first) return;
-  const uint8_t* src = chunk.src - (chunk.first_byte - first);
-  hash_leaves(src, last - first, chunk.leaves + first / TW_LEAF_NBYTES * 16);
-}
 
 // While a block is encoded that begins at `start`, one is fetched that has not been hashed. What is hashed is in the
 // cache by then.
@@ -60,14 +51,16 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst
   const tw_frame& frame = chunk.frame;
   const uint64_t first = tile * chunk.tile_nbytes();
   const uint64_t last = std::min(first + chunk.tile_nbytes(), chunk.nbytes);
-  const uint64_t end = chunk.first_byte + last;
-  uint64_t size = 0, hashed = chunk.first_byte + first;
+  const auto leaves_of = [&](const uint8_t* src, uint8_t* leaves) {
+    return LeavesAhead(src, chunk.first_byte, frame.uncompressed_nbytes, chunk.first_byte + first,
+                       chunk.first_byte + last, leaves);
+  };
+  LeavesAhead ahead = leaves_of(chunk.src, chunk.leaves), base_ahead = leaves_of(chunk.base, chunk.base_leaves);
+  uint64_t size = 0;
   for (uint64_t start = first; start < last; start += block_nbytes(frame)) {
-    // The leaves that a block begins are hashed before it is encoded: its words come into the cache on the way.
     const uint64_t stop = chunk.first_byte + std::min(start + block_nbytes(frame), last);
-    const uint64_t leaves_end = std::min(ceil_to(stop, TW_LEAF_NBYTES), end);
-    if (leaves_end > hashed) hash_leaves_ending(chunk, hashed, leaves_end);
-    hashed = std::max(hashed, leaves_end);
+    ahead.reach(stop);
+    if (chunk.base_leaves != nullptr) base_ahead.reach(stop);
     const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
     scratch->upcoming = upcoming(chunk, start, alone ? chunk.nbytes : last);
     const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : chunk.base + start);
@@ -116,6 +109,30 @@ int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_
   *written = end;
   if (data_offset + end > kMaxData) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtData, "the blocks exceed 2^37 bytes: split the tensor");
+  }
+  return TW_OK;
+}
+
+int check_chunk(const Chunk& chunk, uint64_t data_offset, uint64_t dst_nbytes, tw_error* error) {
+  const uint64_t total = chunk.frame.uncompressed_nbytes, block = block_nbytes(chunk.frame);
+  const uint64_t first_byte = chunk.first_byte, nbytes = chunk.nbytes;
+  const bool inside = first_byte <= total && nbytes <= total - first_byte;
+  if (!inside || first_byte % block != 0 || (nbytes % block != 0 && nbytes != total - first_byte)) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected a chunk of whole blocks of %llu bytes, or the last one, of %llu bytes of content; "
+                "got %llu bytes at byte %llu",
+                as_ull(block), as_ull(total), as_ull(nbytes), as_ull(first_byte));
+  }
+  if (is_relative(chunk.frame) != (chunk.base != nullptr) && nbytes != 0) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected a base for a frame with the hash of one alone");
+  }
+  if (data_offset % kBlockAlign != 0) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected a data offset that is a multiple of %zu, got %llu", kBlockAlign, as_ull(data_offset));
+  }
+  if (dst_nbytes < tw_data_bound(nbytes)) {
+    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
+                as_ull(tw_data_bound(nbytes)), as_ull(dst_nbytes));
   }
   return TW_OK;
 }
@@ -194,28 +211,10 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
                      uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index, void* leaves,
                      uint32_t threads, tw_error* error) {
   *written = 0;
-  const uint64_t total = frame->uncompressed_nbytes, block = block_nbytes(*frame);
-  const bool inside = first_byte <= total && src_nbytes <= total - first_byte;
-  if (!inside || first_byte % block != 0 || (src_nbytes % block != 0 && src_nbytes != total - first_byte)) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "expected a chunk of whole blocks of %llu bytes, or the last one, of %llu bytes of content; "
-                "got %llu bytes at byte %llu",
-                as_ull(block), as_ull(total), as_ull(src_nbytes), as_ull(first_byte));
-  }
-  if (is_relative(*frame) != (base != nullptr) && src_nbytes != 0) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected a base for a frame with the hash of one alone");
-  }
-  if (data_offset % kBlockAlign != 0) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "expected a data offset that is a multiple of %zu, got %llu", kBlockAlign, as_ull(data_offset));
-  }
-  if (dst_nbytes < tw_data_bound(src_nbytes)) {
-    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                as_ull(tw_data_bound(src_nbytes)), as_ull(dst_nbytes));
-  }
-  if (src_nbytes == 0) return TW_OK;
   const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes,
-                       first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves)};
+                       first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves),     nullptr};
+  const int status = check_chunk(chunk, data_offset, dst_nbytes, error);
+  if (status != TW_OK || src_nbytes == 0) return status;
   return encode_chunk(chunk, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
 }
 
@@ -266,14 +265,26 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
                 as_ull(tw_frame_bound(frame)), as_ull(dst_nbytes));
   }
-  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16 + 1]);
+  const bool relative = is_relative(*frame);
+  const uint64_t leaves_nbytes = ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16;
+  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[leaves_nbytes * (relative ? 2 : 1) + 1]);
   if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
-  uint64_t data_nbytes = 0;
-  const int status =
-      tw_encode_blocks(frame, 0, src, src_nbytes, base, 0, out + frame->header_nbytes,
-                       dst_nbytes - frame->header_nbytes, &data_nbytes, index, leaves.get(), threads, error);
+  uint8_t* base_leaves = relative ? leaves.get() + leaves_nbytes : nullptr;
+  const Chunk chunk = {*frame,
+                       static_cast<const uint8_t*>(src),
+                       static_cast<const uint8_t*>(base),
+                       src_nbytes,
+                       0,
+                       index,
+                       leaves.get(),
+                       base_leaves};
+  int status = check_chunk(chunk, 0, dst_nbytes - frame->header_nbytes, error);
   if (status != TW_OK) return status;
+  uint64_t data_nbytes = 0;
+  if (src_nbytes != 0) status = encode_chunk(chunk, 0, out + frame->header_nbytes, &data_nbytes, threads, error);
+  if (status != TW_OK) return status;
+  if (relative) store_hash(hash_root(src_nbytes, base_leaves), frame->base_hash);
   return tw_encode_header(frame, data_nbytes, index, leaves.get(), dst, error);
 }

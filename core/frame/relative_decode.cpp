@@ -31,7 +31,9 @@ bool for_tiles(const Coded& coded, const BlockOutput& output, uint8_t* buffer, B
   for (size_t first = 0; first < coded.n; first += kTileWords) {
     const size_t count = coded.n - first < kTileWords ? coded.n - first : kTileWords;
     uint8_t* const words = output.words + first * width;
-    if (!body(coded.spec.base + first * width, count, output.stream ? buffer : words)) return false;
+    uint8_t* target = output.stream ? buffer : words;
+    if (!body(coded.spec.base + first * width, count, target)) return false;
+    output.hasher->update(target, count * width);
     if (output.stream) word_kernels.stream_copy(words, buffer, count * width);
   }
   return true;

@@ -90,7 +90,8 @@ TW_API uint64_t tw_frame_bound(const tw_frame* frame);
 TW_API uint64_t tw_data_bound(uint64_t nbytes);
 
 /* The whole frame in one call; sets frame->header_nbytes, data_nbytes, frame_nbytes and content_hash. `base` is the
- * base of a relative frame, as many bytes as src; NULL for a plain one. */
+ * base of a relative frame, as many bytes as src; NULL for a plain one. The call hashes it and sets frame->base_hash,
+ * whatever tw_frame_init was given. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
                        uint64_t dst_nbytes, uint32_t threads, tw_error* error);
 
@@ -124,6 +125,13 @@ TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t st
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
                      uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
                      uint64_t stop, void* dst, uint32_t threads, uint32_t flags, tw_error* error);
+
+/* The whole content of a relative frame, as by tw_decode with TW_VERIFY; and the leaf hashes of what was written and of
+ * the base (16 bytes per TW_LEAF_NBYTES each), taken while the bytes are in the cache. `data` has the bytes of all
+ * blocks. base_leaves may be NULL; it must be where dst is the base. */
+TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
+                              const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* leaves,
+                              void* base_leaves, tw_error* error);
 
 /* Products ------------------------------------------------------------------------------------------------------- */
 

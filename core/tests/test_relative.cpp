@@ -21,10 +21,10 @@ constexpr size_t kNumBlocks = 7;
 constexpr size_t kNumel = kNumBlocks * kBlockWords - 100;
 
 // BF16 words near 1 that are no two alike in a row.
-Bytes make_base() {
-  Bytes bytes(2 * kNumel);
+Bytes make_base(size_t numel = kNumel) {
+  Bytes bytes(2 * numel);
   uint32_t state = 1;
-  for (size_t i = 0; i < kNumel; ++i) {
+  for (size_t i = 0; i < numel; ++i) {
     state = state * 1664525 + 1013904223;
     const uint16_t word = static_cast<uint16_t>(0x3f00 | state >> 24);
     std::memcpy(bytes.data() + 2 * i, &word, 2);
@@ -39,12 +39,12 @@ Bytes hash_of(const Bytes& content) {
   return hash;
 }
 
-Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1) {
+Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1, uint32_t block_words = kBlockWords) {
   tw_frame frame;
   tw_error error;
   const uint64_t numel = content.size() / 2;
-  const Bytes hash = hash_of(base);
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, kBlockWords, hash.data(), &error) == TW_OK);
+  const uint8_t unknown[16] = {};
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, block_words, unknown, &error) == TW_OK);
   Bytes bytes(tw_frame_bound(&frame));
   CHECK(tw_compress(&frame, content.data(), content.size(), base.data(), bytes.data(), bytes.size(), threads, &error) ==
         TW_OK);
@@ -153,7 +153,45 @@ void check_refusals(const Bytes& base) {
     return tw_compress(&frame, base.data(), base.size(), of, out.data(), out.size(), 1, &error);
   };
   CHECK(status(nullptr) == TW_INVALID_ARGUMENT);
-  CHECK(status(base.data()) == TW_INVALID_ARGUMENT);  // nothing differs, so this is not the hash of the base
+  CHECK(status(base.data()) == TW_OK);  // the hash of the base is found out, whatever was said
+  CHECK(std::memcmp(frame.base_hash, hash_of(base).data(), 16) == 0);
+  std::memcpy(frame.base_hash, wrong, sizeof wrong);
+  const Bytes leaves(16);  // of other content than the base, though no block is said to differ
+  CHECK(tw_encode_header(&frame, 0, nullptr, leaves.data(), out.data(), &error) == TW_INVALID_ARGUMENT);
+}
+
+// The hashes that decoding gives are those of the bytes, wherever leaves, blocks and the tiles of threads end. Blocks
+// are of kinds sparse and same, and every eighth one is rewritten.
+void check_hashes(size_t numel, uint32_t block_words) {
+  const Bytes base = make_base(numel);
+  Bytes content = base;
+  for (size_t i = 0; i < numel; ++i) {
+    const size_t block = i / block_words;
+    if (block % 8 == 3 || (block % 8 != 5 && i % 61 == 0)) content[2 * i] ^= static_cast<uint8_t>(1 + i % 3);
+  }
+  const Bytes bytes = compress(content, base, 1, block_words);
+  CHECK(compress(content, base, 3, block_words) == bytes);
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+  const auto decode = [&](const Bytes& of, uint8_t* dst, uint32_t threads, uint8_t* leaves, uint8_t* base_leaves) {
+    return tw_decode_and_hash(&frame, bytes.data(), bytes.data() + frame.header_nbytes, frame.data_nbytes, of.data(),
+                              of.size(), dst, threads, leaves, base_leaves, &error);
+  };
+  const size_t num_leaves = tw::ceil_div(base.size(), TW_LEAF_NBYTES);
+  for (const uint32_t threads : {1u, 2u, 5u}) {
+    Bytes out(content.size()), leaves(16 * num_leaves), base_leaves(16 * num_leaves), expected(16 * num_leaves);
+    CHECK(decode(base, out.data(), threads, leaves.data(), base_leaves.data()) == TW_OK && out == content);
+    tw_hash_leaves(content.data(), content.size(), expected.data(), 1);
+    CHECK(leaves == expected);
+    tw_hash_leaves(base.data(), base.size(), expected.data(), 1);
+    CHECK(base_leaves == expected);
+    Bytes in_place = base;
+    CHECK(decode(in_place, in_place.data(), threads, base_leaves.data(), nullptr) == TW_OK && in_place == content);
+    CHECK(base_leaves == leaves);
+    if (numel == 0) continue;
+    CHECK(decode(in_place, in_place.data(), threads, leaves.data(), base_leaves.data()) == TW_INVALID_ARGUMENT);
+  }
 }
 
 }  // namespace
@@ -168,6 +206,9 @@ int main() {
   }
   check_all_same(base);
   check_refusals(base);
+  for (const uint32_t block_words : {256u, 32768u, 33024u, 65536u, 262144u})
+    check_hashes((5 << 20) / 2 + 77, block_words);
+  for (const size_t numel : {0u, 1u, 65535u, 65536u, 65537u}) check_hashes(numel, 33024);
   std::printf("hash %016llx\n", static_cast<unsigned long long>(all));
   return 0;
 }

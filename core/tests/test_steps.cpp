@@ -287,7 +287,8 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
     std::copy_n(spec.base, out.size(), out.begin());
     own.base = out.data();
   }
-  const BlockOutput output = {out.data(), false, nullptr, 0};
+  LeafHasher hasher(0, nullptr);
+  const BlockOutput output = {out.data(), false, nullptr, 0, &hasher};
   const Fault fault = decode_block(own, block.data(), length, n, output, scratch.get());
   return {!fault, out};
 }

@@ -52,6 +52,11 @@ inline __m512i in_order(__m512i words) {
   return _mm512_xor_si512(words, _mm512_and_si512(_mm512_srai_epi64(words, 63), low));
 }
 
+alignas(64) constexpr uint8_t kNumbers[kMaskWords] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                      16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                      32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                      48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
 struct Masks : PortableMasks {
   static uint64_t above(const uint8_t* bytes, uint8_t limit) {
     return _mm512_cmpgt_epu8_mask(_mm512_loadu_si512(bytes), fill<uint8_t>(limit));
@@ -81,6 +86,18 @@ struct Masks : PortableMasks {
   template <class T>
   static constexpr bool kDense = sizeof(T) == 2;
   using Dense = Sixteens;
+  static void list(uint64_t mask, unsigned bits, uint32_t first, uint32_t* places) {
+    const __m512i numbers = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kNumbers));
+    const __m512i firsts = fill<uint32_t>(first);
+    const auto put = [&](unsigned i, __m128i some) {
+      _mm512_storeu_si512(places + i, _mm512_add_epi32(firsts, _mm512_cvtepu8_epi32(some)));
+    };
+    put(0, _mm512_castsi512_si128(numbers));
+    if (bits <= 16) return;  // nearly always
+    put(16, _mm512_extracti32x4_epi32(numbers, 1));
+    put(32, _mm512_extracti32x4_epi32(numbers, 2));
+    put(48, _mm512_extracti32x4_epi32(numbers, 3));
+  }
   // The next steps of each class, spread over its changed words.
   static constexpr bool kAdds = true;
   template <class T, bool kOrdered, unsigned kClasses>

@@ -22,17 +22,11 @@ size_t compare(const Dtype& dtype, const uint8_t* words, const uint8_t* base, si
 }
 
 size_t list(const uint64_t* masks, size_t n, uint32_t* places) {
-  constexpr unsigned kAtOnce = 4;  // and those always: then nearly all masks take the same way
   size_t count = 0;
   for (size_t first = 0; first < n; first += kMaskWords) {
-    uint64_t left = masks[first / kMaskWords];
-    const unsigned bits = count_bits(left);
-    unsigned i = 0;
-    do {
-      for (const unsigned end = i + kAtOnce; i < end; ++i, left &= left - 1) {
-        places[count + i] = static_cast<uint32_t>(first + trailing_zeros(left, 0));
-      }
-    } while (i < bits);
+    const uint64_t mask = masks[first / kMaskWords];
+    const unsigned bits = count_bits(mask);
+    Masks::list(mask, bits, static_cast<uint32_t>(first), places + count);
     count += bits;
   }
   return count;
@@ -57,16 +51,22 @@ void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses&
 void rank(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
           uint32_t* ranks) {
   const unsigned num_limits = num_classes - 1;
+  if (num_limits == 0) {
+    std::memcpy(ranks, places, count * sizeof *ranks);
+    return;
+  }
   for (size_t i = 0; i < count; ++i) {
     const uint32_t place = places[i];
     const Reach* const group = reach + place / kMaskWords * num_limits;
-    const uint64_t earlier = low_bits(place % kMaskWords);
-    // Words before this one that are of its class or above, less those above.
+    const uint64_t earlier = (uint64_t{1} << place % kMaskWords) - 1;
     const auto reaching = [&](unsigned limit) {
       return static_cast<uint32_t>(group[limit].before) + count_bits(group[limit].mask & earlier);
     };
-    const unsigned c = classes[i];
-    ranks[i] = (c == 0 ? place : reaching(c - 1)) - (c == num_limits ? 0 : reaching(c));
+    // Words before this one that are of its class or above, less those above. No processor foresees classes, so both
+    // are counted whatever the class, and the masks take away what does not apply.
+    const unsigned c = classes[i], first = 0u - (c == 0), last = 0u - (c == num_limits);
+    const uint32_t from = (place & first) | (reaching(c - 1 - first) & ~first);
+    ranks[i] = from - (reaching(c + last) & ~last);
   }
 }
 
@@ -86,8 +86,10 @@ inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cur
       if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
     }
     const uint64_t mask = rest & ~higher;
-    changed.of[c] = Masks::deposit(bits_at(at->ranks[c], at->seen[c]), mask);
-    at->seen[c] += count_bits(mask);
+    uint64_t seen = at->seen[c];
+    asm("" : "+r"(seen));  // else GCC keeps those of two classes in a vector, from which both are taken each time
+    changed.of[c] = Masks::deposit(bits_at(at->ranks[c], seen), mask);
+    at->seen[c] = seen + count_bits(mask);
     rest = higher;
   }
   return changed;
@@ -114,35 +116,68 @@ inline void add_groups(const uint8_t* base, size_t n, Cursor<kClasses>* at, uint
   std::memcpy(words + g * nbytes, last, left * sizeof(T));
 }
 
+template <class T>
+inline void copy_group(const uint8_t* group, uint8_t* out) {
+  typedef uint64_t Vector __attribute__((vector_size(32)));
+  for (size_t i = 0; i < kMaskWords * sizeof(T); i += sizeof(Vector)) {
+    Vector some;
+    std::memcpy(&some, group + i, sizeof some);
+    std::memcpy(out + i, &some, sizeof some);
+  }
+}
+
+// The next step of the class of a word. One or two classes stay in registers.
+template <class T, unsigned kClasses>
+inline T next_step(T word, Cursor<kClasses>* at) {
+  const auto reaches = [&](unsigned t) { return magnitude_of(word) >= static_cast<T>(at->limits[t]); };
+  if constexpr (kClasses == 2) {
+    size_t high = reaches(0) ? sizeof(T) : 0;
+    asm("" : "+r"(high));  // else GCC branches, and no processor foresees classes
+    const ptrdiff_t apart = (at->steps[1] - at->steps[0]) & (0 - static_cast<ptrdiff_t>(high != 0));
+    const T step = load<T>(at->steps[0] + apart);
+    at->steps[1] += high;
+    at->steps[0] += sizeof(T) - high;
+    return step;
+  } else {
+    unsigned c = 0;
+    for (unsigned t = 0; t + 1 < kClasses; ++t) c += reaches(t);
+    const T step = load<T>(at->steps[c]);
+    at->steps[c] += sizeof(T);
+    return step;
+  }
+}
+
 // The changed words one by one, kListed words at most. They are listed first: how many of 64 changed, no processor
 // foresees.
 template <class T, bool kOrdered, unsigned kClasses>
-inline void add_listed(const uint8_t* base, size_t n, Cursor<kClasses>* at, uint8_t* words) {
-  uint64_t masks[kListed / kMaskWords];
+inline void add_listed(const uint8_t* base, size_t n, Cursor<kClasses>* cursor, uint8_t* words) {
+  Cursor<kClasses> own = *cursor;  // which no pointer to words can reach
+  Cursor<kClasses>* const at = &own;
   uint32_t places[kListed + kMaskWords];
+  size_t count = 0;
   for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t g, uint64_t present) {
     fetch_ahead<T>(base + g * kMaskWords * sizeof(T));
     const Changed<kClasses> changed = find_changed<T, kClasses>(group, present, at);
-    masks[g] = 0;
-    for (unsigned c = 0; c < kClasses; ++c) masks[g] |= changed.of[c];
+    uint64_t mask = 0;
+    for (unsigned c = 0; c < kClasses; ++c) mask |= changed.of[c];
+    const unsigned bits = count_bits(mask);
+    Masks::list(mask, bits, static_cast<uint32_t>(g * kMaskWords), places + count);
+    count += bits;
     if (words == base) return;
     uint8_t* const out = words + g * kMaskWords * sizeof(T);
     if (present == ~uint64_t{0}) {
-      std::memcpy(out, group, kMaskWords * sizeof(T));
+      copy_group<T>(group, out);
     } else {
       std::memcpy(out, group, n % kMaskWords * sizeof(T));
     }
   });
-  const size_t count = list(masks, n, places);
   for (size_t i = 0; i < count; ++i) {
     uint8_t* const place = words + places[i] * sizeof(T);
     const T word = load<T>(place);
-    unsigned c = 0;
-    for (unsigned t = 0; t + 1 < kClasses; ++t) c += magnitude_of(word) >= static_cast<T>(at->limits[t]);
-    const T sum = static_cast<T>(order<T, kOrdered>(word) + load<T>(at->steps[c]));
-    at->steps[c] += sizeof(T);
+    const T sum = static_cast<T>(order<T, kOrdered>(word) + next_step(word, at));
     store(place, order<T, kOrdered>(sum));
   }
+  *cursor = own;
 }
 
 template <class T, bool kOrdered, unsigned kClasses>

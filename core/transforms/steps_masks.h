@@ -110,6 +110,17 @@ struct PortableMasks {
     return bits == 0 ? 0 : portable_deposit(bits, mask);  // mostly 0 where few words changed
   }
   static uint64_t extract(uint64_t bits, uint64_t mask) { return portable_extract(bits, mask); }
+  // The numbers of a mask's `bits` ones, the first bit being number `first`. Writes up to 64 numbers.
+  static void list(uint64_t mask, unsigned bits, uint32_t first, uint32_t* places) {
+    constexpr unsigned kAtOnce = 4;  // and those always: then nearly all masks take the same way
+    unsigned i = 0;
+    do {
+      for (const unsigned end = i + kAtOnce; i < end; ++i, mask &= mask - 1) {
+        places[i] = first + static_cast<uint32_t>(__builtin_ctzll(mask | uint64_t{1} << 63));
+        asm volatile("" ::: "memory");  // else GCC puts four of them into a vector, one by one
+      }
+    } while (i < bits);
+  }
   // Whether the target has an add(), which moves 64 words by their steps.
   static constexpr bool kAdds = false;
   // Whether the words of this type are among those that the target's Dense is for (dense_steps_avx2.h).

@@ -209,6 +209,9 @@ _decode = function(
     "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
     _u32, _u32, _error,
 )  # fmt: skip
+_decode_and_hash = function(
+    "tw_decode_and_hash", ctypes.c_int, _frame, *2 * [_address], *2 * [_u64, _address], _u32, *2 * [_address], _error
+)  # fmt: skip
 _hash_leaves = function("tw_hash_leaves", None, _address, _u64, _address, _u32)
 _hash_root = function("tw_hash_root", None, _u64, _address, _address)
 _find_dtype = function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(Dtype))
@@ -419,21 +422,35 @@ def decode(
     verify: bool,
     base: Buffer | None = None,
     base_offset: int = 0,
+    leaves: Buffer | None = None,
+    base_leaves: Buffer | None = None,
 ) -> None:
     """Content bytes [start, stop) to `dst`, which must be apart from `data`.
 
     `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
-    whole blocks.
+    whole blocks. Of a whole relative frame `leaves` and `base_leaves` get the hashes of what is written and of `base`.
     """
-    error = Error()
-    with Pin(header) as head, Pin(data) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
+    with (
+        Pin(header) as head,
+        Pin(data) as source,
+        _pin_base(base) as origin,
+        Pin(dst, writable=True) as target,
+        _pin_base(leaves) as hashes,
+        _pin_base(base_leaves) as base_hashes,
+    ):
         if target.nbytes != stop - start:
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")
-        status = _decode(
-            frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
-            origin.nbytes, start, stop, target.address, threads, _VERIFY if verify else 0, error,
-        )  # fmt: skip
+        if leaves is None:
+            status = _decode(
+                frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
+                origin.nbytes, start, stop, target.address, threads, _VERIFY if verify else 0, error := Error(),
+            )  # fmt: skip
+        else:
+            status = _decode_and_hash(
+                frame, head.address, source.address, source.nbytes, origin.address, origin.nbytes, target.address,
+                threads, hashes.address, base_hashes.address, error := Error(),
+            )  # fmt: skip
     check(status, error)
 
 

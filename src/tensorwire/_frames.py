@@ -145,7 +145,7 @@ class FrameEncoder:
             ValueError: dtype, bits, shape or profile is invalid, or the beginning is too short.
         """
         bits = bits or dtype_bits(dtype)
-        self._frame = new_frame(dtype, bits, checked_shape(shape), profile, _NO_HASH if relative else None)
+        self._frame = new_frame(dtype, bits, checked_shape(shape), profile, relative=relative)
         if beginning is not None:
             old = None if base_beginning is None else byte_view(base_beginning).data
             _core.frame_fit(self._frame, byte_view(beginning).data, old)
@@ -383,6 +383,23 @@ class FrameReader:
             raise ValueError(f"expected a tensor of two dimensions, got shape {self.info.shape}")
         _products.linear(self._frame, self._header, data, inputs, outputs, num_threads(threads), parallel, verify)
 
+    def decode_and_hash(
+        self, data: Buffer, out: Buffer, *, base: Buffer, hash_base: bool, threads: int | None = None
+    ) -> tuple[str, str | None]:
+        """Decode all content of a relative frame, as `decode` does with `verify`; return the content hash of what was
+        written and, with `hash_base`, that of `base`. Both are taken while the bytes are in the cache.
+
+        `out` may be `base` unless that is to be hashed.
+        """
+        nbytes = self.info.uncompressed_nbytes
+        leaves = bytearray(16 * -(-nbytes // _core.LEAF_NBYTES))
+        base_leaves = bytearray(len(leaves)) if hash_base else None
+        _core.decode(
+            self._frame, self._header, data, 0, 0, nbytes, out, num_threads(threads), True, base, 0, leaves, base_leaves
+        )
+        old = None if base_leaves is None else _core.hash_root(nbytes, base_leaves).hex()
+        return _core.hash_root(nbytes, leaves).hex(), old
+
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
     ) -> list[BlockInfo]:
@@ -435,17 +452,15 @@ def _kind_name(info: _core.BlockInfo) -> str:
     return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
 
 
-def new_frame(
-    dtype: str, bits: int, shape: tuple[int, ...], profile: str, base_hash: bytes | None = None
-) -> _core.Frame:
-    """The frame of a tensor that is still to be encoded, relative to a base with `base_hash` if there is one.
+def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str, *, relative: bool = False) -> _core.Frame:
+    """The frame of a tensor that is still to be encoded, `relative` to a base whose hash is not known yet or not.
 
     Raises:
         ValueError: one of the arguments is invalid.
     """
     if profile not in _core.PROFILES:
         raise ValueError(f"expected one of the profiles {', '.join(_core.PROFILES)}, got {profile!r}")
-    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile), base_hash=base_hash)
+    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile), base_hash=_NO_HASH if relative else None)
 
 
 def _frame_info(frame: _core.Frame) -> FrameInfo:

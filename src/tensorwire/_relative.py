@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import byte_view, tensor_view
 from ._hasher import ContentHasher
-from .errors import BaseMismatchError, CorruptDataError
+from .errors import BaseMismatchError, CorruptDataError, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ._arrays import TensorView
-    from ._frames import FrameInfo
-
-
-class Base(NamedTuple):
-    """The base of a relative frame.
-
-    Attributes:
-        view: all its bytes.
-        hash: its content hash; None where it was not asked for.
-    """
-
-    view: TensorView
-    hash: str | None
+    from ._frames import FrameInfo, FrameReader
 
 
 def hash_of(data: memoryview, threads: int | None) -> str:
@@ -98,22 +86,14 @@ def check_base_size(info: FrameInfo, base: Any) -> TensorView | None:
     return view
 
 
-def base_to_decode(info: FrameInfo, base: Any, threads: int | None, *, verify: bool) -> Base | None:
-    """The base that is given to decode a frame; None for a plain frame. With `verify` it has a hash. Raises as
-    `check_base_size`."""
-    view = check_base_size(info, base)
-    return None if view is None else Base(view, hash_of(view.data, threads) if verify else None)
-
-
 def check_base_hash(info: FrameInfo, found: str | None) -> None:
     """Raise BaseMismatchError if a base has another content hash than the frame needs; None is not checked."""
     if found not in (None, info.base_hash):
         raise base_mismatch(info, f"got one with {found}", found_hash=found)
 
 
-def check_result(info: FrameInfo, result: memoryview, threads: int | None) -> None:
-    """Raise CorruptDataError if the content of a relative frame is not what it should be."""
-    found = hash_of(result, threads)
+def check_result(info: FrameInfo, found: str) -> None:
+    """Raise CorruptDataError if the content of a relative frame, by its hash, is not what it should be."""
     if found != info.content_hash:
         raise CorruptDataError(
             f"expected content with hash {info.content_hash}, got {found}",
@@ -161,3 +141,32 @@ def is_same_memory(base: memoryview, out: memoryview) -> bool:
         if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:
             raise ValueError("the output overlaps the base: give all of it to change it in place, or other memory")
         return False
+
+
+def decode_checked(
+    reader: FrameReader, blocks: memoryview, out: memoryview, base: memoryview, threads: int | None, *, own: bool
+) -> None:
+    """Decode all of a relative frame into `out`, our `own` memory or the caller's; `base` and the result have the right
+    hashes then.
+
+    Raises:
+        BaseMismatchError: it is not the base; nothing was written to the caller's memory.
+        FormatError: the frame is damaged.
+    """
+    info = reader.info
+    in_place = is_same_memory(base, out)
+    if not own:
+        found = hash_of(base, threads)
+        if in_place and found == info.content_hash:
+            return
+        check_base_hash(info, found)
+    if in_place:
+        reader.check_blocks(blocks)
+    try:
+        result, base_hash = reader.decode_and_hash(blocks, out, base=base, hash_base=own, threads=threads)
+    except FormatError:
+        if own:  # what is wrong may be the base alone
+            check_base_hash(info, hash_of(base, threads))
+        raise
+    check_base_hash(info, base_hash)
+    check_result(info, result)

@@ -39,13 +39,13 @@ from ._hasher import ContentHasher
 from ._memory import BytesBuilder, new_buffer
 from ._relative import (
     base_mismatch,
-    base_to_decode,
     base_to_encode,
     check_base_hash,
     check_base_size,
     check_chain,
     check_result,
     check_takes_base,
+    decode_checked,
     hash_of,
     is_same_memory,
 )
@@ -164,8 +164,7 @@ def compress(
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)
     old = None if base is None else base_to_encode(source, base, dtype, profile)
-    base_hash = None if old is None else bytes.fromhex(hash_of(old.data, count))
-    frame = new_frame(source.dtype, source.bits, source.shape, profile, base_hash)
+    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=old is not None)
     base_data = None if old is None else old.data
     bound = _core.frame_bound(frame)
     _core.frame_fit(frame, source.data, base_data)
@@ -293,7 +292,7 @@ def decompress(
             advice="allow a larger max_nbytes if you trust the data",
         )
     if out is not None:
-        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify, base)
+        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify, base, own=False)
         return out
     check_framework(info.dtype, framework)
     check_base_size(info, base)
@@ -301,7 +300,7 @@ def decompress(
         return _decoded_bytes(whole, reader, 0, nbytes, threads, verify, base)
     array_shape(info.dtype, info.shape, framework)
     buffer = new_buffer(nbytes)
-    _decode(whole, reader, 0, nbytes, buffer, threads, verify, base)
+    _decode(whole, reader, 0, nbytes, buffer, threads, verify, base, own=True)
     return as_array(buffer, info.dtype, info.shape, framework)
 
 
@@ -355,7 +354,7 @@ def decompress_range(
     whole, reader = _open_frame(frame)
     if out is None:
         return _decoded_bytes(whole, reader, start, stop, threads, verify, base)
-    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify, base)
+    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify, base, own=False)
     return out
 
 
@@ -384,7 +383,7 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
     source = old.data
     for whole, reader in frames:
         _decode_blocks(whole, reader, 0, len(content), content, threads, True, source)
-        check_result(reader.info, content, threads)
+        check_result(reader.info, hash_of(content, threads))
         source = content
     return compress(
         content, profile=profile or last.profile, dtype=last.dtype, shape=last.shape, base=old.data, threads=threads
@@ -442,7 +441,7 @@ def _decoded_bytes(
     reader.data_range(start, stop)
     check_base_size(reader.info, base)
     builder = BytesBuilder(stop - start)
-    _decode(whole, reader, start, stop, builder.data, threads, verify, base)
+    _decode(whole, reader, start, stop, builder.data, threads, verify, base, own=True)
     return builder.finish(stop - start)
 
 
@@ -455,21 +454,23 @@ def _decode(
     threads: int | None,
     verify: bool,
     base: Any,
+    *,
+    own: bool,
 ) -> None:
+    """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's."""
     info = reader.info
-    old = base_to_decode(info, base, threads, verify=verify)
-    if old is None:
-        _decode_blocks(whole, reader, start, stop, out, threads, verify)
-        return
-    in_place = is_same_memory(old.view.data, out)
-    if in_place and old.hash == info.content_hash:
-        return
-    check_base_hash(info, old.hash)
-    if in_place and verify:
-        reader.check_blocks(whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes])
-    _decode_blocks(whole, reader, start, stop, out, threads, verify, old.view.data)
-    if verify and stop - start == info.uncompressed_nbytes:
-        check_result(info, out, threads)
+    old = check_base_size(info, base)
+    if old is None or not verify:
+        if old is not None:
+            is_same_memory(old.data, out)
+        _decode_blocks(whole, reader, start, stop, out, threads, verify, None if old is None else old.data)
+    elif stop - start < info.uncompressed_nbytes:
+        is_same_memory(old.data, out)
+        check_base_hash(info, hash_of(old.data, threads))
+        _decode_blocks(whole, reader, start, stop, out, threads, verify, old.data)
+    else:
+        blocks = whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+        decode_checked(reader, blocks, out, old.data, threads, own=own)
 
 
 def _decode_blocks(

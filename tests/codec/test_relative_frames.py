@@ -182,14 +182,17 @@ def test_a_base_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -
     new, base = old.copy(), old.copy()
     new.view(np.uint16)[0] ^= 1
     frame = tensorwire.compress(new, base=old)
-    decode = codec.FrameReader.decode
+    decode = codec.FrameReader.decode_and_hash
 
-    def late(self: Any, *arguments: Any, **options: Any) -> None:
+    def late(self: Any, *arguments: Any, **options: Any) -> tuple[str, str | None]:
         base.view(np.uint16)[-1] ^= 1
-        decode(self, *arguments, **options)
+        return decode(self, *arguments, **options)
 
-    monkeypatch.setattr(codec.FrameReader, "decode", late)
+    monkeypatch.setattr(codec.FrameReader, "decode_and_hash", late)
     with pytest.raises(CorruptDataError, match="the base changed while it was read"):
+        tensorwire.decompress(frame, base=base, out=bytearray(old.nbytes))
+    base.view(np.uint16)[-1] = old.view(np.uint16)[-1]
+    with pytest.raises(BaseMismatchError):  # without a caller's memory the base is hashed while it is decoded against
         tensorwire.decompress(frame, base=base)
 
 
