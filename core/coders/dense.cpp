@@ -19,7 +19,8 @@ unsigned symbol_bits(const Dtype& dtype) { return 4 + trailing_zeros(dtype.word_
 class Samples {
  public:
   template <class T>
-  Samples(const Dtype& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T) : shift_(symbol_bits(dtype)) {
+  Samples(const Dtype& dtype, const uint8_t* base, const uint8_t* symbols, size_t n, T)
+      : num_symbols_(1u << symbol_bits(dtype)) {
     uint32_t words[256] = {};
     const size_t distance = n < 64 * kSampled ? 1 : kSampled | 1;
     const auto each = [&](auto&& body) {
@@ -45,14 +46,15 @@ class Samples {
       counts_[cut_of[exponent] + 1][symbols[i]] += static_cast<uint32_t>(distance);
     });
     for (unsigned cut = 0; cut < num_cuts; ++cut) {
-      for (unsigned s = 0; s < 1u << shift_; ++s) counts_[cut + 1][s] += counts_[cut][s];
+      for (unsigned s = 0; s < num_symbols_; ++s) counts_[cut + 1][s] += counts_[cut][s];
     }
+    while (num_symbols_ > 1 && counts_[num_cuts][num_symbols_ - 1] == 0) --num_symbols_;
   }
   // The entropy of the symbols and about what a table takes.
   uint64_t cost(unsigned first, unsigned last) const {
     uint64_t n = 0, sum = 0;
     unsigned present = 0;
-    for (unsigned s = 0; s < 1u << shift_; ++s) {
+    for (unsigned s = 0; s < num_symbols_; ++s) {
       const uint64_t count = counts_[last][s] - counts_[first][s];
       if (count == 0) continue;
       n += count;
@@ -66,7 +68,7 @@ class Samples {
   unsigned num_cuts = 0;
 
  private:
-  unsigned shift_;
+  unsigned num_symbols_;  // up to the highest that occurs
   uint32_t counts_[kMaxCuts + 1][1 << kMaxShift] = {};
 };
 

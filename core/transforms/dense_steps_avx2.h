@@ -90,7 +90,9 @@ class Sixteens {
         _mm256_store_si256(reinterpret_cast<__m256i*>(widths + 4 * (v + i)), shape.sums());
       });
     }
-    for (size_t i = 0; i < kMaskWords / 4; ++i) low->put(fields[i], static_cast<unsigned>(widths[i]));
+    BitSink sink = *low;  // a copy, which no store of bits can change
+    for (size_t i = 0; i < kMaskWords / 4; ++i) sink.put(fields[i], static_cast<unsigned>(widths[i]));
+    *low = sink;
     return negative;
   }
 
