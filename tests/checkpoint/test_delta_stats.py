@@ -53,3 +53,13 @@ def test_any_number_of_different_steps_takes_little_memory() -> None:
     counter.add("U32", words.shape, words.nbytes, partial(read, words), partial(read, np.zeros_like(words)))
     assert len(counter._steps["U32", None]) <= 2 * (256 + 24)
     assert counter.stats().words[0].step_bits == pytest.approx(log2(2**32), rel=1e-3)
+
+
+def test_windows_that_end_within_a_block() -> None:
+    """A block holds whole rows, and no number of rows of 384 words fills a window."""
+    old = np.random.default_rng(6).normal(0, 0.02, (24_000, 384)).astype(np.float32).view(np.uint32) >> 16
+    old = old.astype(np.uint16)
+    new = old.copy()
+    new[::100, 7] += 1
+    (found,) = stats_of("BF16", old, new).dtypes
+    assert (found.num_words, found.num_changed) == (old.size, 240)

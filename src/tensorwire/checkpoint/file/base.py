@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import base_mismatch, content_hash
-from ...errors import CorruptDataError, ErrorContext
+from ...errors import CorruptDataError, ErrorContext, LimitExceededError
 from .names import shown
 
 if TYPE_CHECKING:
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from ...codec import FrameInfo
     from .reader import StoredFile, StoredTensor
+
+
+MAX_RELATIVE = 16
+"""How many times as large as its base all that is relative to it may be: a frame that changes nothing is as small for
+a large tensor as for a small one, so nothing but the base bounds what a file can claim."""
 
 
 class BaseTensor:
@@ -85,6 +90,8 @@ class Base:
         root: the file or directory, as a message names it.
         name: what it is called.
         files: its safetensors files by relative path, open.
+        nbytes: of the content of all its tensors.
+        num_relative_nbytes: of the tensors that were made relative to it so far.
     """
 
     def __init__(self, root: Path, name: str, files: Mapping[str, StoredFile]) -> None:
@@ -96,6 +103,9 @@ class Base:
         for path, stored in files.items():
             for tensor in stored.tensors.values():
                 self._tensors.setdefault(tensor.name, []).append(BaseTensor(path, stored, tensor))
+        self.nbytes = sum(base.nbytes for base in self.tensors())
+        self.num_relative_nbytes = 0
+        self._num_read_nbytes = 0
         for base in reversed(self.tensors()):
             self._layouts.setdefault((base.dtype, base.nbytes), _Layout([], {})).rest.append(base)
 
@@ -147,6 +157,28 @@ class Base:
         index = hashes.index(info.content_hash) if info.content_hash in hashes else 0
         text = f"the one in {str(found[index].stored.path)!r} has {hashes[index]}"
         raise base_mismatch(info, text, found_hash=hashes[index], name=shown(name))
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a tensor of so many bytes may be made relative to this base too; if so it is counted."""
+        if self.num_relative_nbytes + nbytes > MAX_RELATIVE * self.nbytes:
+            return False
+        self.num_relative_nbytes += nbytes
+        return True
+
+    def count_read(self, nbytes: int) -> None:
+        """Count a relative tensor of so many bytes that is to be read with this base.
+
+        Raises:
+            LimitExceededError: all of them together are more than what `has_room` permits.
+        """
+        found = self._num_read_nbytes + nbytes
+        if found > MAX_RELATIVE * self.nbytes:
+            raise LimitExceededError(
+                f"expected relative tensors of at most {MAX_RELATIVE} times the {self.nbytes} bytes of the base, "
+                f"got {found} bytes or more",
+                advice="give the whole base; if this is the whole, the file is forged",
+            )
+        self._num_read_nbytes = found
 
     def tensors_hash(self, threads: int | None) -> str:
         """The content hash of a list of all tensors: docs/checkpoints.md, "Identity"."""

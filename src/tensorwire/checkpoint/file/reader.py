@@ -106,6 +106,7 @@ class StoredFile:
         self._base: Base | None = None
         self._base_file = ""
         self._bases: dict[str, BaseTensor] = {}
+        self._counted: set[str] = set()
         self._lock = threading.Lock()
 
     def _data_nbytes(self, header_nbytes: int) -> int | None:
@@ -196,6 +197,7 @@ class StoredFile:
         """Read relative frames with this base; `file` is the relative path by which it may know this file."""
         self._base = base
         self._base_file = file
+        self._counted.clear()
 
     def is_relative(self, tensor: StoredTensor) -> bool:
         """Whether a tensor can be read only with a base."""
@@ -210,6 +212,7 @@ class StoredFile:
 
         Raises:
             BaseMismatchError: there is no base, or it has another content.
+            LimitExceededError: with this tensor more is relative to the base than a file may claim.
         """
         with self._lock:
             found = self._bases.get(tensor.name)
@@ -224,6 +227,10 @@ class StoredFile:
                         advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
                     )
                 found = self._base.find(self._base_file, name, info, threads=threads, verify=verify)
+                with self._lock:
+                    if tensor.name not in self._counted:
+                        self._base.count_read(info.uncompressed_nbytes)
+                        self._counted.add(tensor.name)
             if verify:
                 with self._lock:
                     self._bases[tensor.name] = found

@@ -344,7 +344,8 @@ def match_bases(
     threads: int | None,
     hash_of: Callable[[int], str] | None,
 ) -> dict[int, BaseTensor]:
-    """What each tensor of a file is relative to, by its index; those without a fitting base are left out.
+    """What each tensor of a file is relative to, by its index; those without a fitting base, or for which the base has
+    no room, are left out.
 
     Args:
         hash_of: the content hash of a tensor by its index, as `Base.match` takes it.
@@ -354,6 +355,6 @@ def match_bases(
         if may_save(tensor.dtype, tensor.nbytes):
             hash_of_it = None if hash_of is None else partial(hash_of, index)
             found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, hash_of_it, threads)
-            if found is not None:
+            if found is not None and base.has_room(tensor.nbytes):
                 bases[index] = found
     return bases

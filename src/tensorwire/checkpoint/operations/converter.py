@@ -162,6 +162,7 @@ class Converter:
             (check_original if self._action == "compress" else check_compressed)(stored)
             stored.use_base(self._base, source.path)
             record = source.record(stored) if self._action != "compress" else None
+            relative_before = self._num_relative_nbytes()
             self.profile_found = stored.profile or self.profile_found
             if self._profile is None:
                 done = restore_file(stored, record, file, threads=self._threads, advance=self._meter.advance)
@@ -196,7 +197,11 @@ class Converter:
                 len(done.compressed),
                 len(done.relative),
             )
-            self._finish(source, stored.file, entry, report)
+            self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
+
+    def _num_relative_nbytes(self) -> int:
+        """How much of the base's room is taken."""
+        return 0 if self._base is None else self._base.num_relative_nbytes
 
     def _beside_base(self, entry: ManifestFile) -> ManifestFile:
         """`entry` with what the base has at its path."""
@@ -251,7 +256,14 @@ class Converter:
             return new_config(original, self._profile)
         return None
 
-    def _finish(self, source: SourceFile, origin: InputFile, entry: ManifestFile, report: FileReport) -> None:
+    def _finish(
+        self,
+        source: SourceFile,
+        origin: InputFile,
+        entry: ManifestFile,
+        report: FileReport,
+        num_relative_nbytes: int = 0,
+    ) -> None:
         self._enter(entry)
         self.reports.append(report)
         is_changed = any(change.path == source.path for change in self.changed)  # a later run is to tell of it too
@@ -264,6 +276,7 @@ class Converter:
                 "num_tensors": report.num_tensors,
                 "num_compressed": report.num_compressed,
                 "num_relative": report.num_relative,
+                "num_relative_nbytes": num_relative_nbytes,
                 "profile": self.profile_found,
                 "exact": self.exact,
             }
@@ -310,6 +323,8 @@ class Converter:
         self.profile_found = facts["profile"] or self.profile_found
         self.exact = self.exact and facts["exact"]
         self._is_relative = self._is_relative or facts["num_relative"] > 0
+        if self._base is not None:
+            self._base.num_relative_nbytes += facts["num_relative_nbytes"]
         self.reports.append(
             FileReport(
                 source.path,

@@ -52,8 +52,10 @@ class DeltaCounter:
                 self._count(dtype, content, base)
             if start == 0:
                 encoders = self._encoders(dtype, shape, content, base)
-                out = new_buffer(max((encoder.data_bound(size) for encoder in encoders.values()), default=0))
             for encoder in encoders.values():
+                room = encoder.data_bound(count)  # more than that of the first window where that one ends in a block
+                if room > len(out):
+                    out = new_buffer(room)
                 encoder.encode(content, out, base=base)
         for profile in _PROFILES:
             taken = nbytes
