@@ -1,5 +1,6 @@
 #include "frame/encode_block.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "coders/entropy_table.h"
@@ -123,6 +124,19 @@ bool neighbours_alike(const uint8_t* exponents, size_t n, unsigned bits) {
   return alike >= kSamples * 7 / 8;
 }
 
+// Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than the entropy of all of
+// them, which kind entropy comes near. Those of common weights are not.
+bool groups_narrow(const uint8_t* exponents, size_t n, uint64_t entropy) {
+  constexpr size_t kSamples = 256, kGroup = 16;
+  uint64_t sum = 0;
+  for (size_t i = 0; i < kSamples; ++i) {
+    const uint8_t* group = exponents + i * (n - kGroup) / kSamples;
+    const auto [low, high] = std::minmax_element(group, group + kGroup);
+    sum += bit_length(static_cast<unsigned>(*high - *low));
+  }
+  return sum * n < kSamples * entropy;
+}
+
 // The smallest kind for words of which so many are zeros, found without writing any. Splits words, counts exponents.
 FastPlan plan_fast(const Block& block, size_t zeros) {
   EncodeScratch& scratch = *block.scratch;
@@ -151,9 +165,14 @@ FastPlan plan_fast(const Block& block, size_t zeros) {
   const bool is_float = block.dtype().split == Split::kFloat;
   const uint64_t near =
       entropy_bits(scratch.histogram, block.n) + block.n / kFarShare + (is_float ? kFarZero * zeros : 0);
-  const bool far = 8 * uint64_t{plan.nbytes - rest_nbytes} > near ||
-                   (plan.kind == kStored && neighbours_alike(scratch.exponents, block.n, bits));
-  if (block.n > kSmallBlock && !far) return plan;
+  const auto worthwhile = [&] {
+    if (block.spec.profile == kProfileCompact) {
+      return groups_narrow(scratch.exponents, block.n, entropy_bits(scratch.histogram, block.n));
+    }
+    return 8 * uint64_t{plan.nbytes - rest_nbytes} > near ||
+           (plan.kind == kStored && neighbours_alike(scratch.exponents, block.n, bits));
+  };
+  if (block.n > kSmallBlock && !worthwhile()) return plan;
   const size_t beside = rest_nbytes + block.descriptor_nbytes(kEnec, plan.rest_plan);
   if (beside < plan.nbytes && plan_enec(block, plan.nbytes - beside, &plan.enec)) {
     consider(block, &plan, kEnec, beside + plan.enec.nbytes);
