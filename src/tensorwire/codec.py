@@ -372,8 +372,11 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
     Raises:
         BaseMismatchError: the frames are no chain that begins at `base`: one is missing, out of order or there twice.
         ValueError: there is no frame, or one that is not relative.
+        TypeError: the frames are given as one list.
         FormatError: a frame is damaged.
     """
+    if any(isinstance(delta, (list, tuple)) for delta in deltas):
+        raise TypeError("expected frames, got a list of them; give each as an argument: compose(base, *deltas)")
     frames = [_open_frame(delta) for delta in deltas]
     infos = [reader.info for _, reader in frames]
     old = byte_view(base)

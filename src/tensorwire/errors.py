@@ -94,7 +94,7 @@ class TruncatedDataError(FormatError):
 class UnsupportedVersionError(FormatError):
     """The data asks for a version or a feature of the format that this release does not have."""
 
-    _default_advice = "upgrade tensorwire"
+    _default_advice = "if a newer tensorwire wrote it, upgrade; if an older one did, compress the original again"
 
 
 class LimitExceededError(FormatError):

@@ -441,3 +441,10 @@ def test_deep_json_is_refused(depth: int) -> None:
     ):
         with contextlib.suppress(FormatError):
             operation()
+
+
+def test_what_an_older_release_wrote(packed: Path) -> None:
+    """An upgrade does not help there."""
+    edit_manifest(packed, lambda body: body.update(version=0))
+    with pytest.raises(UnsupportedVersionError, match="if an older one did, compress the original again"):
+        decompress_checkpoint(packed, packed.with_name("out"))

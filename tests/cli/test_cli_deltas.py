@@ -60,6 +60,7 @@ def test_in_place(root: Path, delta: Path, run: Run) -> None:
     assert all(file["resumed"] for file in ran.json["files"])
     ran = run("decompress", delta, "--base", root / "old", "--in-place")
     assert "3 of 4 tensors, 3 relative, already there" in ran.out
+    assert ran.out.splitlines()[-1] == f"nothing to change: {root / 'old'} is what {delta} leads to"
     assert sorted(path.name for path in root.iterdir()) == ["delta", "new", "old"]
 
 
@@ -116,6 +117,20 @@ def test_verify_says_what_it_could_check(root: Path, delta: Path, run: Run) -> N
     assert ran.out.splitlines()[0] == f"{delta}: ok; checksums and SHA-256 of the original files"
     ran = run("verify", delta, "--base", root / "new")
     assert (ran.code, len(ran.err.splitlines())) == (1, 6)
+    assert ran.out.splitlines()[0] == f"{delta}: {root / 'new'} is not the base of 6 tensors"
+
+
+def test_verify_prints_some_of_many_problems(tmp_path: Path, run: Run) -> None:
+    for name, seed in (("old", 1), ("new", 2)):
+        tensors = [(f"t{index}", "BF16", (4096,), weights(4096, 100 * seed + index)) for index in range(30)]
+        (tmp_path / f"{name}.safetensors").write_bytes(container(tensors))
+    old, new, delta = (tmp_path / f"{name}.safetensors" for name in ("old", "new", "delta"))
+    assert run("compress", old, delta, "--base", new).code == 0
+    ran = run("verify", delta, "--base", old)
+    assert ran.code == 1
+    assert len(ran.err.splitlines()) == 21
+    assert ran.err.splitlines()[-1] == "tensorwire: 10 more problems; --json lists all"
+    assert len(run("verify", delta, "--base", old, "--json").json["problems"]) == 30
 
 
 def test_inspect_names_the_base(root: Path, delta: Path, run: Run) -> None:

@@ -284,6 +284,8 @@ def test_chains_that_are_none(steps: list[np.ndarray], deltas: list[bytes], orde
 def test_what_compose_refuses(steps: list[np.ndarray], deltas: list[bytes]) -> None:
     with pytest.raises(ValueError, match="expected one relative frame or more"):
         tensorwire.compose(steps[0])
+    with pytest.raises(TypeError, match="give each as an argument"):
+        tensorwire.compose(steps[0], deltas)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="delta 2 is a plain one"):
         tensorwire.compose(steps[0], deltas[0], tensorwire.compress(steps[1]))
     with pytest.raises(BaseMismatchError, match="the base has 9998"):

@@ -164,6 +164,8 @@ def _describe(report: CheckpointReport) -> str:
         f"{printing.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
         + ("" if report.action == "transcode" else f" ({printing.speed(uncompressed, report.seconds)})")
     ]
+    if report.action == "apply" and all(file.resumed for file in report.files):
+        lines = [f"nothing to change: {dst} is what {escape(report.src)} leads to"]
     notes = [file.message for file in report.changed]
     if not report.exact and not report.changed:
         notes.append("SRC has no record of its original file: tensors are restored, its header is new")

@@ -80,7 +80,7 @@ base_option = click.option(
     "--base",
     type=EXISTING_PATH,
     metavar="OLD",
-    help="The checkpoint that relative tensors are relative to: a file or directory, plain or compressed.",
+    help="The checkpoint that a delta was made against: a file or directory, plain or compressed.",
 )
 strict_option = click.option(
     "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .._text import escape
+from ..errors import BaseMismatchError
 from . import options, output
 from .failures import BAD_DATA, FINDING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..checkpoint import VerifyReport
+
+_SHOWN_PROBLEMS = 20
+"""A wrong base is a problem of every tensor."""
 
 
 @click.command()
@@ -29,9 +33,9 @@ def command(path: Path, base: Path | None, strict: bool, threads: int | None, qu
     """Decode everything and check it.
 
     Checks the checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the
-    SHA-256 of each original file. Prints each problem as a line on standard error. PATH "-" is standard input, for
-    one .safetensors file. Without --base the content of tensors that are relative to a base is not checked, only their
-    blocks are.
+    SHA-256 of each original file. Prints the first 20 problems on standard error, a line for each. PATH "-" is
+    standard input, for one .safetensors file. Without --base the content of tensors that are relative to a base is
+    not checked, only their blocks are.
 
     Exit code 0: nothing is wrong; 1: something is damaged; 3: files beside the tensors were edited or are missing.
 
@@ -64,8 +68,11 @@ def _of_stream(report: VerifyReport, location: Path) -> VerifyReport:
 
 
 def _print(report: VerifyReport, quiet: bool) -> None:
-    for problem in report.problems:
+    for problem in report.problems[:_SHOWN_PROBLEMS]:
         print(f"tensorwire: {escape(problem.message)}", file=sys.stderr)
+    if len(report.problems) > _SHOWN_PROBLEMS:
+        rest = output.count(len(report.problems) - _SHOWN_PROBLEMS, "more problem")
+        print(f"tensorwire: {rest}; --json lists all", file=sys.stderr)
     if quiet:
         return
     for file in report.changed:
@@ -73,10 +80,12 @@ def _print(report: VerifyReport, quiet: bool) -> None:
     for name in report.ignored:
         output.print_line(f"note: not checked, since the manifest does not list it: {name}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"
-    if report.kind == "compressed":
+    if report.kind == "compressed" and not report.num_unchecked:
         content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"
         content += f" ({output.speed(report.nbytes, report.seconds)})"
-    if report.problems:
+    if report.problems and all(problem.kind == BaseMismatchError.__name__ for problem in report.problems):
+        verdict = f"{report.base} is not the base of {output.count(len(report.problems), 'tensor')}"
+    elif report.problems:
         verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
     elif report.changed:
         verdict = f"all tensors are ok; {output.count(len(report.changed), 'other file')} edited or missing"
