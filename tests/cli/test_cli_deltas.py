@@ -222,3 +222,11 @@ def test_the_manual_names_every_field_of_stats(root: Path, run: Run, repository:
     document = run("diff", root / "old", root / "new", "--stats", "--json").json
     for name in {*document, *document["stats"], *document["stats"]["dtypes"][0], *document["stats"]["words"][0]}:
         assert f'"{name}"' in manual
+
+
+def test_a_base_of_another_model_is_told_of(root: Path, run: Run) -> None:
+    (root / "other.safetensors").write_bytes(container([("x", "BF16", (4096,), weights(4096, 3))]))
+    ran = run("compress", root / "new", root / "delta", "--base", root / "other.safetensors")
+    assert ran.code == 0
+    assert ran.out.splitlines()[-1].startswith(f"note: nothing is relative to {root / 'other.safetensors'}: ")
+    assert "note:" not in run("compress", root / "new", root / "fits", "--base", root / "old").out

@@ -169,6 +169,10 @@ def _describe(report: CheckpointReport) -> str:
     notes = [file.message for file in report.changed]
     if not report.exact and not report.changed:
         notes.append("SRC has no record of its original file: tensors are restored, its header is new")
+    if report.base is not None and not restores and not any(file.num_relative for file in report.files):
+        notes.append(
+            f"nothing is relative to {report.base}: it has no tensor of the same name or content, dtype and size"
+        )
     for name in report.excluded:
         advice = "; --exclude '!.git' includes it" if report.action == "compress" and name.endswith(".git/") else ""
         when = "" if report.action == "compress" else " when it was compressed"
