@@ -76,6 +76,7 @@ def command(
     \b
     Example:
       tensorwire inspect llama.tensorwire --summary --sort size
+      tensorwire inspect delta --base step-1000
       tensorwire inspect llama --filter '*.mlp.*' --plot exponents.png
     """
     from ..checkpoint import inspect

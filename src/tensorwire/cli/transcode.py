@@ -31,6 +31,7 @@ def command(**settings: Any) -> int:
     \b
     Example:
       tensorwire transcode llama.tensorwire archive/llama --profile compact
+      tensorwire transcode delta smaller --profile compact --base step-1000
     """
     from ..checkpoint import transcode_checkpoint
 

@@ -42,6 +42,7 @@ def command(path: Path, base: Path | None, strict: bool, threads: int | None, qu
     \b
     Example:
       tensorwire verify llama.tensorwire
+      tensorwire verify delta --base step-1000
     """
     from ..checkpoint import verify
 
