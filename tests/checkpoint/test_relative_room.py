@@ -124,3 +124,20 @@ def test_a_run_that_goes_on_takes_no_more_room(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         checkpoint.compress_checkpoint(new, tmp_path / "delta", base=old, progress=stop)
     assert back(tmp_path, new, old) == MAX_RELATIVE
+
+
+def test_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a writer without a limit made leaves the base as it is; what tensorwire made is applied."""
+    old, new = tmp_path / "old.safetensors", tmp_path / "new.safetensors"
+    plain(old, {"w": OLD})
+    before = old.read_bytes()
+    plain(new, {f"t{index}": OLD for index in range(40)})
+    with monkeypatch.context() as patch:
+        patch.setattr(base_module, "MAX_RELATIVE", 10**6)
+        checkpoint.compress_checkpoint(new, tmp_path / "forged.safetensors", base=old)
+    with pytest.raises(LimitExceededError):
+        checkpoint.apply_checkpoint(tmp_path / "forged.safetensors", old)
+    assert old.read_bytes() == before
+    checkpoint.compress_checkpoint(new, tmp_path / "delta.safetensors", base=old)
+    checkpoint.apply_checkpoint(tmp_path / "delta.safetensors", old)
+    assert old.read_bytes() == new.read_bytes()
