@@ -65,6 +65,7 @@ WRONG = {
     'tensorwire.decompress(b"", framework="numpy")': "call-overload",
     'tensorwire.load_file("f", device="cuda")': "call-overload",  # which NumPy has not
     'tensorwire.load_file("f", "np")': "call-overload",
+    'tensorwire.load_file("f", compressed=True)': "call-overload",  # which NumPy has not
     "tensorwire.verify('d', progress=lambda done: None)": "arg-type",
     'tensorwire.compress(b"", profile="best")': "call-overload",
     'tensorwire.decompress(b"", base=b"", verify="yes")': "call-overload",

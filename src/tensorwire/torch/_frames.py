@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from ._ahead import Ahead
 
 _open_frames = WeakTensorKeyDictionary()
 """By frame. Not an attribute of the tensor: that would be copied and pickled with it."""
@@ -39,13 +42,16 @@ class Origin(NamedTuple):
 
 
 class OpenFrame:
-    """A plain frame on the CPU, its header checked. Immutable: serves many threads at once.
+    """A plain frame on the CPU, its header checked. It serves many threads at once.
 
     Attributes:
         info: FrameInfo.
         dtype: torch's dtype of the tensor.
         shape: its shape.
+        ahead: what decodes it before it is used, None if nothing does.
     """
+
+    ahead: Ahead[OpenFrame] | None = None
 
     def __init__(self, frame: Tensor, origin: Origin) -> None:
         self._origin = origin
@@ -65,8 +71,24 @@ class OpenFrame:
         self.shape = self.info.shape
         self._data = view[self.info.header_nbytes :]
 
-    def decode(self, first: int, out: Tensor) -> None:
+    @property
+    def in_memory_nbytes(self) -> int:
+        """How much of the frame takes memory."""
+        return self.info.frame_nbytes
+
+    def step(self, nbytes: int) -> int:
+        """About so many bytes of content that are decoded together: whole blocks."""
+        return max(1, nbytes // self._reader.block_nbytes) * self._reader.block_nbytes
+
+    def loaded(self) -> AbstractContextManager[OpenFrame]:
+        """The frame with all its blocks in memory, for the length of a ``with`` block."""
+        return nullcontext(self)
+
+    def decode(self, first: int, out: Tensor, threads: int | None = None) -> None:
         """Decode ``out.numel()`` elements from element `first` on into `out`, contiguous, on the CPU.
+
+        Args:
+            threads: by default as many as torch uses.
 
         Raises:
             FormatError: a block is damaged; file, tensor and block are named.
@@ -78,14 +100,18 @@ class OpenFrame:
         lo, hi = self._reader.data_range(start, stop)
         with self._context():
             self._reader.decode(
-                self._data[lo:hi],
+                self._blocks(lo, hi),
                 byte_view(out, writable=True).data,
                 start=start,
                 stop=stop,
                 data_offset=lo,
-                threads=torch.get_num_threads(),
+                threads=threads or torch.get_num_threads(),
                 verify=self._origin.verify,
             )
+
+    def _blocks(self, lo: int, hi: int) -> memoryview:
+        """Bytes [lo, hi) of the blocks."""
+        return self._data[lo:hi]
 
     def linear(self, inputs: Tensor) -> Tensor:
         """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
@@ -131,12 +157,24 @@ def attach(frame: Tensor, origin: Origin) -> Tensor:
     return frame
 
 
+def attach_opened(frame: Tensor, opened_frame: OpenFrame) -> Tensor:
+    """`frame`, whose blocks are to be had from `opened_frame`."""
+    _open_frames[frame] = opened_frame
+    return frame
+
+
 def opened(frame: Tensor) -> OpenFrame:
     """The open frame of a uint8 tensor on the CPU."""
     found: OpenFrame | None = _open_frames.get(frame)
     if found is None:
         found = _open_frames[frame] = OpenFrame(frame, Origin())
     return found
+
+
+def in_memory_nbytes(frame: Tensor) -> int:
+    """How much memory a frame takes, which may be less than its size."""
+    found: OpenFrame | None = _open_frames.get(frame)
+    return int(frame.numel()) if found is None else found.in_memory_nbytes
 
 
 def check_matches(frame: OpenFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:

@@ -6,9 +6,11 @@ functional; a frame's gradient does not exist, since its tensor is frozen.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.functional import linear
 
 from ._frames import check_matches, opened
 from ._linear import linear_on_cpu
@@ -75,7 +77,14 @@ def _linear(
 ) -> Tensor:
     reader = opened(frame)
     check_matches(reader, dtype, shape)
-    return linear_on_cpu(x, reader, shape, bias, check_linear_mode(mode))
+    mode = check_linear_mode(mode)
+    lease = reader.ahead.take(reader) if reader.ahead is not None and mode == "exact" else None
+    if lease is not None:
+        with lease as memory:
+            weight = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)
+            return linear(x, weight, bias)
+    with reader.loaded() as frame_in_memory:
+        return linear_on_cpu(x, frame_in_memory, shape, bias, mode)
 
 
 _library.impl("decode", _decode, "CPU")

@@ -161,6 +161,11 @@ def _set_item(tensor: Any, key: Any, value: Any) -> Any:
     return NotImplemented
 
 
+def _stay_frozen(tensor: Any, requires_grad: bool = True) -> Any:
+    """``load_state_dict(assign=True)`` asks for what the dense parameter had."""
+    return tensor if isinstance(tensor, CompressedTensor) else NotImplemented
+
+
 def _embedding(
     input: Tensor,  # noqa: A002 - as torch calls it
     weight: Any,
@@ -180,6 +185,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.linear: _linear,
     torch.nn.functional.embedding: _embedding,
     torch.Tensor.__setitem__: _set_item,
+    torch.Tensor.requires_grad_: _stay_frozen,
 }
 
 # Operations of aten ---------------------------------------------------------------------------------------------------

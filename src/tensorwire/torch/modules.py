@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ._frames import in_memory_nbytes
 from .compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
     from ..codec import Profile
 
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2)
+MIN_NUMEL = 65_536
+"""Smaller tensors are left dense by default."""
 
 
 def compress_module(
-    model: nn.Module, *, profile: Profile = "fast", min_numel: int = 65_536, linear_mode: str = "exact"
+    model: nn.Module, *, profile: Profile = "fast", min_numel: int = MIN_NUMEL, linear_mode: str = "exact"
 ) -> nn.Module:
     """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
 
@@ -81,7 +84,7 @@ class ModuleMemory:
 
     Attributes:
         name: of the module in the model; "" for the model itself.
-        nbytes: what they take now.
+        nbytes: what they take now; blocks that stay in a file take nothing.
         dense_nbytes: what they would take uncompressed.
     """
 
@@ -151,9 +154,10 @@ def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
 
 
 def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:
-    return not isinstance(parameter, CompressedTensor) and parameter.dtype in _DTYPES and parameter.numel() >= min_numel
+    return not isinstance(parameter, CompressedTensor) and parameter.dtype in DTYPES and parameter.numel() >= min_numel
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    held = tensor.frame if isinstance(tensor, CompressedTensor) else tensor
-    return int(held.numel() * held.element_size())
+    if isinstance(tensor, CompressedTensor):
+        return in_memory_nbytes(tensor.frame)
+    return int(tensor.numel() * tensor.element_size())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ...codec import content_hash, new_buffer
 from ...errors import ErrorContext
@@ -20,6 +20,8 @@ _OWN_MEMORY_NBYTES = 1 << 20
 """A tensor from this size on has memory of its own, which is freed with it; smaller ones share some."""
 
 _ALIGNMENT = 64
+
+Task = TypeVar("Task")
 
 
 class _Task(NamedTuple):
@@ -65,6 +67,37 @@ def load_bytes(
     return outs
 
 
+class _Blocks(NamedTuple):
+    tensor: StoredTensor
+    first: int
+    num_blocks: int
+    out: memoryview
+
+
+def load_frames(
+    stored: StoredFile, tensors: Sequence[StoredTensor], outs: Sequence[memoryview], threads: int, verify: bool
+) -> None:
+    """The frames of compressed tensors, as they are, each into memory of its size.
+
+    With `verify` the checksums of blocks are compared while they are in the cache.
+
+    Raises:
+        FormatError: the data is damaged.
+        OSError: reading fails.
+    """
+    tasks: list[_Blocks] = []
+    for tensor, out in zip(tensors, outs, strict=True):
+        frame = stored.frame(tensor)
+        step = max(1, _TASK_NBYTES // frame.block_nbytes)
+        firsts = range(0, max(1, frame.info.num_blocks), step)
+        tasks += [_Blocks(tensor, first, min(step, frame.info.num_blocks - first), out) for first in firsts]
+
+    def run(task: _Blocks, scratch: memoryview) -> None:
+        stored.read_frame(task.tensor, task.first, task.num_blocks, task.out, verify=verify)
+
+    _run_all(tasks, run, min(threads, len(tasks)))
+
+
 def load_range(
     stored: StoredFile, tensor: StoredTensor, start: int, stop: int, threads: int, verify: bool
 ) -> memoryview:
@@ -99,7 +132,7 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
     return outs
 
 
-def _run_all(tasks: Iterable[_Task], run: Callable[[_Task, memoryview], None], threads: int) -> None:
+def _run_all(tasks: Iterable[Task], run: Callable[[Task, memoryview], None], threads: int) -> None:
     """Run tasks on this thread and others, each with scratch memory of its own; raise the first error."""
     remaining = iter(tasks)
     lock = threading.Lock()

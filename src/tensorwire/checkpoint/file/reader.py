@@ -333,6 +333,26 @@ class StoredFile:
             for first, count, offset, data in self.block_ranges(tensor):
                 self.frame(tensor).check_blocks(data, data_offset=offset, first=first, count=count)
 
+    def read_frame(self, tensor: StoredTensor, first: int, count: int, out: memoryview, *, verify: bool = True) -> None:
+        """Put blocks [first, first + count) of a frame where they belong in `out`, memory of the frame's size. Its
+        header comes with block 0.
+
+        Raises:
+            CorruptDataError: a block is damaged, and `verify` asks for a look.
+        """
+        frame = self.frame(tensor)
+        info = frame.info
+        begin = self.header.data_start + tensor.entry.start
+        start, stop = first * frame.block_nbytes, (first + count) * frame.block_nbytes
+        lo, hi = frame.data_range(start, min(stop, info.uncompressed_nbytes))
+        with ErrorContext(file=self.path, tensor=tensor.name):
+            if first == 0:
+                self.file.read_into(begin, out[: info.header_nbytes])
+            data = out[info.header_nbytes + lo : info.header_nbytes + hi]
+            self._read_blocks(frame, begin + info.header_nbytes + lo, data)
+            if verify:
+                frame.check_blocks(data, data_offset=lo, first=first, count=count)
+
     def expected_hash(self, tensor: StoredTensor) -> str | None:
         """The content hash that what `read` gives has to be compared with; None if there is none, or no need.
 

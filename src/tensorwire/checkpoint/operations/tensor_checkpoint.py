@@ -46,6 +46,8 @@ def load_checkpoint(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> dict[str, torch.Tensor]: ...
 @overload
 def load_checkpoint(
@@ -65,6 +67,8 @@ def load_checkpoint(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> dict[str, Any]:
     """Read all tensors of a checkpoint, plain or compressed, whatever files they are in.
 
@@ -78,7 +82,7 @@ def load_checkpoint(
         BaseMismatchError, FormatError, UnsupportedTensorError, OSError, ValueError: as `open_checkpoint` and
             `load_file`.
     """
-    with _open(path, framework, device, base, threads, verify) as reader:
+    with _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify) as reader:
         return reader.get_tensors()
 
 
@@ -101,6 +105,8 @@ def open_checkpoint(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> TensorReader[torch.Tensor]: ...
 @overload
 def open_checkpoint(
@@ -120,6 +126,8 @@ def open_checkpoint(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> TensorReader[Any]:
     """Open all shards of a checkpoint as one file. Use it in a ``with`` statement.
 
@@ -129,7 +137,7 @@ def open_checkpoint(
         path: a directory, or one of its indexes (``*.safetensors.index.json``) where it has several. With an index the
             tensors are in the files that it names; without one in all .safetensors files at the top of the directory.
             Folders below it are not looked into.
-        framework, device, base, threads, verify: as for `open_file`.
+        framework, device, base, threads, verify, compressed, resident_nbytes: as for `open_file`.
 
     Raises:
         FormatError: an index or the header of a file is damaged, or they do not agree.
@@ -138,18 +146,17 @@ def open_checkpoint(
         ValueError: there is no safetensors file, or more than one model: several indexes, or without an index two
             files with tensors of one name. There is no such framework or device.
     """
-    return _open(path, framework, device, base, threads, verify)
+    return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
 
 
 def _open(
     path: str | os.PathLike[str],
-    framework: Framework,
-    device: Device,
+    target: Target,
     base: str | os.PathLike[str] | None,
     threads: int | None,
     verify: bool,
 ) -> TensorReader[Any]:
-    target, count = Target.of(framework, device), num_threads(threads)
+    count = num_threads(threads)
     root = absolute(path)
     shards = find_shards(root)
     directory = root if root.is_dir() else root.parent

@@ -123,6 +123,8 @@ def load_file(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> dict[str, torch.Tensor]: ...
 @overload
 def load_file(
@@ -142,6 +144,8 @@ def load_file(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> dict[str, Any]:
     """Read all tensors of a safetensors file, plain or compressed.
 
@@ -154,6 +158,11 @@ def load_file(
         threads: by default all usable cores.
         verify: check the checksums of the data, and of relative tensors the content hashes of base and result. Those
             of the headers are always checked.
+        compressed: with framework "pt", floats that are stored compressed come as `tensorwire.torch.CompressedTensor`
+            (docs/inference.md) without being decoded, those of less than 65,536 elements excepted. Relative ones are
+            decoded and compressed anew. Slices are dense.
+        resident_nbytes: with `compressed`, how many bytes of them to keep in memory. The blocks of the others stay in
+            the file, which must not be written to, and are read, ahead of their use, each time they are needed.
 
     Returns:
         The tensors by their original names, in the order of their data. Arrays are writable.
@@ -162,10 +171,11 @@ def load_file(
         BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
         FormatError: the file is damaged.
         UnsupportedTensorError: the framework lacks a dtype.
-        ValueError: there is no such framework or device.
+        ValueError: there is no such framework or device; or compressed tensors of another framework are asked for.
+        ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
         OSError: reading fails; IsADirectoryError if `path` is a directory (see `load_checkpoint`).
     """
-    with _open(path, framework, device, base, threads, verify) as reader:
+    with _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify) as reader:
         return reader.get_tensors()
 
 
@@ -188,6 +198,8 @@ def open_file(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> TensorReader[torch.Tensor]: ...
 @overload
 def open_file(
@@ -207,6 +219,8 @@ def open_file(
     base: str | os.PathLike[str] | None = None,
     threads: int | None = None,
     verify: bool = True,
+    compressed: bool = False,
+    resident_nbytes: int | None = None,
 ) -> TensorReader[Any]:
     """Open a safetensors file, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
@@ -218,18 +232,17 @@ def open_file(
         ValueError: there is no such framework or device; or the base is relative to another one.
         OSError: it cannot be read; IsADirectoryError if it is a directory (see `open_checkpoint`).
     """
-    return _open(path, framework, device, base, threads, verify)
+    return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
 
 
 def _open(
     path: str | os.PathLike[str],
-    framework: Framework,
-    device: Device,
+    target: Target,
     base: str | os.PathLike[str] | None,
     threads: int | None,
     verify: bool,
 ) -> TensorReader[Any]:
-    target, count = Target.of(framework, device), num_threads(threads)
+    count = num_threads(threads)
     location = absolute(path)
     if location.is_dir():
         advice = "is a directory; load_checkpoint and open_checkpoint read one"

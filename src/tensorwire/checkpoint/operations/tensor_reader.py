@@ -45,6 +45,8 @@ class TensorReader(Generic[Array]):
         self._threads = threads
         self._base = base
         self._verify = verify
+        if target.keeper is not None:
+            target.keeper.plan(files)
 
     def __enter__(self) -> TensorReader[Array]:
         return self
@@ -141,14 +143,17 @@ def load(
     stored: StoredFile, tensors: Sequence[StoredTensor], target: Target, threads: int | None, *, verify: bool
 ) -> dict[str, Any]:
     """Whole tensors of a file by name. Nothing is read before it is clear that the framework has all of them."""
+    count = num_threads(threads)
+    arrays: dict[str, Any] = {}
+    if target.keeper is not None:
+        arrays = target.keeper.load(stored, tensors, count, verify)
+        tensors = [tensor for tensor in tensors if tensor.name not in arrays]
     layouts = []
     for tensor in tensors:
         dtype, shape, nbytes = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             target.check(dtype, shape)
         layouts.append((tensor, dtype, shape, nbytes))
-    arrays: dict[str, Any] = {}
-    count = num_threads(threads)
     for batch in _batches(layouts, _TRANSFER_NBYTES if target.device is not None else None):
         batch_tensors, sizes = [layout[0] for layout in batch], [layout[3] for layout in batch]
         datas = load_bytes(stored, batch_tensors, sizes, count, verify)

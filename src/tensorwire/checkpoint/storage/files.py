@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import stat
@@ -54,6 +55,15 @@ class InputFile:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self._descriptor: Descriptor | None = descriptor
         self.nbytes = self.stat.st_size
+
+    def duplicate(self) -> InputFile:
+        """The same open file once more, which is closed on its own."""
+        return copy.copy(self)
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Its descriptor; ValueError once it is closed."""
+        return self._opened()
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out` from `offset` on; TruncatedDataError at the end of the file."""

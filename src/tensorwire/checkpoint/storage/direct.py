@@ -1,0 +1,91 @@
+"""Reads past the page cache, for who reads more than it holds over and over."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..._filesystem import naming
+from ...errors import TruncatedDataError
+from .files import Descriptor
+
+if TYPE_CHECKING:
+    from .files import InputFile
+
+_PAGE = 4096
+"""Offsets, sizes and memory of direct reads are multiples of this, which suits every disk."""
+
+READ_NBYTES = 8 << 20
+"""Of one call: an interrupt waits for its end."""
+
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class DirectFile:
+    """An open file once more: it stays open when the other is closed. Reads are thread-safe.
+
+    Where the file system has no direct reads, those of the page cache are used, and their pages are given back.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self._file = file.duplicate()
+        self._direct = _open_directly(self._file.descriptor.number)
+
+    def room(self, offset: int, nbytes: int) -> int:
+        """The memory that `read` needs for these bytes: the pages that hold them."""
+        first = offset // _PAGE * _PAGE
+        return -(-(offset + nbytes - first) // _PAGE) * _PAGE
+
+    def within(self, offset: int, nbytes: int, memory: memoryview) -> memoryview:
+        """Where `read` has put these bytes."""
+        skip = offset % _PAGE
+        return memory[skip : skip + nbytes]
+
+    def read(self, offset: int, nbytes: int, memory: memoryview, start: int = 0, stop: int | None = None) -> None:
+        """Read the pages that hold these bytes into memory that begins at a page; of them bytes [start, stop) alone,
+        whole pages too.
+
+        Raises:
+            TruncatedDataError: the file ends before.
+            OSError: reading fails.
+        """
+        first, stop = offset - offset % _PAGE, self.room(offset, nbytes) if stop is None else stop
+        needed = min(stop, offset % _PAGE + nbytes)
+        number = self._file.descriptor.number if self._direct is None else self._direct.number
+        with naming(self._file.path):
+            while start < needed:
+                count = os.preadv(number, [memory[start : min(stop, start + READ_NBYTES)]], first + start)
+                start += count
+                if count == 0 or (start < needed and start % _PAGE):  # from there a direct read cannot go on
+                    raise TruncatedDataError(
+                        f"expected {nbytes} bytes from {offset} on, got {max(0, start - offset % _PAGE)}",
+                        file=self._file.path,
+                        byte=first + start,
+                    )
+                if self._direct is None:
+                    os.posix_fadvise(number, first + start - count, count, os.POSIX_FADV_DONTNEED)
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """A few bytes, by the page cache."""
+        self._file.read_into(offset, out)
+
+    def check_unchanged(self) -> None:
+        """Raise OSError if the file was written to since it was opened."""
+        self._file.check_unchanged()
+
+    @cached_property
+    def map(self) -> mmap.mmap:
+        """The file as memory. A page is read when it is touched; who touches one that the file has lost is killed."""
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
+        number = self._file.descriptor.number
+        return mmap.mmap(number, self._file.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _open_directly(number: int) -> Descriptor | None:
+    """The same file, even if another one has its name by now."""
+    with suppress(OSError):
+        return Descriptor(os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT))
+    return None

@@ -1,0 +1,140 @@
+"""Tensors of a checkpoint that stay compressed: what ``load_checkpoint(..., compressed=True)`` asks for by name."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._arrays import as_array, byte_view
+from .._dtypes import torch_name
+from ..checkpoint.file.loader import load_bytes, load_frames
+from ..checkpoint.storage.direct import DirectFile
+from ..codec import new_buffer
+from ._ahead import Ahead, aligned
+from ._file_frames import FileFrame, Reads
+from ._frames import Origin, attach, attach_opened
+from .compressed_tensor import CompressedTensor
+from .modules import DTYPES, MIN_NUMEL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from ..checkpoint.file.reader import StoredFile, StoredTensor
+
+_MIN_FILE_FRAME_NBYTES = 1 << 20
+"""Smaller frames are always kept in memory: to read them takes as long as to read this."""
+
+
+class CompressedLoader:
+    """Loads the compressed tensors of one checkpoint. Thread-safe once `plan` has returned.
+
+    Args:
+        device: where they go, None for the CPU.
+        resident_nbytes: how many bytes of frames are kept in memory, None for all. The others stay in their files.
+
+    Raises:
+        ValueError: `resident_nbytes` is negative, or given for a device.
+    """
+
+    def __init__(self, device: Any, resident_nbytes: int | None) -> None:
+        if resident_nbytes is not None and resident_nbytes < 0:
+            raise ValueError(f"expected resident_nbytes from 0 on, got {resident_nbytes}")
+        if resident_nbytes is not None and device is not None:
+            raise ValueError(f"expected resident_nbytes for the CPU alone, got it for {device}")
+        self._device = device
+        self._resident_nbytes = resident_nbytes
+        self._in_file: set[tuple[Path, str]] = set()
+        self._reads: Ahead[FileFrame] | None = None
+        self._files: dict[Path, DirectFile] = {}
+
+    def plan(self, files: Sequence[StoredFile]) -> None:
+        """Choose the frames that stay in their files: evenly from among all, so that one is read while others are used
+        that are in memory.
+        """
+        if self._resident_nbytes is None:
+            return
+        frames = [
+            (file.path, tensor.name, tensor.entry.nbytes)
+            for file in files
+            for tensor in file.tensors.values()
+            if tensor.compressed and tensor.entry.nbytes >= _MIN_FILE_FRAME_NBYTES
+        ]
+        total = sum(nbytes for _, _, nbytes in frames)
+        seen = kept = largest = 0
+        for path, name, nbytes in frames:
+            seen += nbytes
+            if (kept + nbytes) * total <= self._resident_nbytes * seen:
+                kept += nbytes
+            else:
+                self._in_file.add((path, name))
+                largest = max(largest, nbytes)
+        if self._in_file:
+            room = 2 * aligned(largest + aligned(1))
+            self._reads = Ahead(Reads(), room)
+            paths = {path for path, _ in self._in_file}
+            self._files = {file.path: DirectFile(file.file) for file in files if file.path in paths}
+
+    def load(
+        self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool
+    ) -> dict[str, CompressedTensor]:
+        """Those of the tensors that stay compressed, by name: floats that are stored compressed and not small.
+
+        Relative ones are decoded with their base and compressed anew.
+
+        Raises:
+            FormatError, OSError: as `load_frames`.
+        """
+        chosen = [tensor for tensor in tensors if _stays_compressed(stored, tensor)]
+        loaded: dict[str, CompressedTensor] = {}
+        plain = []
+        for tensor in chosen:
+            if stored.is_relative(tensor):
+                anew = _compressed_anew(stored, tensor, threads, verify)
+                if anew is not None:
+                    loaded[tensor.name] = anew
+            elif (stored.path, tensor.name) in self._in_file:
+                loaded[tensor.name] = self._left_in_file(stored, tensor, verify)
+            else:
+                plain.append(tensor)
+        for batch in [plain] if self._device is None else [[tensor] for tensor in plain]:
+            frames = [_new_frame(tensor.entry.nbytes) for tensor in batch]
+            load_frames(stored, batch, [byte_view(frame, writable=True).data for frame in frames], threads, verify)
+            for tensor, frame in zip(batch, frames, strict=True):
+                attach(frame, Origin(str(stored.path), tensor.name, verify=False))  # its blocks are checked by now
+                loaded[tensor.name] = CompressedTensor(frame)
+        if self._device is not None:
+            loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}
+        return loaded
+
+    def _left_in_file(self, stored: StoredFile, tensor: StoredTensor, verify: bool) -> CompressedTensor:
+        assert self._reads is not None
+        file = self._files[stored.path]
+        start = stored.header.data_start + tensor.entry.start
+        frame = torch.frombuffer(file.map, dtype=torch.uint8, offset=start, count=tensor.entry.nbytes)
+        origin = Origin(str(stored.path), tensor.name, verify)
+        return CompressedTensor(attach_opened(frame, FileFrame(frame, origin, file, start, self._reads)))
+
+
+def _stays_compressed(stored: StoredFile, tensor: StoredTensor) -> bool:
+    if not tensor.compressed:
+        return False
+    info = stored.frame(tensor).info
+    name = torch_name(info.dtype)
+    return name is not None and getattr(torch, name, None) in DTYPES and math.prod(info.shape) >= MIN_NUMEL
+
+
+def _new_frame(nbytes: int) -> Tensor:
+    return torch.frombuffer(new_buffer(nbytes), dtype=torch.uint8)
+
+
+def _compressed_anew(stored: StoredFile, tensor: StoredTensor, threads: int, verify: bool) -> CompressedTensor | None:
+    """None if that would not make it smaller."""
+    info = stored.frame(tensor).info
+    (data,) = load_bytes(stored, [tensor], [info.uncompressed_nbytes], threads, verify)
+    compressed = CompressedTensor.from_dense(as_array(data, info.dtype, info.shape, "pt"), info.profile)
+    return compressed if compressed.frame.numel() < info.uncompressed_nbytes else None

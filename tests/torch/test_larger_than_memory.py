@@ -1,0 +1,210 @@
+"""Weights whose blocks stay in their files: the same bits, read ahead, and errors that say what happened."""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn.functional import embedding, linear  # noqa: E402
+
+import tensorwire  # noqa: E402
+from tensorwire.checkpoint.storage import direct  # noqa: E402
+from tensorwire.torch import CompressedTensor, decode_ahead, memory_report, set_linear_mode  # noqa: E402
+from tensorwire.torch._file_frames import FileFrame  # noqa: E402
+from tensorwire.torch._frames import opened  # noqa: E402
+from tests.support.linear_models import NUM_LAYERS, WIDTH, chain, inputs, loaded, same, saved  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+
+@pytest.fixture(scope="module")
+def reference() -> nn.Sequential:
+    return chain()
+
+
+@pytest.fixture(scope="module")
+def file(reference: nn.Sequential, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(reference, tmp_path_factory.mktemp("model") / "model.safetensors")
+
+
+@pytest.fixture
+def own_file(file: Path, tmp_path: Path) -> Path:
+    """One that may be damaged."""
+    (tmp_path / "model.safetensors").write_bytes(file.read_bytes())
+    return tmp_path / "model.safetensors"
+
+
+def frames_in_file(model: nn.Module) -> list[FileFrame]:
+    frames = [opened(p.frame) for p in model.parameters() if isinstance(p, CompressedTensor)]
+    return [frame for frame in frames if isinstance(frame, FileFrame)]
+
+
+@pytest.mark.parametrize("mode", ["exact", "fused"])
+@pytest.mark.parametrize("cache", [False, True], ids=["direct", "page cache"])
+def test_the_bits_are_the_same(
+    reference: nn.Sequential, file: Path, mode: str, cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cache:
+        monkeypatch.setattr(direct, "_open_directly", lambda number: None)
+    model = set_linear_mode(loaded(file, resident_nbytes=0), mode)
+    expected = set_linear_mode(loaded(file), mode) if mode == "fused" else reference
+    assert len(frames_in_file(model)) == NUM_LAYERS
+    for count in (1, 1, 3, 40, 1):
+        assert same(model(inputs(count)), expected(inputs(count)))
+
+
+def test_as_much_stays_in_memory_as_was_said(file: Path) -> None:
+    frames = [p.frame.numel() for p in loaded(file).parameters()]
+    in_file = []
+    for share in (0, 1, 3, 6):
+        nbytes = share * sum(frames) // 6
+        model = loaded(file, resident_nbytes=nbytes)
+        report = memory_report(model)
+        in_file.append(len(frames_in_file(model)))
+        headers = sum(frame.in_memory_nbytes for frame in frames_in_file(model))
+        assert report.nbytes - headers <= nbytes
+        assert headers < 0.01 * sum(frames)
+    assert in_file == [6, 5, 3, 0]
+
+
+def test_what_stays_in_files_is_spread_evenly(file: Path) -> None:
+    """So that one is read while another one computes that need not be."""
+    model = loaded(file, resident_nbytes=sum(p.frame.numel() for p in loaded(file).parameters()) * 11 // 20)
+    in_file = [isinstance(opened(layer.weight.frame), FileFrame) for layer in model]
+    assert in_file == [True, False] * 3
+
+
+def test_from_the_second_pass_on_another_thread_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[str] = []
+    own = threading.get_ident()
+    read = FileFrame.read
+
+    def counted(frame: FileFrame, *arguments: Any) -> None:
+        readers.append("caller" if threading.get_ident() == own else "thread")
+        read(frame, *arguments)
+
+    monkeypatch.setattr(FileFrame, "read", counted)
+    model = loaded(file, resident_nbytes=0)
+    entries = frames_in_file(model)[0]._reads._entries
+    model(inputs())
+    assert readers.count("caller") == NUM_LAYERS
+    readers.clear()
+    for _ in range(3):
+        for layer in model:
+            layer(inputs())
+            while any(not entry.over and not entry.ready for entry in list(entries)):
+                time.sleep(0.001)  # as a layer that computes for longer than the next one is read
+    assert readers.count("caller") <= 1
+    assert readers.count("thread") >= 3 * NUM_LAYERS - 1
+
+
+def test_rows_read_their_blocks_alone(file: Path, reference: nn.Sequential, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded(file, resident_nbytes=0)
+    monkeypatch.setattr(FileFrame, "read", None)  # of whole frames
+    weight = model[2].weight
+    dense = reference[2].weight
+    assert same(embedding(torch.tensor([5, 900]), weight), dense[[5, 900]])
+    assert same(weight[10:12], dense[10:12])
+
+
+def test_gradients_flow_through(file: Path, reference: nn.Sequential) -> None:
+    model = loaded(file, resident_nbytes=0)
+    found = []
+    for layers in (reference, model):
+        x = inputs(4).requires_grad_()
+        layers(x).float().square().sum().backward()
+        found.append(x.grad)
+    assert same(*found)
+
+
+def test_compiled(file: Path, reference: nn.Sequential) -> None:
+    model = loaded(file, resident_nbytes=0)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        for _ in range(3):
+            assert same(compiled(inputs()), reference(inputs()))
+
+
+def test_copies_and_pickles_hold_the_blocks(own_file: Path, reference: nn.Sequential) -> None:
+    model = loaded(own_file, resident_nbytes=0)
+    copies = [model[0].weight.clone(), copy.deepcopy(model)[0].weight, model[0].weight.to("cpu", copy=True)]
+    pickled = io.BytesIO()
+    torch.save(model[0].weight.data, pickled)
+    assert len(pickled.getvalue()) < WIDTH * WIDTH * 2, "one frame, not the file"
+    own_file.write_bytes(b"")
+    pickled.seek(0)
+    for twin in (*copies, torch.load(pickled, weights_only=True)):
+        assert same(twin.decode(), reference[0].weight)
+
+
+def test_several_threads(file: Path, reference: nn.Sequential) -> None:
+    model = loaded(file, resident_nbytes=0)
+    expected = reference(inputs())
+    with ThreadPoolExecutor(3) as pool:
+        assert all(same(found, expected) for found in pool.map(lambda _: model(inputs()), range(9)))
+
+
+def test_with_decode_ahead(file: Path, reference: nn.Sequential) -> None:
+    model = loaded(file, resident_nbytes=2_000_000)
+    with decode_ahead(model):
+        for _ in range(4):
+            assert same(model(inputs()), reference(inputs()))
+
+
+def test_the_reader_may_be_closed_and_the_file_replaced(own_file: Path, reference: nn.Sequential) -> None:
+    with tensorwire.open_file(own_file, "pt", compressed=True, resident_nbytes=0) as reader:
+        weight = reader.get_tensor("0.weight")
+    own_file.rename(own_file.with_suffix(".old"))
+    saved(chain(num_layers=1), own_file)
+    assert same(linear(inputs(), weight), linear(inputs(), reference[0].weight))
+    own_file.with_suffix(".old").unlink()
+    assert same(linear(inputs(), weight), linear(inputs(), reference[0].weight))
+
+
+@pytest.mark.parametrize("cache", [False, True], ids=["direct", "page cache"])
+@pytest.mark.parametrize("use", ["linear", "decode", "rows"])
+def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cache:
+        monkeypatch.setattr(direct, "_open_directly", lambda number: None)
+    weight = loaded(own_file, resident_nbytes=0)[5].weight
+    with own_file.open("r+b") as opened_file:
+        opened_file.truncate(10_000)
+    uses: dict[str, Any] = {
+        "linear": lambda: linear(inputs(), weight),
+        "decode": lambda: weight.decode(),
+        "rows": lambda: weight[-1],
+    }
+    with pytest.raises(OSError, match="changed while it was read") as caught:
+        uses[use]()
+    assert caught.value.filename == str(own_file)
+
+
+def test_a_file_that_was_written_over_gives_no_wrong_number(own_file: Path, reference: nn.Sequential) -> None:
+    """Not even by blocks that are whole, of other weights."""
+    model = loaded(own_file, resident_nbytes=0)
+    for _ in range(2):
+        model(inputs())
+    other = chain()
+    for layer in other:
+        layer.weight.mul_(-1.5)
+    saved(other, own_file.with_suffix(".other"))
+    with own_file.open("r+b") as opened_file:
+        opened_file.write(own_file.with_suffix(".other").read_bytes())
+
+    def passes() -> None:
+        for _ in range(3):  # what was read before may still be used once
+            assert same(model(inputs()), reference(inputs()))
+
+    with pytest.raises(OSError, match="changed while it was read"):
+        passes()
