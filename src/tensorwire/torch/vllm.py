@@ -1,0 +1,233 @@
+"""vLLM: models whose weights are read from a compressed checkpoint, and stay compressed in memory.
+
+vLLM finds `register` by the entry point ``vllm.general_plugins`` and calls it in each of its processes. It registers
+
+- the load format ``tensorwire``, a model loader that reads plain and compressed checkpoints and decodes each tensor;
+- the quantization ``tensorwire``, which vLLM takes by itself where ``config.json`` names it. Its layers compress their
+  weight as soon as it is whole, sharded and merged as vLLM has it, and multiply with the compressed one.
+
+docs/vllm.md says how to use them. Nothing of vLLM is patched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.config import get_current_vllm_config
+from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
+from vllm.model_executor.model_loader import register_model_loader
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+from vllm.model_executor.model_loader.reload.layerwise import initialize_online_processing
+from vllm.model_executor.parameter import ModelWeightParameter
+from vllm.model_executor.utils import replace_parameter
+from vllm.platforms import current_platform
+
+from ..checkpoint import open_checkpoint
+from ._frames import Origin, attach
+from ._ops import LINEAR_MODES
+from .compressed_tensor import CompressedTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+NAME = "tensorwire"
+
+_CHOICES = {"weights": ("compressed", "dense"), "linear_mode": LINEAR_MODES, "profile": ("fast", "resident")}
+"""The keys of ``model_loader_extra_config``, with their values; the first is the default."""
+
+
+def register() -> None:
+    """Make the load format and the quantization known to vLLM, once in each process."""
+    if NAME not in QUANTIZATION_METHODS:
+        register_quantization_config(NAME)(TensorwireConfig)
+        register_model_loader(NAME)(TensorwireModelLoader)
+
+
+def _choices(load_config: Any) -> dict[str, str]:
+    """What the user chose of `_CHOICES`.
+
+    Raises:
+        ValueError: there is no such key or value.
+    """
+    chosen = {key: values[0] for key, values in _CHOICES.items()}
+    if load_config.load_format != NAME:
+        return chosen  # the extra configuration is another loader's
+    for key, value in (load_config.model_loader_extra_config or {}).items():
+        if key not in _CHOICES:
+            raise ValueError(f"expected keys of model_loader_extra_config among {', '.join(_CHOICES)}, got {key!r}")
+        if value not in _CHOICES[key]:
+            raise ValueError(f"expected {key} to be one of {', '.join(_CHOICES[key])}, got {value!r}")
+        chosen[key] = value
+    return chosen
+
+
+class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checker does not see vLLM
+    """Reads a checkpoint, plain or compressed, tensor by tensor."""
+
+    def __init__(self, load_config: Any) -> None:
+        super().__init__(load_config)
+        _choices(load_config)
+
+    def download_model(self, model_config: Any) -> None:
+        """Fetch a model of the Hugging Face hub."""
+        self._directory(model_config)
+
+    def load_weights(self, model: nn.Module, model_config: Any) -> None:
+        """Decode all tensors into the model.
+
+        Raises:
+            ValueError: the checkpoint lacks tensors of the model.
+            FormatError: it is damaged.
+        """
+        wanted = {name for name, _ in model.named_parameters()}
+        loaded = model.load_weights(self._tensors(self._directory(model_config)))
+        missing = set() if loaded is None else wanted - loaded
+        if missing:
+            raise ValueError(f"{model_config.model} lacks {len(missing)} tensors of the model: {sorted(missing)}")
+
+    def _directory(self, model_config: Any) -> Path:
+        path = Path(model_config.model)
+        if path.is_dir():
+            return path
+        from huggingface_hub import snapshot_download
+
+        patterns = ["*.safetensors", "*.safetensors.index.json"]
+        cache = self.load_config.download_dir
+        folder = snapshot_download(
+            model_config.model, revision=model_config.revision, cache_dir=cache, allow_patterns=patterns
+        )
+        return Path(folder)
+
+    def _tensors(self, directory: Path) -> Iterator[tuple[str, Tensor]]:
+        """By name: those of one layer come together, so that it is compressed before the next is decoded."""
+        with open_checkpoint(directory, framework="pt") as reader:
+            for name in reader.keys():  # noqa: SIM118 - sorted, as iteration over a reader need not be
+                yield name, reader.get_tensor(name)
+
+
+class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
+    """What layers do with their weights. No value changes by it, unlike by a quantization."""
+
+    def __init__(self, compressed_checkpoint: bool = False) -> None:
+        """`compressed_checkpoint`: only our loader can read it."""
+        super().__init__()
+        self._compressed_checkpoint = compressed_checkpoint
+
+    def get_name(self) -> str:
+        return NAME
+
+    def get_supported_act_dtypes(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16, torch.float32]
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 0
+
+    @staticmethod
+    def get_config_filenames() -> list[str]:
+        return []
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> TensorwireConfig:
+        """From the ``quantization_config`` of a compressed directory."""
+        wrapped = config.get("wrapped")
+        if wrapped is not None:
+            method = wrapped.get("quant_method") if isinstance(wrapped, dict) else wrapped
+            raise ValueError(
+                f"the model was quantized ({method}) before it was compressed, which the vLLM plug-in does not "
+                "support; run tensorwire decompress and give vLLM the result"
+            )
+        return cls(compressed_checkpoint=True)
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: dict[str, Any] | None, user_quant: str | None, hf_config: Any = None
+    ) -> str | None:
+        """``quant_method`` in config.json is our name and a hint for people who lack us."""
+        method = str((hf_quant_cfg or {}).get("quant_method", ""))
+        return NAME if method.partition(" ")[0] == NAME else None
+
+    def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
+        if not isinstance(layer, LinearBase | VocabParallelEmbedding):
+            return None  # vLLM's own: attention, fused experts
+        load_config = get_current_vllm_config().load_config
+        if self._compressed_checkpoint and load_config.load_format != NAME:
+            raise ValueError(
+                f"expected load_format={NAME!r} (--load-format {NAME}) for a compressed checkpoint, got "
+                f"{load_config.load_format!r}"
+            )
+        choices = _choices(load_config)
+        embedding = isinstance(layer, VocabParallelEmbedding)
+        if choices["weights"] == "dense":
+            return UnquantizedEmbeddingMethod() if embedding else UnquantizedLinearMethod()
+        if not current_platform.is_cpu():
+            raise ValueError(
+                "vLLM keeps weights compressed on its CPU backend only; on other devices use "
+                f"load_format={NAME!r} and model_loader_extra_config={{'weights': 'dense'}}"
+            )
+        return CompressedLinearMethod(prefix, choices["profile"], choices["linear_mode"])
+
+
+class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
+    """A layer whose weight is a frame: linear layers, embeddings, the head.
+
+    vLLM makes the weight on the meta device, and in memory once all its parts have been read. Then it is compressed.
+    """
+
+    uses_meta_device = True
+
+    def __init__(self, prefix: str, profile: str, linear_mode: str) -> None:
+        self._prefix = prefix
+        self._profile: Any = profile
+        self._linear_mode = linear_mode
+
+    def create_weights(
+        self,
+        layer: nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **extra_weight_attrs: Any,
+    ) -> None:
+        layer.dense_shape = (sum(output_partition_sizes), input_size_per_partition)
+        layer.dense_dtype = params_dtype
+        weight = ModelWeightParameter(
+            data=torch.empty(layer.dense_shape, dtype=params_dtype, device="meta"),
+            input_dim=1,
+            output_dim=0,
+            weight_loader=extra_weight_attrs["weight_loader"],
+        )
+        layer.register_parameter("weight", weight)
+        initialize_online_processing(layer)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Put a frame in the place of the weight. vLLM may call it twice, and resets the mark when it reloads."""
+        if getattr(layer, "_already_called_process_weights_after_loading", False):
+            return
+        compressed = CompressedTensor.from_dense(layer.weight.data, self._profile)
+        replace_parameter(layer, "weight", compressed.frame)
+        attach(layer.weight, Origin(tensor=self._prefix, verify=False))
+        layer._already_called_process_weights_after_loading = True
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        product: Tensor = torch.ops.tensorwire.linear(
+            x, layer.weight, layer.dense_dtype, layer.dense_shape, bias, self._linear_mode
+        )
+        return product
+
+    def embedding(self, layer: nn.Module, indices: Tensor) -> Tensor:
+        rows: Tensor = torch.ops.tensorwire.rows(layer.weight, layer.dense_dtype, layer.dense_shape, indices)
+        return rows
+
+    def tie_weights(self, layer: nn.Module, embed_tokens: nn.Module) -> nn.Module:
+        """The embedding is the head, too: when vLLM calls this, neither has its frame yet."""
+        return embed_tokens

@@ -1,0 +1,67 @@
+"""Runs vLLM on its CPU backend, case by case in one process: ``python vllm_cases.py CASES RESULTS``.
+
+CASES is a JSON object: name -> arguments of ``vllm.LLM``. RESULTS gets one: name -> what came out. A program of its
+own, because vLLM sets up process-wide state, and because the environment below has to be there before it is imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # so that the model can be looked into
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+PROMPTS = [[1, 5, 9, 200, 17], [3], list(range(40, 80)), [7, 7, 7]]
+NUM_TOKENS = 24
+
+
+def describe(model: Any) -> dict[str, list[Any]]:
+    """The parameters: dtype and number of bytes."""
+    return {name: [str(p.dtype), p.numel() * p.element_size()] for name, p in model.named_parameters()}
+
+
+def run(arguments: dict[str, Any]) -> dict[str, Any]:
+    from vllm import LLM, SamplingParams
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    settings = {"skip_tokenizer_init": True, "max_model_len": 128, "max_num_seqs": 8, "enforce_eager": True, "seed": 0}
+    llm = None
+    try:
+        llm = LLM(**settings | arguments)
+        sampling = SamplingParams(
+            temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False, logprobs=4, prompt_logprobs=1
+        )
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], sampling, use_tqdm=False)
+        sequences = [output.outputs[0] for output in outputs]
+        return {
+            "tokens": [list(sequence.token_ids) for sequence in sequences],
+            "logprobs": [
+                [{str(token): value.logprob for token, value in step.items()} for step in sequence.logprobs]
+                for sequence in sequences
+            ],
+            "parameters": llm.apply_model(describe)[0],
+        }
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def main(cases: str, results: str) -> None:
+    outcomes = {name: run(arguments) for name, arguments in json.loads(Path(cases).read_text()).items()}
+    Path(results).write_text(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,209 @@
+"""The vLLM plug-in, for real, on vLLM's CPU backend. ``make vllm`` has the environment for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tensorwire
+from tests.support import vllm_cases
+
+vllm = pytest.importorskip("vllm", reason="vLLM is missing, which make vllm installs apart from everything else")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(1200)]
+
+OURS = {"load_format": "tensorwire"}
+SIZES = {
+    "vocab_size": 500,  # vLLM pads it to 512
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+
+
+def write_llama(path: Path, *, tied: bool) -> None:
+    """Random weights, wide enough apart that the most likely token is never a matter of rounding."""
+    config = transformers.LlamaConfig(**SIZES, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2)
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.08)
+    model.save_pretrained(path, max_shard_size="500KB")
+
+
+def damage(path: Path, tensor: str) -> None:
+    """Change a byte in the middle of the data of a tensor."""
+    from tensorwire.checkpoint.file.names import payload_name
+
+    index = json.loads((path / "model.safetensors.index.json").read_text())
+    file = path / index["weight_map"][tensor]
+    data = bytearray(file.read_bytes())
+    size = int.from_bytes(data[:8], "little")
+    first, last = json.loads(data[8 : 8 + size])[payload_name(tensor)]["data_offsets"]
+    data[8 + size + (first + last) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def lose(path: Path, tensor: str) -> None:
+    """Take a tensor out of a checkpoint of one file."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = {}
+    for file in path.glob("*.safetensors"):
+        tensors |= load_file(file)
+        file.unlink()
+    (path / "model.safetensors.index.json").unlink()
+    del tensors[tensor]
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Any]:
+    """All cases in one process: vLLM takes seconds to import."""
+    root = tmp_path_factory.mktemp("vllm")
+    for name in ("untied", "tied"):
+        write_llama(root / name, tied=name == "tied")
+        tensorwire.compress_checkpoint(root / name, root / f"{name}-compressed")
+    shutil.copytree(root / "untied-compressed", root / "damaged")
+    damage(root / "damaged", "model.layers.1.mlp.up_proj.weight")
+    shutil.copytree(root / "untied", root / "incomplete")
+    lose(root / "incomplete", "model.layers.1.mlp.up_proj.weight")
+    small = str(root / "untied-compressed")
+    choices = "model_loader_extra_config"
+    cases = {
+        "dense": {"model": str(root / "untied")},
+        "dense tied": {"model": str(root / "tied")},
+        "dense compiled": {"model": str(root / "untied"), "enforce_eager": False},
+        "at load": {"model": small, **OURS, choices: {"weights": "dense"}},
+        "exact": {"model": small, **OURS},
+        "exact tied": {"model": str(root / "tied-compressed"), **OURS},
+        "exact compiled": {"model": small, **OURS, "enforce_eager": False},
+        "resident": {"model": small, **OURS, choices: {"profile": "resident"}},
+        "fused": {"model": small, **OURS, choices: {"linear_mode": "fused"}},
+        "plain checkpoint": {"model": str(root / "untied"), "quantization": "tensorwire"},
+        "other loader": {"model": small},
+        "unknown key": {"model": small, **OURS, choices: {"fused": True}},
+        "unknown value": {"model": small, **OURS, choices: {"weights": "sparse"}},
+        "damaged": {"model": str(root / "damaged"), **OURS},
+        "incomplete": {"model": str(root / "incomplete"), **OURS},
+    }
+    (root / "cases.json").write_text(json.dumps(cases))
+    command = [sys.executable, vllm_cases.__file__, str(root / "cases.json"), str(root / "results.json")]
+    environment = {**os.environ, "VLLM_CACHE_ROOT": str(root / "cache")}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    results: dict[str, Any] = json.loads((root / "results.json").read_text())
+    return results
+
+
+def outcome(outcomes: dict[str, Any], name: str) -> dict[str, Any]:
+    result: dict[str, Any] = outcomes[name]
+    assert "error" not in result, result["error"]
+    return result
+
+
+def test_weights_decoded_at_load_give_the_bits_of_the_dense_model(outcomes: dict[str, Any]) -> None:
+    dense, ours = outcome(outcomes, "dense"), outcome(outcomes, "at load")
+    assert ours["tokens"] == dense["tokens"]
+    assert ours["logprobs"] == dense["logprobs"]
+    assert ours["parameters"] == dense["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("case", "reference"),
+    [
+        ("exact", "dense"),
+        ("exact tied", "dense tied"),
+        ("exact compiled", "dense compiled"),
+        ("resident", "dense"),
+        ("fused", "dense"),
+        ("plain checkpoint", "dense"),
+    ],
+)
+def test_compressed_weights_give_the_tokens_of_the_dense_model(
+    outcomes: dict[str, Any], case: str, reference: str
+) -> None:
+    tokens = outcome(outcomes, case)["tokens"]
+    assert tokens == outcome(outcomes, reference)["tokens"]
+    assert {len(sequence) for sequence in tokens} == {vllm_cases.NUM_TOKENS}
+    assert len({token for sequence in tokens for token in sequence}) > 10, "the model says too little to be a test"
+
+
+@pytest.mark.parametrize("case", ["exact", "exact tied", "exact compiled", "resident", "fused", "plain checkpoint"])
+def test_all_matrices_stay_compressed(outcomes: dict[str, Any], case: str) -> None:
+    parameters = outcome(outcomes, case)["parameters"]
+    matrices = {name: kind for name, kind in parameters.items() if "norm" not in name}
+    expected = {"embed_tokens", "qkv_proj", "o_proj", "gate_up_proj", "down_proj"}
+    expected |= set() if "tied" in case else {"lm_head"}
+    assert {name.split(".")[-2] for name in matrices} == expected
+    assert {dtype for dtype, _ in matrices.values()} == {"torch.uint8"}
+    columns, rows = SIZES["hidden_size"], {"qkv_proj": 512, "o_proj": 256, "gate_up_proj": 1408}
+    for name, (_, nbytes) in matrices.items():
+        for layer, count in rows.items():
+            if layer in name:
+                assert 0.6 < nbytes / (2 * count * columns) < 0.85, name
+
+
+def test_a_compressed_checkpoint_needs_the_loader(outcomes: dict[str, Any]) -> None:
+    assert "load_format='tensorwire'" in outcomes["other loader"]["error"]
+
+
+def test_choices_are_checked(outcomes: dict[str, Any]) -> None:
+    assert "weights, linear_mode, profile, got 'fused'" in outcomes["unknown key"]["error"]
+    assert "compressed, dense, got 'sparse'" in outcomes["unknown value"]["error"]
+
+
+def test_damage_is_found_and_named(outcomes: dict[str, Any]) -> None:
+    error = outcomes["damaged"]["error"]
+    assert "CorruptDataError" in error
+    assert "model.layers.1.mlp.up_proj.weight" in error
+
+
+def test_a_model_never_runs_on_weights_that_the_checkpoint_lacks(outcomes: dict[str, Any]) -> None:
+    assert "lacks" in outcomes["incomplete"]["error"]
+
+
+def test_a_quantized_model_inside_is_refused() -> None:
+    from tensorwire.torch.vllm import TensorwireConfig
+
+    with pytest.raises(ValueError, match=r"fp8.*tensorwire decompress"):
+        TensorwireConfig.from_config({"quant_method": "tensorwire", "wrapped": {"quant_method": "fp8"}})
+
+
+def test_the_entry_point_registers_once() -> None:
+    from importlib.metadata import entry_points
+
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    from tensorwire.torch.vllm import TensorwireConfig
+
+    (point,) = entry_points(group="vllm.general_plugins", name="tensorwire")
+    register = point.load()
+    register()
+    register()
+    assert get_quantization_config("tensorwire") is TensorwireConfig
+
+
+def test_the_example_runs(repository: Path, tmp_path: Path) -> None:
+    """With vLLM's engine in a process of its own, as by default."""
+    command = [sys.executable, str(repository / "examples" / "vllm_compressed.py")]
+    environment = {**os.environ, "VLLM_CACHE_ROOT": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "equal tokens: yes" in done.stdout
