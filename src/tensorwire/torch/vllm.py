@@ -22,7 +22,7 @@ from vllm.model_executor.layers.quantization.base_config import QuantizationConf
 from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod, VocabParallelEmbedding
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
-from vllm.model_executor.model_loader.reload.layerwise import initialize_online_processing
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info, initialize_online_processing
 from vllm.model_executor.parameter import ModelWeightParameter
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
@@ -210,9 +210,20 @@ class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
         initialize_online_processing(layer)
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        """Put a frame in the place of the weight. vLLM may call it twice, and resets the mark when it reloads."""
+        """Put a frame in the place of the weight. vLLM may call it twice, and resets the mark when it reloads.
+
+        Raises:
+            ValueError: the checkpoint lacks a part of the weight, such as one of those that vLLM merges.
+        """
         if getattr(layer, "_already_called_process_weights_after_loading", False):
             return
+        loading = get_layerwise_info(layer)
+        padded = isinstance(layer, VocabParallelEmbedding)
+        if not padded and 0 < (loading.load_numel or 0) < (loading.load_numel_total or 0):
+            raise ValueError(
+                f"the checkpoint lacks a part of {self._prefix}: {loading.load_numel} of {loading.load_numel_total} "
+                "elements were read"
+            )
         compressed = CompressedTensor.from_dense(layer.weight.data, self._profile)
         replace_parameter(layer, "weight", compressed.frame)
         attach(layer.weight, Origin(tensor=self._prefix, verify=False))
