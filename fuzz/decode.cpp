@@ -46,6 +46,26 @@ void repair(std::vector<uint8_t>& frame) {
   std::memcpy(&frame[120], &checksum, sizeof checksum);
 }
 
+// A product with the frame is that with the decoded words, if they are weights.
+void check_linear(const tw_frame& frame, const std::vector<uint8_t>& header, const std::vector<uint8_t>& data,
+                  const std::vector<uint8_t>& words) {
+  constexpr uint64_t kNumInputs = 2, kMaxColumns = 1u << 16;
+  const uint64_t rows = frame.shape[0], columns = frame.shape[1];
+  if (frame.ndim != 2 || columns > kMaxColumns || rows > kMaxOutput) return;
+  tw_error error;
+  std::vector<float> inputs(kNumInputs * columns), outputs(kNumInputs * rows), expected(outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(i % 7) - 2.5f;
+  const int dense = tw_linear_dense(frame.dtype, words.data(), rows, columns, inputs.data(), kNumInputs,
+                                    expected.data(), 1, nullptr, &error);
+  const int status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), kNumInputs,
+                               outputs.data(), 2, nullptr, TW_VERIFY, &error);
+  CHECK(status == (frame.features != 0 ? TW_INVALID_ARGUMENT : dense));
+  for (size_t i = 0; status == TW_OK && i < outputs.size(); ++i) {
+    const bool both_nan = outputs[i] != outputs[i] && expected[i] != expected[i];
+    CHECK(both_nan || same(&outputs[i], &expected[i], sizeof(float)));
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
@@ -78,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
   const auto decode = [&](uint64_t start, uint64_t stop, std::vector<uint8_t>& out, uint32_t threads, uint32_t flags) {
     const int result = tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, base.size(), start,
-                                 stop, out.data(), threads, flags, &error);
+                                 stop, out.data(), threads, nullptr, flags, &error);
     if (result != TW_OK) check_rejection(result, error);
     return result == TW_OK;
   };
@@ -90,7 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   CHECK(parsed && verified == unverified);
   if (frame.features != 0) {
     CHECK(tw_decode(&frame, header.data(), data.data(), 0, data.size(), base.data(), 0, nbytes, 0, nbytes, base.data(),
-                    2, 0, &error) == TW_OK);
+                    2, nullptr, 0, &error) == TW_OK);
     CHECK(base == verified);
     for (uint64_t i = 0; i < nbytes; ++i) base[i] = pattern[i % pattern.size()];
     std::vector<uint8_t> leaves(16 * (nbytes / TW_LEAF_NBYTES + 1)), expected(leaves.size());
@@ -99,6 +119,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
     tw_hash_leaves(verified.data(), nbytes, expected.data(), 1);
     CHECK(unverified == verified && leaves == expected);
   }
+  check_linear(frame, header, data, verified);
   const uint64_t start = nbytes == 0 ? 0 : (input[0] >> 1) * 997u % nbytes;
   const uint64_t stop = start + (nbytes - start) / 2;
   std::vector<uint8_t> part(stop - start);

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
-#include <mutex>
 
+#include "frame/blocks.h"
 #include "frame/content_hash.h"
 #include "frame/decode_block.h"
 #include "frame/layout.h"
@@ -32,38 +32,8 @@ BlockRange blocks_of(const tw_frame& frame, uint64_t start, uint64_t stop) {
   return {start / block_nbytes(frame), ceil_div(stop, block_nbytes(frame))};
 }
 
-// The blocks' bytes that a caller has.
-struct Data {
-  const uint8_t* bytes;
-  uint64_t offset, nbytes;
-
-  const uint8_t* at(uint64_t position) const { return bytes + (position - offset); }
-  bool covers(uint64_t start, uint64_t stop) const { return start >= offset && stop <= offset + nbytes; }
-};
-
-// The first failure, by block.
-class FirstFailure {
- public:
-  void note(int status, const tw_error& error) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_ == TW_OK || error.block < error_.block) status_ = status, error_ = error;
-  }
-  int report(tw_error* error) const {
-    if (status_ != TW_OK && error != nullptr) *error = error_;
-    return status_;
-  }
-
- private:
-  std::mutex mutex_;
-  int status_ = TW_OK;
-  tw_error error_{};
-};
-
 // What a call decodes, and where to.
-struct Job {
-  const tw_frame& frame;
-  const Index& index;
-  const Data& data;
+struct Job : Blocks {
   const Data& base;
   uint64_t start, stop;
   uint8_t* dst;
@@ -77,47 +47,26 @@ struct Job {
   }
 };
 
-// The block's bytes with kSlack readable behind them.
-const uint8_t* with_slack(const Job& job, uint64_t start, uint64_t end, TileScratch* scratch) {
-  if (end + kSlack <= job.data.offset + job.data.nbytes) return job.data.at(start);
-  if (start != end) std::memcpy(scratch->last, job.data.at(start), end - start);
-  return scratch->last;
-}
-
-int check_block(const Job& job, uint64_t block, tw_error* error) {
-  const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
-  if (start == end) return TW_OK;  // a block that is same has no bytes
-  const uint32_t checksum = static_cast<uint32_t>(hash128(job.data.at(start), end - start).low);
-  if (checksum == job.index.entry(block).checksum) return TW_OK;
-  return fail(error, TW_CORRUPT, block, job.frame.header_nbytes + start,
-              "expected checksum %08x of the block, got %08x", job.index.entry(block).checksum, checksum);
-}
-
 // Decodes the symbols of two blocks at once if both are sound. Returns whether it has checked their checksums.
 bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
-  const uint64_t start = job.index.start(block), middle = job.index.start(block + 1), end = job.index.start(block + 2);
+  const uint64_t start = job.start_of(block), middle = job.end_of(block), end = job.end_of(block + 1);
   if (middle + kSlack > job.data.offset + job.data.nbytes) return false;  // only one can stand in scratch
   if ((job.flags & TW_VERIFY) != 0) {
     tw_error unused;
-    if (check_block(job, block, &unused) != TW_OK || check_block(job, block + 1, &unused) != TW_OK) return false;
+    if (job.check(block, &unused) != TW_OK || job.check(block + 1, &unused) != TW_OK) return false;
   }
   const BlockBytes first = {job.data.at(start), middle - start, num_block_words(job.frame, block)};
-  const BlockBytes second = {with_slack(job, middle, end, scratch), end - middle,
+  const BlockBytes second = {job.with_slack(block + 1, scratch->last), end - middle,
                              num_block_words(job.frame, block + 1)};
   decode_symbols_ahead(spec_of(job.frame, nullptr), first, second, &scratch->block);
   return true;
 }
 
-int report(const Fault& fault, const tw_frame& frame, uint64_t block, uint64_t start, tw_error* error) {
-  return fail(error, static_cast<tw_status>(fault.status), block, frame.header_nbytes + start, "%s", fault.message);
-}
-
 int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked, LeafHasher* hasher,
                TileScratch* scratch, tw_error* error) {
   const tw_frame& frame = job.frame;
-  const uint64_t start = job.index.start(block), end = job.index.start(block + 1);
   if ((job.flags & TW_VERIFY) != 0 && !checked) {
-    const int status = check_block(job, block, error);
+    const int status = job.check(block, error);
     if (status != TW_OK) return status;
   }
   const uint64_t content = block * block_nbytes(frame);
@@ -126,11 +75,11 @@ int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked
   const bool whole = to - from == nbytes;
   uint8_t* words = whole ? job.dst + (content - job.start) : scratch->partial;
   const bool stream = whole && job.stop - job.start > kStreamNbytes && reinterpret_cast<uintptr_t>(words) % 64 == 0;
-  const uint64_t next = block + 1 < last_block ? job.index.start(block + 2) - end : 0;
+  const uint64_t end = job.end_of(block), next = block + 1 < last_block ? job.end_of(block + 1) - end : 0;
   const BlockOutput output = {words, stream, job.data.at(end), next, hasher};
-  const Fault fault = decode_block(spec_of(frame, job.base_of(block)), with_slack(job, start, end, scratch),
-                                   end - start, n, output, &scratch->block);
-  if (fault) return report(fault, frame, block, start, error);
+  const Fault fault = decode_block(spec_of(frame, job.base_of(block)), job.with_slack(block, scratch->last),
+                                   end - job.start_of(block), n, output, &scratch->block);
+  if (fault) return job.report(fault, block, error);
   // Kinds that do not look at the base leave that to be done.
   if (hasher->position() == content) hasher->update(words, nbytes);
   if (!whole) std::memcpy(job.dst + (from - job.start), scratch->partial + (from - content), to - from);
@@ -202,7 +151,7 @@ uint64_t blocks_of_tile(const Job& job) {
   return job.frame.profile == kProfileCompact ? ceil_to(fitting, 2) : fitting;
 }
 
-int decode_blocks(const Job& job, const void* header, uint32_t threads, tw_error* error) {
+int decode_blocks(const Job& job, const void* header, Workers workers, tw_error* error) {
   const tw_frame& frame = job.frame;
   int status = check_range(frame, job.start, job.stop, error);
   if (status != TW_OK) return status;
@@ -219,7 +168,7 @@ int decode_blocks(const Job& job, const void* header, uint32_t threads, tw_error
     LeafHasher hasher{0, nullptr};
     bool begun = false;
   };
-  const bool ran = run_tiles<ThreadScratch>(num_tiles, threads, [&](ThreadScratch& scratch, uint64_t tile) {
+  const bool ran = run_tiles<ThreadScratch>(num_tiles, workers, [&](ThreadScratch& scratch, uint64_t tile) {
     if (!scratch.begun) scratch.hasher = LeafHasher(frame.uncompressed_nbytes, job.leaves);
     scratch.begun = true;
     const uint64_t first = range.first + tile * per_tile;
@@ -228,7 +177,7 @@ int decode_blocks(const Job& job, const void* header, uint32_t threads, tw_error
   });
   if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
   status = failure.report(error);
-  if (status != TW_OK || job.leaves == nullptr || threads <= 1) return status;
+  if (status != TW_OK || job.leaves == nullptr || workers.threads <= 1) return status;
   for (uint64_t tile = 1; tile < num_tiles; ++tile) {
     const uint64_t border = (range.first + tile * per_tile) * block_nbytes(frame);
     if (border % TW_LEAF_NBYTES == 0) continue;
@@ -256,12 +205,12 @@ int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, ui
 
 int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset, uint64_t data_nbytes,
               const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start, uint64_t stop, void* dst,
-              uint32_t threads, uint32_t flags, tw_error* error) {
+              uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error) {
   const Data have = {static_cast<const uint8_t*>(data), data_offset, data_nbytes};
   const Data of_base = {is_relative(*frame) ? static_cast<const uint8_t*>(base) : nullptr, base_offset, base_nbytes};
   const Index index(*frame, header);
-  return decode_blocks({*frame, index, have, of_base, start, stop, static_cast<uint8_t*>(dst), flags, nullptr, nullptr},
-                       header, threads, error);
+  const Job job = {{*frame, index, have}, of_base, start, stop, static_cast<uint8_t*>(dst), flags, nullptr, nullptr};
+  return decode_blocks(job, header, Workers(threads, parallel), error);
 }
 
 int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
@@ -274,9 +223,7 @@ int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* da
   const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
   const Data of_base = {static_cast<const uint8_t*>(base), 0, base_nbytes};
   const Index index(*frame, header);
-  const Job job = {*frame,
-                   index,
-                   have,
+  const Job job = {{*frame, index, have},
                    of_base,
                    0,
                    frame->uncompressed_nbytes,
@@ -298,21 +245,20 @@ int tw_block_infos(const tw_frame* frame, const void* header, const void* data, 
   const int status = check_covered(*frame, header, have, {first, first + count}, error);
   if (status != TW_OK) return status;
   const Index index(*frame, header);
-  const Data no_base = {nullptr, 0, 0};
-  const Job job = {*frame, index, have, no_base, 0, 0, nullptr, TW_VERIFY, nullptr, nullptr};
+  const Blocks blocks = {*frame, index, have};
   std::unique_ptr<TileScratch> scratch(new (std::nothrow) TileScratch);
   if (scratch == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
   for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t block = first + i, start = index.start(block), end = index.start(block + 1);
-    const int checked = check_block(job, block, error);
+    const uint64_t block = first + i, nbytes = blocks.end_of(block) - blocks.start_of(block);
+    const int checked = blocks.check(block, error);
     if (checked != TW_OK) return checked;
     BlockFacts facts;
     const uint64_t n = num_block_words(*frame, block);
-    const Fault fault = inspect_block(spec_of(*frame, nullptr), with_slack(job, start, end, scratch.get()), end - start,
-                                      n, &facts, &scratch->block);
-    if (fault) return report(fault, *frame, block, start, error);
-    infos[i] = {frame->header_nbytes + start,
-                end - start,
+    const Fault fault = inspect_block(spec_of(*frame, nullptr), blocks.with_slack(block, scratch->last), nbytes, n,
+                                      &facts, &scratch->block);
+    if (fault) return blocks.report(fault, block, error);
+    infos[i] = {frame->header_nbytes + blocks.start_of(block),
+                nbytes,
                 facts.rest_nbytes,
                 facts.kind_nbytes,
                 static_cast<uint32_t>(n),

@@ -121,10 +121,11 @@ TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t st
  * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. Of a relative frame,
  * `base` holds content bytes [base_offset, base_offset + base_nbytes) of the base and must cover the whole blocks of
  * [start, stop); the call trusts that it is the base. dst may be the base's memory for [start, stop) if those are whole
- * blocks; otherwise they are apart. `base` is ignored for a plain frame. */
+ * blocks; otherwise they are apart. `base` is ignored for a plain frame. `parallel` may be NULL: threads of our own
+ * then. */
 TW_API int tw_decode(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,
                      uint64_t data_nbytes, const void* base, uint64_t base_offset, uint64_t base_nbytes, uint64_t start,
-                     uint64_t stop, void* dst, uint32_t threads, uint32_t flags, tw_error* error);
+                     uint64_t stop, void* dst, uint32_t threads, tw_parallel parallel, uint32_t flags, tw_error* error);
 
 /* The whole content of a relative frame, as by tw_decode with TW_VERIFY; and the leaf hashes of what was written and of
  * the base (16 bytes per TW_LEAF_NBYTES each), taken while the bytes are in the cache. `data` has the bytes of all
@@ -138,7 +139,8 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 /* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32, for a plain frame
  * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which stay in its
  * cache. The order of summation is fixed (core/linear/dot.h): the same bits on every target, for every number of
- * threads and of inputs. `data` holds all blocks. `parallel` may be NULL: threads of our own then. */
+ * threads and of inputs (a NaN may be any). `data` holds all blocks; they are read if there is an input. `parallel` as
+ * for tw_decode. */
 TW_API int tw_linear(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
                      const float* inputs, uint64_t num_inputs, float* outputs, uint32_t threads, tw_parallel parallel,
                      uint32_t flags, tw_error* error);

@@ -1,6 +1,6 @@
 // Products of rows of weights with vectors, in float32. One order of summation on every target: of 32 sums, sum j takes
 // lane j of each 32 columns, one fused multiply and add after the other; then the upper half is added to the lower,
-// five times. So every target gives the same bits, for weights from memory or freshly decoded.
+// five times. So every target gives the same bits, for weights from memory or freshly decoded; but a NaN may be any.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,11 +17,17 @@ inline size_t weight_nbytes(WeightFormat format) { return format == WeightFormat
 // of each 32 come first, since a word of two weights is split by a shift and a mask.
 void arrange_input(WeightFormat format, const float* input, size_t columns, float* arranged);
 
+// Bytes that will be read next, fetched while others are multiplied.
+struct Fetch {
+  const uint8_t* bytes;
+  size_t nbytes;
+};
+
 struct DotKernels {
   // out[i * out_stride + r] = row r of weights times input i; the inputs, arranged, are `stride` apart. No pointer to
   // weights needs alignment, and nothing is read past them.
   void (*dot)(WeightFormat format, const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs,
-              size_t num_inputs, size_t stride, float* out, size_t out_stride);
+              size_t num_inputs, size_t stride, float* out, size_t out_stride, Fetch next);
 };
 
 extern const DotKernels& dot_kernels;

@@ -26,6 +26,24 @@ struct LoadF32 {
   }
 };
 
+// Fetches what is read next into the second-level cache, a share with each step.
+class Prefetcher {
+ public:
+  Prefetcher(Fetch next, size_t num_steps)
+      : at_(next.bytes), end_(next.bytes + next.nbytes), share_((next.nbytes / num_steps + 63) / 64 * 64) {}
+
+  // Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
+  inline __attribute__((always_inline)) void step() {
+    const uint8_t* const stop = static_cast<size_t>(end_ - at_) < share_ ? end_ : at_ + share_;
+    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
+  }
+
+ private:
+  const uint8_t* at_;
+  const uint8_t* end_;
+  size_t share_;
+};
+
 template <class Load, size_t R, size_t M>
 inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R], const float* inputs, size_t stride,
                                                      V sums[R][M][kVectors]) {
@@ -42,8 +60,9 @@ inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R
 
 // R rows times M inputs.
 template <class Load, size_t R, size_t M>
-void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_t stride, float* out,
-              size_t out_stride) {
+void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_t stride, float* out, size_t out_stride,
+              Prefetcher* shared) {
+  Prefetcher prefetcher = *shared;
   const size_t row_nbytes = columns * Load::kNbytes, whole = columns / kDotLanes * kDotLanes;
   V sums[R][M][kVectors];
   for (size_t r = 0; r < R; ++r) {
@@ -55,7 +74,9 @@ void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_
   for (size_t c = 0; c < whole; c += kDotLanes) {
     for (size_t r = 0; r < R; ++r) rows[r] = weights + r * row_nbytes + c * Load::kNbytes;
     add_lanes<Load, R, M>(rows, inputs + c, stride, sums);
+    prefetcher.step();
   }
+  *shared = prefetcher;
   if (whole != columns) {  // zeros for what is missing
     alignas(64) uint8_t last[R][kDotLanes * Load::kNbytes] = {};
     for (size_t r = 0; r < R; ++r) {
@@ -76,41 +97,44 @@ void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_
 
 template <class Load, size_t M>
 void dot_inputs(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t stride, float* out,
-                size_t out_stride) {
+                size_t out_stride, Fetch next) {
   constexpr size_t kRows = Vec::rows(M);
+  Prefetcher prefetcher(next, 1 + (num_rows / kRows + num_rows % kRows) * (columns / kDotLanes));
   size_t r = 0;
   for (; r + kRows <= num_rows; r += kRows) {
-    dot_tile<Load, kRows, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride);
+    dot_tile<Load, kRows, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride,
+                             &prefetcher);
   }
   for (; r < num_rows; ++r) {
-    dot_tile<Load, 1, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride);
+    dot_tile<Load, 1, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride,
+                         &prefetcher);
   }
 }
 
 template <class Load>
 void dot_format(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t num_inputs,
-                size_t stride, float* out, size_t out_stride) {
+                size_t stride, float* out, size_t out_stride, Fetch next) {
   size_t m = 0;
-  for (; m + 4 <= num_inputs; m += 4) {
-    dot_inputs<Load, 4>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
-  }
-  for (; m + 2 <= num_inputs; m += 2) {
-    dot_inputs<Load, 2>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
-  }
-  for (; m < num_inputs; ++m) {
-    dot_inputs<Load, 1>(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride);
-  }
+  const auto multiply = [&](auto multiply_inputs, size_t count) {
+    for (; m + count <= num_inputs; m += count) {
+      multiply_inputs(weights, num_rows, columns, inputs + m * stride, stride, out + m * out_stride, out_stride, next);
+      next.nbytes = 0;
+    }
+  };
+  multiply(dot_inputs<Load, 4>, 4);
+  multiply(dot_inputs<Load, 2>, 2);
+  multiply(dot_inputs<Load, 1>, 1);
 }
 
 void dot(WeightFormat format, const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs,
-         size_t num_inputs, size_t stride, float* out, size_t out_stride) {
+         size_t num_inputs, size_t stride, float* out, size_t out_stride, Fetch next) {
   switch (format) {
     case WeightFormat::kBf16:
-      return dot_format<LoadBf16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+      return dot_format<LoadBf16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride, next);
     case WeightFormat::kF16:
-      return dot_format<LoadF16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+      return dot_format<LoadF16>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride, next);
     default:
-      return dot_format<LoadF32>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride);
+      return dot_format<LoadF32>(weights, num_rows, columns, inputs, num_inputs, stride, out, out_stride, next);
   }
 }
 

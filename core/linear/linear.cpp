@@ -1,23 +1,23 @@
 // Products with a compressed weight: blocks are decoded into a thread's cache and multiplied there.
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <new>
-#include <vector>
 
+#include "frame/blocks.h"
 #include "frame/decode_block.h"
-#include "frame/layout.h"
 #include "frame/workers.h"
 #include "linear/dot.h"
 
 namespace tw {
 namespace {
 
-// Blocks that a thread takes at a time; while one is multiplied, the next one's bytes are on their way.
+// Blocks that a thread takes at a time.
 constexpr uint64_t kBlocksAtOnce = 8;
-constexpr uint64_t kDenseTileNbytes = 1 << 18;
+// While a block is decoded and multiplied, the next one is fetched; so much of it during the product.
+constexpr uint64_t kFetchShare = 4;
+// Dense weights that a thread takes at a time, and those that it multiplies while it fetches as many of the next.
+constexpr uint64_t kDenseTileNbytes = 1 << 18, kDenseStepNbytes = 1 << 15;
 
 bool find_format(const char* dtype, WeightFormat* format) {
   constexpr struct {
@@ -49,86 +49,83 @@ class Inputs {
 };
 
 struct Product {
-  const tw_frame& frame;
-  const Index& index;
-  const uint8_t* data;
-  uint64_t data_nbytes;
+  const Blocks& blocks;
   WeightFormat format = WeightFormat::kBf16;
   const Inputs& inputs;
   uint64_t num_inputs;
   float* outputs;
   bool verify;
 
-  uint64_t rows() const { return frame.shape[0]; }
-  uint64_t columns() const { return frame.shape[1]; }
-  // Whole rows that are decoded together: those of a block, or one that is longer.
-  uint64_t rows_at_once() const { return std::max<uint64_t>(1, frame.block_words / columns()); }
+  uint64_t rows() const { return blocks.frame.shape[0]; }
+  uint64_t columns() const { return blocks.frame.shape[1]; }
+  // Rows that are decoded together: those of a block; of several where blocks cut rows, since a block at the border of
+  // two such steps is decoded twice.
+  uint64_t rows_at_once() const {
+    const uint64_t words = blocks.frame.block_words;
+    return std::max<uint64_t>(1, (words % columns() == 0 ? words : words * kBlocksAtOnce) / columns());
+  }
 };
 
 struct RowScratch {
   DecodeScratch block;
   alignas(64) uint8_t last[kMaxBlockWords * kMaxWordNbytes + kSlack];
-  std::vector<uint8_t> words;
-};
+  std::unique_ptr<uint8_t[]> words;
+  uint64_t words_nbytes = 0;
 
-class FirstError {
- public:
-  void note(int status, const tw_error& error) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (status_ == TW_OK || error.block < error_.block) status_ = status, error_ = error;
-  }
-  int report(tw_error* error) const {
-    if (status_ != TW_OK && error != nullptr) *error = error_;
-    return status_;
-  }
-
- private:
-  std::mutex mutex_;
-  int status_ = TW_OK;
-  tw_error error_{};
-};
-
-int decode_one(const Product& product, uint64_t block, uint8_t* words, RowScratch* scratch, tw_error* error) {
-  const tw_frame& frame = product.frame;
-  const uint64_t start = product.index.start(block), end = product.index.start(block + 1), length = end - start;
-  const uint8_t* bytes = product.data + start;
-  if (end + kSlack > product.data_nbytes)
-    bytes = static_cast<const uint8_t*>(std::memcpy(scratch->last, bytes, length));
-  if (product.verify) {
-    const uint32_t checksum = static_cast<uint32_t>(hash128(bytes, length).low),
-                   expected = product.index.entry(block).checksum;
-    if (checksum != expected) {
-      return fail(error, TW_CORRUPT, block, frame.header_nbytes + start,
-                  "expected checksum %08x of the block, got %08x", expected, checksum);
+  // Room for words, or nullptr.
+  uint8_t* take(uint64_t nbytes) {
+    if (words_nbytes < nbytes) {
+      words.reset();  // before the larger piece is asked for
+      words.reset(new (std::nothrow) uint8_t[nbytes]);
+      words_nbytes = words == nullptr ? 0 : nbytes;
     }
+    return words.get();
   }
-  const uint64_t next = block + 1 < frame.num_blocks ? product.index.start(block + 2) - end : 0;
-  const BlockOutput output = {words, false, product.data + end, next};
-  const Fault fault =
-      decode_block(spec_of(frame, nullptr), bytes, length, num_block_words(frame, block), output, &scratch->block);
-  if (!fault) return TW_OK;
-  return fail(error, static_cast<tw_status>(fault.status), block, frame.header_nbytes + start, "%s", fault.message);
+};
+
+// The bytes of the block behind this one, which is the next that the thread needs, mostly.
+Fetch next_block(const Blocks& blocks, uint64_t block) {
+  if (block + 1 == blocks.frame.num_blocks) return {nullptr, 0};
+  return {blocks.data.at(blocks.end_of(block)), blocks.end_of(block + 1) - blocks.end_of(block)};
+}
+
+int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* words, RowScratch* scratch,
+               tw_error* error) {
+  const Blocks& blocks = product.blocks;
+  if (product.verify) {
+    const int status = blocks.check(block, error);
+    if (status != TW_OK) return status;
+  }
+  const BlockOutput output = {words, false, next.bytes, next.nbytes};
+  const uint64_t nbytes = blocks.end_of(block) - blocks.start_of(block);
+  const Fault fault = decode_block(spec_of(blocks.frame, nullptr), blocks.with_slack(block, scratch->last), nbytes,
+                                   num_block_words(blocks.frame, block), output, &scratch->block);
+  return fault ? blocks.report(fault, block, error) : TW_OK;
 }
 
 // Rows [first, last): their blocks side by side, then their products.
 int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScratch* scratch, tw_error* error) {
-  const tw_frame& frame = product.frame;
+  const tw_frame& frame = product.blocks.frame;
   const uint64_t start = first * product.columns(), stop = last * product.columns();
   const uint64_t first_block = start / frame.block_words, last_block = ceil_div(stop, frame.block_words);
   const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
-  try {
-    if (scratch->words.size() < nbytes) scratch->words.resize(nbytes);
-  } catch (const std::exception&) {
-    return fail(error, TW_NO_MEMORY, first_block, 0, "no memory for %llu bytes of rows", as_ull(nbytes));
-  }
+  uint8_t* const words = scratch->take(nbytes);
+  if (words == nullptr) return fail(error, TW_NO_MEMORY, first_block, 0, "no memory for %llu bytes", as_ull(nbytes));
+  Fetch left = {nullptr, 0};  // for the product, so that memory has something to do meanwhile
   for (uint64_t block = first_block; block < last_block; ++block) {
-    uint8_t* const words = scratch->words.data() + (block - first_block) * block_nbytes(frame);
-    const int status = decode_one(product, block, words, scratch, error);
+    Fetch next = next_block(product.blocks, block);
+    if (block + 1 == last_block) {
+      left.nbytes = next.nbytes / kFetchShare;
+      next.nbytes -= left.nbytes;
+      left.bytes = next.bytes + next.nbytes;
+    }
+    uint8_t* const of_block = words + (block - first_block) * block_nbytes(frame);
+    const int status = decode_one(product, block, next, of_block, scratch, error);
     if (status != TW_OK) return status;
   }
-  const uint8_t* weights = scratch->words.data() + (start - first_block * frame.block_words) * frame.word_nbytes;
+  const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.word_nbytes;
   dot_kernels.dot(product.format, weights, last - first, product.columns(), product.inputs.values(), product.num_inputs,
-                  product.inputs.stride(), product.outputs + first, product.rows());
+                  product.inputs.stride(), product.outputs + first, product.rows(), left);
   return TW_OK;
 }
 
@@ -159,14 +156,17 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
   WeightFormat format = WeightFormat::kBf16;
   const int status = check_frame(*frame, data_nbytes, &format, error);
   if (status != TW_OK) return status;
+  if (num_inputs == 0) return TW_OK;
   if (frame->num_words == 0) return std::fill(outputs, outputs + num_inputs * frame->shape[0], 0.0f), TW_OK;
   const Index index(*frame, header);
+  const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
+  const Blocks blocks = {*frame, index, have};
   const Inputs arranged(format, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
-  const Product product = {*frame,     index,   static_cast<const uint8_t*>(data), data_nbytes, format, arranged,
-                           num_inputs, outputs, (flags & TW_VERIFY) != 0};
-  const uint64_t step = product.rows_at_once(), per_tile = step * kBlocksAtOnce;
-  FirstError failure;
+  const Product product = {blocks, format, arranged, num_inputs, outputs, (flags & TW_VERIFY) != 0};
+  const uint64_t step = product.rows_at_once();
+  const uint64_t per_tile = ceil_to(std::max<uint64_t>(1, frame->block_words * kBlocksAtOnce / frame->shape[1]), step);
+  FirstFailure failure;
   const bool ran = run_tiles<RowScratch>(
       ceil_div(product.rows(), per_tile), Workers(threads, parallel), [&](RowScratch& scratch, uint64_t tile) {
         const uint64_t stop = std::min((tile + 1) * per_tile, product.rows());
@@ -192,12 +192,18 @@ int tw_linear_dense(const char* dtype, const void* weights, uint64_t rows, uint6
   if (arranged.values() == nullptr) return no_memory(error);
   const uint64_t row_nbytes = columns * weight_nbytes(format);
   const uint64_t per_tile = std::max<uint64_t>(1, kDenseTileNbytes / std::max<uint64_t>(row_nbytes, 1));
+  const uint64_t step = std::max<uint64_t>(1, kDenseStepNbytes / std::max<uint64_t>(row_nbytes, 1));
+  const uint8_t* const bytes = static_cast<const uint8_t*>(weights);
   struct Nothing {};
   const bool ran =
       run_tiles<Nothing>(ceil_div(rows, per_tile), Workers(threads, parallel), [&](Nothing&, uint64_t tile) {
-        const uint64_t first = tile * per_tile, last = std::min(first + per_tile, rows);
-        dot_kernels.dot(format, static_cast<const uint8_t*>(weights) + first * row_nbytes, last - first, columns,
-                        arranged.values(), num_inputs, arranged.stride(), outputs + first, rows);
+        const uint64_t stop = std::min((tile + 1) * per_tile, rows);
+        for (uint64_t first = tile * per_tile; first < stop; first += step) {
+          const uint64_t last = std::min(first + step, stop), next = std::min(last + step, rows);
+          dot_kernels.dot(format, bytes + first * row_nbytes, last - first, columns, arranged.values(), num_inputs,
+                          arranged.stride(), outputs + first, rows,
+                          {bytes + last * row_nbytes, (next - last) * row_nbytes});
+        }
         return true;
       });
   return ran ? TW_OK : no_memory(error);

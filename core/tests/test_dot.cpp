@@ -62,7 +62,8 @@ void check(WeightFormat format, size_t rows, size_t columns, size_t num_inputs) 
   for (size_t m = 0; m < num_inputs; ++m) {
     tw::arrange_input(format, &inputs[m * columns], columns, &arranged[m * stride]);
   }
-  tw::dot_kernels.dot(format, weights.data(), rows, columns, arranged.data(), num_inputs, stride, out.data(), rows);
+  tw::dot_kernels.dot(format, weights.data(), rows, columns, arranged.data(), num_inputs, stride, out.data(), rows,
+                      {weights.data(), weights.size()});
   for (size_t m = 0; m < num_inputs; ++m) {
     for (size_t r = 0; r < rows; ++r) {
       const float want = expected(format, &weights[r * columns * width], &inputs[m * columns], columns);

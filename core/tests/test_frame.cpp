@@ -103,7 +103,7 @@ void check_range(const tw_frame& frame, const std::vector<uint8_t>& bytes, const
   const std::vector<uint8_t> data = exact(bytes.data() + frame.header_nbytes + first, last - first);
   std::vector<uint8_t> part(stop - start);
   CHECK(tw_decode(&frame, bytes.data(), data.data(), first, data.size(), nullptr, 0, 0, start, stop, part.data(), 2,
-                  TW_VERIFY, &error) == TW_OK);
+                  nullptr, TW_VERIFY, &error) == TW_OK);
   CHECK(std::equal(part.begin(), part.end(), content.data() + start));
 }
 
@@ -124,10 +124,10 @@ void check_damage(const tw_frame& frame, std::vector<uint8_t> bytes, const std::
     bytes[at] ^= bit;
     const uint8_t* data = bytes.data() + frame.header_nbytes;
     CHECK(tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, nullptr, 0, 0, 0, content.size(), out.data(), 1,
-                    TW_VERIFY, &error) == TW_CORRUPT);
+                    nullptr, TW_VERIFY, &error) == TW_CORRUPT);
     // Without checksums anything may come out, but nothing may go out of bounds.
-    tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, nullptr, 0, 0, 0, content.size(), out.data(), 1, 0,
-              &error);
+    tw_decode(&frame, bytes.data(), data, 0, frame.data_nbytes, nullptr, 0, 0, 0, content.size(), out.data(), 1,
+              nullptr, 0, &error);
     bytes[at] ^= bit;
   }
 }

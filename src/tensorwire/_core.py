@@ -207,7 +207,7 @@ _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _fra
 _block_range = function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
 _decode = function(
     "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
-    _u32, _u32, _error,
+    _u32, _address, _u32, _error,
 )  # fmt: skip
 _decode_and_hash = function(
     "tw_decode_and_hash", ctypes.c_int, _frame, *2 * [_address], *2 * [_u64, _address], _u32, *2 * [_address], _error
@@ -411,24 +411,15 @@ def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[in
 
 
 def decode(
-    frame: Frame,
-    header: Buffer,
-    data: Buffer,
-    data_offset: int,
-    start: int,
-    stop: int,
-    dst: Buffer,
-    threads: int,
-    verify: bool,
-    base: Buffer | None = None,
-    base_offset: int = 0,
-    leaves: Buffer | None = None,
-    base_leaves: Buffer | None = None,
-) -> None:
+    frame: Frame, header: Buffer, data: Buffer, data_offset: int, start: int, stop: int, dst: Buffer, threads: int,
+    verify: bool, base: Buffer | None = None, base_offset: int = 0, leaves: Buffer | None = None,
+    base_leaves: Buffer | None = None, parallel: int | None = None,
+) -> None:  # fmt: skip
     """Content bytes [start, stop) to `dst`, which must be apart from `data`.
 
     `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
     whole blocks. Of a whole relative frame `leaves` and `base_leaves` get the hashes of what is written and of `base`.
+    `parallel` is the address of a tw_parallel, for calls without them.
     """
     with (
         Pin(header) as head,
@@ -444,7 +435,8 @@ def decode(
         if leaves is None:
             status = _decode(
                 frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
-                origin.nbytes, start, stop, target.address, threads, _VERIFY if verify else 0, error := Error(),
+                origin.nbytes, start, stop, target.address, threads, parallel, _VERIFY if verify else 0,
+                error := Error(),
             )  # fmt: skip
         else:
             status = _decode_and_hash(

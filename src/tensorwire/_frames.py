@@ -334,13 +334,15 @@ class FrameReader:
         base: Buffer | None = None,
         base_offset: int = 0,
         threads: int | None = None,
+        parallel: int | None = None,
         verify: bool = True,
     ) -> None:
         """Decode content bytes [start, stop) into `out`, which has exactly that size.
 
         `data` holds the blocks' bytes from `data_offset` on and must cover ``data_range(start, stop)``. For a relative
         frame `base` holds the base's content from `base_offset` on and must cover ``base_range(start, stop)``. It is
-        trusted to be the base. `out` may be the same memory if [start, stop) are whole blocks.
+        trusted to be the base. `out` may be the same memory if [start, stop) are whole blocks. `parallel` is the
+        address of a function like GOMP_parallel, whose threads are used instead of new ones.
 
         Raises:
             CorruptDataError: a block is damaged.
@@ -351,7 +353,10 @@ class FrameReader:
         stop = self.info.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
         count = num_threads(threads)
-        _core.decode(self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset)
+        _core.decode(
+            self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset,
+            parallel=parallel,
+        )  # fmt: skip
 
     def linear(
         self,

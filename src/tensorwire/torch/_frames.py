@@ -106,6 +106,7 @@ class OpenFrame:
                 stop=stop,
                 data_offset=lo,
                 threads=threads or torch.get_num_threads(),
+                parallel=team() if threads is None else None,
                 verify=self._origin.verify,
             )
 
@@ -121,7 +122,7 @@ class OpenFrame:
             ValueError: the tensor is not BF16, F16 or F32.
         """
         inputs = inputs.to(torch.float32).contiguous()
-        outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32)
+        outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
         with self._context():
             self._reader.linear(
                 self._data,

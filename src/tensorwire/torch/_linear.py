@@ -2,8 +2,8 @@
 
 *exact* gives the bits of ``torch.nn.functional.linear`` with the dense weight. For few rows of input the weight is
 decoded slab by slab, each of which torch multiplies while it lies in the cache; that is allowed where torch's own
-kernel was seen to give the same bits for slabs as for the whole. For many rows the whole weight is decoded, into
-memory that the next layer uses again.
+kernel was seen to give the same bits for slabs as for the whole (`_slabs_give_the_same_bits`). Otherwise the whole
+weight is decoded, into memory that the next layer uses again.
 
 *fused* never makes a dense weight: rows are decoded and multiplied in the cache of a thread, in float32 and an order of
 summation of our own (`FrameReader.linear`).
@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -32,19 +32,25 @@ _ROWS_ALIGNMENT = 64
 _FUSED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
+_TRIALS = 4
+_TRIAL_ROWS = 256
+
+
+def _bytes(nbytes: int) -> Tensor:
+    return torch.empty(nbytes, dtype=torch.uint8, device="cpu")  # whatever the default device is
 
 
 class _Scratch(threading.local):
     """Memory for decoded weights, one piece a thread, as large as the largest so far."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memory = _bytes(0)
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         nbytes = math.prod(shape) * dtype.itemsize
         if self._memory.numel() < nbytes:
-            self._memory = torch.empty(0, dtype=torch.uint8)  # the old piece is freed before the new one is asked for
-            self._memory = torch.empty(nbytes, dtype=torch.uint8)
+            self._memory = _bytes(0)  # the old piece is freed before the new one is asked for
+            self._memory = _bytes(nbytes)
         return self._memory[:nbytes].view(dtype).view(shape)
 
 
@@ -60,37 +66,29 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
         return _linear_fused(x, frame, rows, bias)
     slab = _slab_rows(rows, columns * x.element_size())
     few = x.numel() <= _MAX_SLAB_INPUT_ROWS * columns
-    if (
-        few
-        and slab < rows
-        and _slabs_give_the_same_bits(
-            x.dtype,
-            tuple(x.shape),
-            tuple(x.stride()),
-            rows,
-            slab,
-            bias is not None,
-            torch.get_num_threads(),
-        )
-    ):
-        return _linear_by_slabs(x, frame, rows, columns, slab, bias)
+    if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
+        return _linear_by_slabs(x, rows, slab, bias, lambda first, part: frame.decode(first * columns, part))
     weight = _scratch.take(shape, frame.dtype)
     frame.decode(0, weight)
     return linear(x, weight, bias)
 
 
 def _linear_fused(x: Tensor, frame: OpenFrame, rows: int, bias: Tensor | None) -> Tensor:
-    output = frame.linear(x.reshape(-1, x.shape[-1]))
+    output = frame.linear(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]))
     if bias is not None:
         output += bias
     return output.to(x.dtype).view(*x.shape[:-1], rows)
 
 
-def _linear_by_slabs(x: Tensor, frame: OpenFrame, rows: int, columns: int, slab: int, bias: Tensor | None) -> Tensor:
+def _linear_by_slabs(
+    x: Tensor, rows: int, slab: int, bias: Tensor | None, fill: Callable[[int, Tensor], object]
+) -> Tensor:
+    """`fill` writes the rows of the weight from the given one on."""
     output = x.new_empty((*x.shape[:-1], rows))
-    for start, stop in _slabs(rows, slab):
-        weight = _scratch.take((stop - start, columns), frame.dtype)
-        frame.decode(start * columns, weight)
+    for start in range(0, rows, slab):
+        stop = min(rows, start + slab)
+        weight = _scratch.take((stop - start, x.shape[-1]), x.dtype)
+        fill(start, weight)
         output[..., start:stop] = linear(x, weight, None if bias is None else bias[start:stop])
     return output
 
@@ -101,26 +99,74 @@ def _slab_rows(rows: int, row_nbytes: int) -> int:
     return min(rows, max(_ROWS_ALIGNMENT, wanted // _ROWS_ALIGNMENT * _ROWS_ALIGNMENT))
 
 
-def _slabs(rows: int, slab: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, rows, slab):
-        yield start, min(rows, start + slab)
+class _Product(NamedTuple):
+    """All that torch may choose a kernel by, and in that kernel an order of summation: the values are not among it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    rows: int
+    bias: bool
+    threads: int
+    settings: tuple[object, ...]
+
+
+def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
+    settings = (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())
+    return _Product(
+        x.dtype, tuple(x.shape), tuple(x.stride()), rows, bias is not None, torch.get_num_threads(), settings
+    )
 
 
 @functools.lru_cache(maxsize=4096)
-def _slabs_give_the_same_bits(
-    dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], rows: int, slab: int, bias: bool, threads: int
-) -> bool:
-    """Try it once, with random numbers: another order of summation shows in some of so many sums."""
-    generator = torch.Generator().manual_seed(0)
+def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
+    """Try it, once for each kind of product.
 
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(sizes, generator=generator).to(dtype)
+    A proof it is not; it rests on two things. A kernel of torch takes its order of summation from what `_Product` has
+    and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
+    every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
+    Of ordinary sums in BF16 few would show it: a result keeps 8 bits, and an order changes the 24th.
+    """
+    if any(step == 0 and size > 1 for step, size in zip(product.stride, product.shape, strict=True)):
+        return False  # an expanded input, whose rows cannot be written
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    columns = product.shape[-1]
+    x = torch.empty_strided(product.shape, product.stride, dtype=product.dtype, device="cpu")
+    weight = torch.empty((product.rows, columns), dtype=product.dtype, device="cpu")
+    tile, pairs = _cancelling_rows(columns, generator)
+    for start in range(0, product.rows, _TRIAL_ROWS):
+        weight[start : start + _TRIAL_ROWS] = tile[: product.rows - start]
+    for _ in range(_TRIALS):
+        x.copy_(_cancelling_inputs(product.shape, pairs, generator))
+        bias = _normal((product.rows,), generator).mul_(2.0**-16).to(product.dtype) if product.bias else None
+        whole = linear(x, weight, bias)
+        by_slabs = _linear_by_slabs(
+            x, product.rows, slab, bias, lambda first, part: part.copy_(weight[first : first + part.shape[0]])
+        )
+        if not torch.equal(whole, by_slabs):
+            return False
+    return True
 
-    x = torch.empty_strided(shape, stride, dtype=dtype).copy_(normal(*shape))
-    weight, offset = normal(rows, shape[-1]), normal(rows) if bias else None
-    whole = linear(x, weight, offset)
-    parts = [
-        linear(x, weight[start:stop], None if offset is None else offset[start:stop])
-        for start, stop in _slabs(rows, slab)
-    ]
-    return bool(torch.equal(whole, torch.cat(parts, -1)))
+
+def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
+def _cancelling_rows(columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of weights of which the columns of the second half are the negatives of those of the first, at random
+    places; and the pairs, (2, columns // 2). An odd column more is tiny."""
+    order = torch.randperm(columns, generator=generator, device="cpu")
+    pairs = order[: columns // 2 * 2].view(2, -1)
+    rows = _normal((_TRIAL_ROWS, columns), generator)
+    rows[:, pairs[1]] = -rows[:, pairs[0]]
+    rows[:, order[columns // 2 * 2 :]] *= 2.0**-16
+    return rows, pairs
+
+
+def _cancelling_inputs(shape: Sequence[int], pairs: Tensor, generator: torch.Generator) -> Tensor:
+    """Inputs that are the same at both columns of a pair, of many sizes, so that no sum is without rounding."""
+    inputs = _normal(shape, generator)
+    sizes = torch.randint(0, 7, (shape[-1],), generator=generator, device="cpu")
+    inputs *= 2.0**sizes
+    inputs[..., pairs[1]] = inputs[..., pairs[0]]
+    return inputs

@@ -40,7 +40,7 @@ def _decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int 
     """`shape` elements of the frame's tensor, from element `first` on."""
     reader = opened(frame)
     check_matches(reader, dtype, shape, first)
-    out = torch.empty(shape, dtype=dtype)
+    out = torch.empty(shape, dtype=dtype, device=frame.device)
     reader.decode(first, out)
     return out
 
@@ -58,15 +58,15 @@ def _rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tens
     check_matches(reader, dtype, shape)
     flat = indices.reshape(-1).to(torch.int64)
     if flat.numel() == 0:
-        return torch.empty((*indices.shape, *shape[1:]), dtype=dtype)
+        return torch.empty((*indices.shape, *shape[1:]), dtype=dtype, device=frame.device)
     low, high = int(flat.min()), int(flat.max())
     if low < -shape[0] or high >= shape[0]:
         wrong = low if low < -shape[0] else high
         raise IndexError(f"index {wrong} is out of range for a tensor of {shape[0]} rows")
     wanted, places = torch.unique(torch.where(flat < 0, flat + shape[0], flat), return_inverse=True)
-    decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype)
+    decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype, device=frame.device)
     row = decoded[0].numel()
-    starts = torch.cat((torch.tensor([0]), (wanted.diff() != 1).nonzero().reshape(-1) + 1))
+    starts = torch.cat((wanted.new_zeros(1), (wanted.diff() != 1).nonzero().reshape(-1) + 1))
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), wanted.numel()], strict=True):
         reader.decode(int(wanted[start]) * row, decoded[start:stop])
     return decoded[places].reshape(*indices.shape, *shape[1:])

@@ -7,17 +7,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 
 _MAPS = Path("/proc/self/maps")
+_PROCESS = os.getpid()
 
 
-@functools.cache
 def team() -> int | None:
     """The address of GOMP_parallel in the OpenMP runtime that torch has loaded; None where there is none.
 
-    GNU's runtime has it, and LLVM's and Intel's for the sake of programs that GCC has compiled.
+    None in a process that was forked, too: the threads stayed in its parent, and OpenMP would wait for them for ever.
     """
+    return _gomp_parallel() if os.getpid() == _PROCESS else None
+
+
+@functools.cache
+def _gomp_parallel() -> int | None:
+    """GNU's runtime has it, and LLVM's and Intel's for the sake of programs that GCC has compiled."""
     for library in _openmp_runtimes():
         try:
             function = ctypes.CDLL(library).GOMP_parallel

@@ -1,0 +1,75 @@
+// What everybody shares who reads the blocks of a frame: where their bytes are, whether they are sound, and which
+// failure is reported.
+#pragma once
+#include <cstring>
+#include <mutex>
+
+#include "frame/layout.h"
+#include "frame/open_block.h"
+
+namespace tw {
+
+// Bytes [offset, offset + nbytes) of something longer, which a caller has.
+struct Data {
+  const uint8_t* bytes;
+  uint64_t offset, nbytes;
+
+  const uint8_t* at(uint64_t position) const { return bytes + (position - offset); }
+  bool covers(uint64_t start, uint64_t stop) const { return start >= offset && stop <= offset + nbytes; }
+};
+
+// The blocks of a frame. Those that are asked for lie in the data.
+struct Blocks {
+  const tw_frame& frame;
+  const Index& index;
+  const Data& data;
+
+  uint64_t start_of(uint64_t block) const { return index.start(block); }
+  uint64_t end_of(uint64_t block) const { return index.start(block + 1); }
+
+  // The block's bytes with kSlack readable behind them: where the data end, a copy of them.
+  const uint8_t* with_slack(uint64_t block, uint8_t* copy) const {
+    const uint64_t nbytes = end_of(block) - start_of(block);
+    if (end_of(block) + kSlack <= data.offset + data.nbytes) return data.at(start_of(block));
+    if (nbytes != 0) std::memcpy(copy, data.at(start_of(block)), nbytes);
+    return copy;
+  }
+
+  // Compares the block's checksum.
+  int check(uint64_t block, tw_error* error) const {
+    const uint64_t nbytes = end_of(block) - start_of(block);
+    if (nbytes == 0) return TW_OK;  // a block that is same has no bytes
+    const uint32_t checksum = static_cast<uint32_t>(hash128(data.at(start_of(block)), nbytes).low);
+    if (checksum == index.entry(block).checksum) return TW_OK;
+    return fail(error, TW_CORRUPT, block, position(block), "expected checksum %08x of the block, got %08x",
+                index.entry(block).checksum, checksum);
+  }
+
+  // A fault of the block as the status of a call.
+  int report(const Fault& fault, uint64_t block, tw_error* error) const {
+    return fail(error, static_cast<tw_status>(fault.status), block, position(block), "%s", fault.message);
+  }
+
+ private:
+  uint64_t position(uint64_t block) const { return frame.header_nbytes + start_of(block); }
+};
+
+// Of failures that several threads meet, the first one by block.
+class FirstFailure {
+ public:
+  void note(int status, const tw_error& error) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (status_ == TW_OK || error.block < error_.block) status_ = status, error_ = error;
+  }
+  int report(tw_error* error) const {
+    if (status_ != TW_OK && error != nullptr) *error = error_;
+    return status_;
+  }
+
+ private:
+  std::mutex mutex_;
+  int status_ = TW_OK;
+  tw_error error_{};
+};
+
+}  // namespace tw

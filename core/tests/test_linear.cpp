@@ -1,0 +1,304 @@
+// Products with compressed weights against those with the decoded ones, bit for bit: every kind of block of plain
+// frames, rows that are whole in blocks and rows that are cut, all numbers of threads and pools of them. Then frames
+// that are damaged, cut off or not weights, which end as they do in tw_decode, and memory that runs out.
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "tests/check.h"
+#include "tests/mutation.h"
+#include "tests/target.h"
+
+namespace {
+
+// How many allocations succeed from now on; negative: all.
+std::atomic<int> allocations_left{-1};
+
+void* allocate(size_t nbytes, size_t align) {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::aligned_alloc(align, tw::ceil_to(nbytes, align));
+}
+
+// Not inlined, or the compiler takes it for the wrong partner of operator new.
+__attribute__((noinline)) void release(void* memory) { std::free(memory); }
+
+void* allocate_or_throw(size_t nbytes, size_t align) {
+  void* const memory = allocate(nbytes, align);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+constexpr size_t kAlign = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(size_t nbytes) { return allocate_or_throw(nbytes, kAlign); }
+void* operator new[](size_t nbytes) { return allocate_or_throw(nbytes, kAlign); }
+void* operator new(size_t nbytes, const std::nothrow_t&) noexcept { return allocate(nbytes, kAlign); }
+void* operator new[](size_t nbytes, const std::nothrow_t&) noexcept { return allocate(nbytes, kAlign); }
+void* operator new(size_t nbytes, std::align_val_t align) { return allocate_or_throw(nbytes, size_t(align)); }
+void* operator new(size_t nbytes, std::align_val_t align, const std::nothrow_t&) noexcept {
+  return allocate(nbytes, size_t(align));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t, const std::nothrow_t&) noexcept { release(memory); }
+
+namespace {
+
+using tests::Bytes;
+using tests::Parts;
+using tests::Random;
+using tests::Source;
+using tests::Type;
+
+constexpr uint64_t kNumInputs = 3;
+// Compact has larger blocks and more of them, or kind entropy would not pay.
+constexpr uint32_t kBlockWords = 512, kCompactFactor = 32;
+// Bits across exponent and mantissa, for kind plain.
+constexpr auto kAcross = static_cast<tests::Content>(tests::kNumContents);
+
+struct Shape {
+  uint64_t rows, columns;
+};
+// Blocks have several whole rows, or several of which some are cut; rows have whole blocks, or blocks of which some are
+// cut; a row is one element.
+constexpr Shape kShapes[] = {{40, 128}, {41, 100}, {3, 3072}, {3, 2000}, {1700, 1}};
+
+const Type& type_named(const char* name) {
+  for (const Type& type : tests::kTypes) {
+    if (std::strcmp(type.name, name) == 0) return type;
+  }
+  std::abort();
+}
+
+Bytes make_frame(const Type& type, uint32_t profile, tests::Content content, const std::vector<uint64_t>& shape) {
+  Random random(1000 * profile + content);
+  uint64_t numel = 1;
+  for (const uint64_t size : shape) numel *= size;
+  Bytes bytes(numel * type.nbytes);
+  for (uint64_t i = 0; i < numel; ++i) {
+    const uint64_t value =
+        content == kAcross ? random.below(256) << (type.rest_bits - 3) : tests::word(type, content, &random);
+    std::memcpy(&bytes[i * type.nbytes], &value, type.nbytes);
+  }
+  tw_frame frame;
+  tw_error error;
+  CHECK(tw_frame_init(&frame, type.name, type.bits, shape.data(), static_cast<uint32_t>(shape.size()), profile,
+                      kBlockWords * (profile == TW_COMPACT ? kCompactFactor : 1), nullptr, &error) == TW_OK);
+  Bytes coded(tw_frame_bound(&frame));
+  CHECK(tw_compress(&frame, bytes.data(), bytes.size(), nullptr, coded.data(), coded.size(), 1, &error) == TW_OK);
+  coded.resize(frame.frame_nbytes);
+  return coded;
+}
+
+// Pools: threads; and what OpenMP has where it is asked for threads within threads, the caller alone.
+std::atomic<int> num_pool_calls{0};
+
+void on_threads(void (*work)(void*), void* argument, unsigned threads, unsigned) {
+  ++num_pool_calls;
+  std::vector<std::thread> others;
+  for (unsigned t = 1; t < threads; ++t) others.emplace_back(work, argument);
+  work(argument);
+  for (std::thread& other : others) other.join();
+}
+
+void on_caller(void (*work)(void*), void* argument, unsigned, unsigned) { work(argument); }
+
+struct Result {
+  int status;
+  tw_error error;
+  std::vector<float> outputs;
+};
+
+// The parts of a frame in memory of their exact sizes, so that a sanitizer sees a step past them.
+struct Opened {
+  tw_frame frame;
+  Bytes header, data;
+  std::vector<float> inputs;
+
+  explicit Opened(const Bytes& bytes) {
+    tw_error error;
+    CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
+    const auto blocks = bytes.begin() + static_cast<ptrdiff_t>(frame.header_nbytes);
+    header.assign(bytes.begin(), blocks);
+    data.assign(blocks, bytes.end());
+    Random random(bytes.size());
+    if (frame.ndim > 1) inputs.resize(kNumInputs * frame.shape[1]);
+    for (float& value : inputs) value = static_cast<float>(static_cast<int64_t>(random.next())) * 0x1p-62f;
+  }
+
+  Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags) const {
+    Result result = {TW_OK, {}, std::vector<float>(kNumInputs * frame.shape[0] + 1, 7.0f)};
+    result.status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), kNumInputs,
+                              result.outputs.data(), threads, parallel, flags, &result.error);
+    CHECK(result.outputs.back() == 7.0f);
+    return result;
+  }
+
+  // The same by way of the decoded tensor.
+  Result expected() const {
+    Result result = {TW_OK, {}, std::vector<float>(kNumInputs * frame.shape[0] + 1, 7.0f)};
+    Bytes words(frame.uncompressed_nbytes);
+    result.status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), nullptr, 0, 0, 0, words.size(),
+                              words.data(), 1, nullptr, TW_VERIFY, &result.error);
+    if (result.status != TW_OK) return result;
+    CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], inputs.data(), kNumInputs,
+                          result.outputs.data(), 1, nullptr, &result.error) == TW_OK);
+    return result;
+  }
+};
+
+// The same bits, or both NaN: which one depends on the order of a processor's operands.
+bool same_numbers(const std::vector<float>& a, const std::vector<float>& b, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0 && !(a[i] != a[i] && b[i] != b[i])) return false;
+  }
+  return true;
+}
+
+bool same(const Result& a, const Result& b) {
+  if (a.status != b.status) return false;
+  if (a.status != TW_OK) return a.error.block == b.error.block && std::strcmp(a.error.message, b.error.message) == 0;
+  return same_numbers(a.outputs, b.outputs, a.outputs.size());
+}
+
+void check_all_ways(const Opened& opened) {
+  const Result expected = opened.expected();
+  CHECK(expected.status == TW_OK);
+  for (uint32_t threads = 1; threads <= 4; ++threads) {
+    for (const tw_parallel parallel : {static_cast<tw_parallel>(nullptr), &on_threads, &on_caller}) {
+      for (const uint32_t flags : {0u, TW_VERIFY}) CHECK(same(opened.linear(threads, parallel, flags), expected));
+    }
+  }
+}
+
+// Damage that leaves checksums right, of one byte or several, and such that does not.
+void check_damage(const Bytes& bytes, uint64_t seed) {
+  Random random(seed);
+  Parts parts(bytes);
+  if (parts.data.empty()) return;
+  tests::damage_bytes(parts.data.data(), parts.data.size(), bytes, &random);
+  const Opened opened(parts.assemble());
+  const Result expected = opened.expected();
+  CHECK(same(opened.linear(1, nullptr, TW_VERIFY), expected));
+  const Result shared = opened.linear(2 + seed % 3, seed % 2 == 0 ? &on_threads : nullptr, 0);
+  CHECK((shared.status == TW_OK) == (expected.status == TW_OK));  // of several blocks any may be met first
+  Opened flipped(bytes);
+  flipped.data[random.below(flipped.data.size())] ^= static_cast<uint8_t>(1u << random.below(8));
+  const Result refused = flipped.linear(2, nullptr, TW_VERIFY);
+  CHECK(refused.status == TW_CORRUPT && same(refused, flipped.expected()));
+  flipped.linear(2, nullptr, 0);  // anything may come out, but nothing may go out of bounds
+}
+
+// Another shape of as many elements, which a header may well claim.
+void check_reshaped(const Bytes& bytes, uint64_t rows, uint64_t columns) {
+  Parts parts(bytes);
+  tw::store(&parts.fixed[tw::kAtShape], rows);
+  tw::store(&parts.fixed[tw::kAtShape + 8], columns);
+  check_all_ways(Opened(parts.assemble()));
+}
+
+void check_truncation(const Bytes& bytes) {
+  const Opened whole(bytes);
+  for (size_t nbytes = 0; nbytes < whole.data.size(); nbytes += 1 + nbytes / 7) {
+    Opened opened = whole;
+    opened.data.resize(nbytes);
+    opened.data.shrink_to_fit();
+    CHECK(opened.linear(2, nullptr, TW_VERIFY).status == TW_TRUNCATED);
+  }
+}
+
+void check_refused(const Opened& opened) {
+  const Result result = opened.linear(1, nullptr, 0);
+  CHECK(result.status == TW_INVALID_ARGUMENT && result.error.message[0] != '\0');
+}
+
+void check_not_weights() {
+  check_refused(Opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128, 1})));
+  check_refused(Opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {5120})));
+  check_refused(Opened(make_frame(type_named("F8_E4M3"), TW_FAST, tests::kWeights, {40, 128})));
+  check_refused(Opened(tests::make_source(type_named("BF16"), TW_FAST, tests::kWeights, tests::kFewSteps).frame));
+  const float input = 1;
+  float output = 0;
+  tw_error error;
+  CHECK(tw_linear_dense("I8", &input, 1, 1, &input, 1, &output, 1, nullptr, &error) == TW_INVALID_ARGUMENT);
+}
+
+// No rows, no columns, no inputs.
+void check_nothing() {
+  check_all_ways(Opened(make_frame(type_named("F16"), TW_FAST, tests::kWeights, {0, 128})));
+  const Opened opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {9, 0}));
+  const Result result = opened.linear(2, nullptr, TW_VERIFY);
+  CHECK(result.status == TW_OK);
+  for (size_t i = 0; i < 9 * kNumInputs; ++i) CHECK(result.outputs[i] == 0.0f);
+  check_all_ways(opened);
+  const Opened some(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128}));
+  CHECK(tw_linear(&some.frame, some.header.data(), some.data.data(), some.data.size(), nullptr, 0, nullptr, 2, nullptr,
+                  TW_VERIFY, nullptr) == TW_OK);
+}
+
+// Whichever allocation fails: the result is right, or there is none.
+void check_memory() {
+  const Opened opened(make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {400, 128}));
+  const Result expected = opened.expected();
+  std::vector<float> outputs(expected.outputs.size());
+  int num_right = 0;
+  for (const tw_parallel parallel : {static_cast<tw_parallel>(nullptr), &on_caller}) {
+    for (int allocations = 0; allocations < 40; ++allocations) {
+      tw_error error;
+      allocations_left = allocations;
+      const int status = tw_linear(&opened.frame, opened.header.data(), opened.data.data(), opened.data.size(),
+                                   opened.inputs.data(), kNumInputs, outputs.data(), 4, parallel, 0, &error);
+      allocations_left = -1;
+      CHECK(status == TW_OK || status == TW_NO_MEMORY);
+      CHECK(status == TW_OK || allocations < 30);
+      if (status != TW_OK) continue;
+      CHECK(same_numbers(outputs, expected.outputs, outputs.size() - 1));
+      ++num_right;
+    }
+  }
+  CHECK(num_right >= 20);
+}
+
+}  // namespace
+
+int main() {
+  if (!tests::forced_target_runs()) return tests::kSkipped;
+  std::vector<Source> sources;
+  for (const char* name : {"BF16", "F16", "F32"}) {
+    for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
+      for (int content = 0; content <= kAcross; ++content) {
+        for (const Shape shape : kShapes) {
+          const uint64_t rows = shape.rows * (profile == TW_COMPACT ? kCompactFactor : 1);
+          const Bytes frame =
+              make_frame(type_named(name), profile, static_cast<tests::Content>(content), {rows, shape.columns});
+          check_all_ways(Opened(frame));
+          for (uint64_t i = 0; i < 5; ++i) check_damage(frame, 5 * sources.size() + i);
+          sources.push_back({frame, {}});
+        }
+      }
+    }
+  }
+  CHECK(num_pool_calls > 100);
+  CHECK(tests::kinds_of(sources) == "kinds 0 1 2 3 4 5 6 7.1 7.2");  // all of plain frames
+  const Bytes frame = make_frame(type_named("BF16"), TW_FAST, tests::kWeights, {40, 128});
+  check_reshaped(frame, 128, 40);
+  check_reshaped(frame, 1, 5120);
+  check_reshaped(frame, 5120, 1);
+  check_truncation(frame);
+  check_not_weights();
+  check_nothing();
+  check_memory();
+  std::printf("ok\n");
+  return 0;
+}

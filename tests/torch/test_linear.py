@@ -1,0 +1,189 @@
+"""Linear layers with a compressed weight: when slabs are allowed, whose threads work, what damage does."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tensorwire  # noqa: E402
+from tensorwire.codec import FrameReader  # noqa: E402
+from tensorwire.torch import CompressedTensor, _linear  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS, COLUMNS = 320, 256
+SLAB = 64
+
+
+def weights(rows: int = ROWS, columns: int = COLUMNS, dtype: Any = torch.bfloat16) -> Any:
+    generator = torch.Generator().manual_seed(rows * columns)
+    return (torch.randn(rows, columns, generator=generator) * 0.02).to(dtype)
+
+
+class Kernel:
+    """A product that adds its terms one by one, in the order that `order` gives for a number of rows."""
+
+    def __init__(self, order: Callable[[int], list[int]]) -> None:
+        self.order = order
+        self.rows: list[int] = []
+
+    def __call__(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        self.rows.append(weight.shape[0])
+        total = torch.zeros(*x.shape[:-1], weight.shape[0])
+        for column in self.order(weight.shape[0]):
+            total = total + x[..., column, None].float() * weight[:, column].float()
+        return (total if bias is None else total + bias.float()).to(x.dtype)
+
+
+FORWARD = list(range(COLUMNS))
+ORDERS: dict[str, Callable[[int], list[int]]] = {
+    "backward": lambda rows: FORWARD[::-1] if rows == SLAB else FORWARD,
+    "two terms swapped": lambda rows: [*FORWARD[:-2], FORWARD[-1], FORWARD[-2]] if rows == SLAB else FORWARD,
+    "in the whole alone": lambda rows: FORWARD[::-1] if rows == ROWS else FORWARD,
+}
+
+
+@pytest.fixture
+def multiply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Products with a kernel in the place of torch's, with small slabs."""
+    monkeypatch.setattr(_linear, "_SLAB_NBYTES", SLAB * COLUMNS * 2)
+    _linear._slabs_give_the_same_bits.cache_clear()
+
+    def run(kernel: Kernel, x: Any, weight: Any, bias: Any = None) -> Any:
+        monkeypatch.setattr(_linear, "linear", kernel)
+        torch.nn.functional.linear(x, weight, bias)
+        kernel.rows.clear()  # those of the trial
+        return torch.nn.functional.linear(x, weight, bias)
+
+    yield run
+    _linear._slabs_give_the_same_bits.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_kernel_that_depends_on_slabs_gets_the_whole_weight(
+    multiply: Callable[..., Any], order: Callable[[int], list[int]], bias: bool, dtype: Any
+) -> None:
+    dense = weights(dtype=dtype)
+    kernel = Kernel(order)
+    x, b = torch.randn(2, COLUMNS).to(dtype), torch.randn(ROWS).to(dtype) if bias else None
+    result = multiply(kernel, x, CompressedTensor.from_dense(dense), b)
+    assert kernel.rows == [ROWS]
+    assert torch.equal(result, kernel(x, dense, b))
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+def test_a_kernel_that_does_not_gets_slabs(multiply: Callable[..., Any], bias: bool) -> None:
+    dense = weights()
+    kernel = Kernel(lambda rows: FORWARD)
+    x, b = torch.randn(2, COLUMNS).bfloat16(), torch.randn(ROWS).bfloat16() if bias else None
+    result = multiply(kernel, x, CompressedTensor.from_dense(dense), b)
+    assert kernel.rows == [SLAB] * (ROWS // SLAB)
+    assert torch.equal(result, kernel(x, dense, b))
+
+
+INPUTS = {
+    "expanded": lambda: torch.randn(1, 1024).expand(3, 1024),
+    "strided": lambda: torch.randn(3, 2048)[:, ::2],
+    "three-dimensional, every other": lambda: torch.randn(2, 3, 1024)[:, 1:2],
+    "transposed": lambda: torch.randn(1024, 4).t(),
+    "one": lambda: torch.randn(1024),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
+def test_exact_has_the_bits_of_torch_for_inputs_of_any_layout(inputs: Callable[[], Any], dtype: Any) -> None:
+    dense = weights(6000, 1024, dtype)  # of several slabs
+    x = inputs().to(dtype)
+    expected = torch.nn.functional.linear(x, dense)
+    assert torch.equal(torch.nn.functional.linear(x, CompressedTensor.from_dense(dense)), expected)
+
+
+def test_the_default_device_does_not_matter() -> None:
+    dense = weights()
+    compressed = CompressedTensor.from_dense(dense)
+    x = torch.randn(2, COLUMNS).bfloat16()
+    expected = torch.nn.functional.linear(x, dense)
+    with torch.device("meta"):
+        _linear._slabs_give_the_same_bits.cache_clear()
+        assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
+        assert torch.equal(compressed[3:9], dense[3:9])
+        compressed.set_linear_mode("fused")
+        assert torch.nn.functional.linear(x, compressed).device.type == "cpu"
+
+
+def test_decoding_works_on_the_threads_of_the_caller() -> None:
+    calls: list[int] = []
+    body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    def parallel(work: int, argument: int, threads: int, flags: int) -> None:
+        calls.append(threads)
+        body(work)(argument)  # on one thread, as nested OpenMP does
+
+    dense = weights(1024, 1024)
+    frame = tensorwire.compress(dense)
+    reader = FrameReader(frame)
+    out = bytearray(dense.numel() * 2)
+    address = ctypes.cast(parallel, ctypes.c_void_p).value
+    reader.decode(memoryview(frame)[reader.info.header_nbytes :], out, threads=3, parallel=address)
+    assert calls == [3]
+    assert out == dense.view(torch.uint8).numpy().tobytes()
+
+
+def decode_in_child(compressed: Any, expected: bytes) -> None:
+    assert compressed.decode().view(torch.uint8).numpy().tobytes() == expected
+
+
+def test_a_forked_process_decodes() -> None:
+    """The threads of OpenMP stay in the parent: who asks for them in the child waits for ever."""
+    dense = weights(2048, 1024)
+    compressed = CompressedTensor.from_dense(dense)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        compressed.decode()
+        child = multiprocessing.get_context("fork").Process(
+            target=decode_in_child, args=(compressed, dense.view(torch.uint8).numpy().tobytes())
+        )
+        child.start()
+        child.join(60)
+        child.kill()
+        assert child.exitcode == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fused"])
+def test_damage_is_an_error_that_names_the_block(mode: str) -> None:
+    dense = weights(1024)
+    x = torch.ones(1, COLUMNS).bfloat16()
+    frame = bytearray(tensorwire.compress(dense))
+    frame[-100] ^= 1
+    damaged = CompressedTensor(torch.frombuffer(frame, dtype=torch.uint8), linear_mode=mode)
+    with pytest.raises(tensorwire.CorruptDataError, match="block 7"):
+        torch.nn.functional.linear(x, damaged)
+    frame[-100] ^= 1
+    whole = CompressedTensor(torch.frombuffer(frame, dtype=torch.uint8), linear_mode=mode)
+    cut = CompressedTensor(torch.frombuffer(frame[:-32], dtype=torch.uint8), linear_mode=mode)
+    torch.nn.functional.linear(x, whole)
+    with pytest.raises(tensorwire.TruncatedDataError):
+        torch.nn.functional.linear(x, cut)
+
+
+def test_no_columns_and_no_rows() -> None:
+    for rows, columns in ((0, 16), (16, 0)):
+        dense = torch.zeros(rows, columns, dtype=torch.bfloat16)
+        for mode in ("exact", "fused"):
+            compressed = CompressedTensor.from_dense(dense, linear_mode=mode)
+            x = torch.ones(2, columns, dtype=torch.bfloat16)
+            expected = torch.nn.functional.linear(x, dense)
+            assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
