@@ -61,9 +61,9 @@ using tests::Random;
 using tests::Source;
 using tests::Type;
 
-constexpr uint64_t kNumInputs = 3;
+constexpr uint64_t kNumInputs = 2;
 // Compact has larger blocks and more of them, or kind entropy would not pay.
-constexpr uint32_t kBlockWords = 512, kCompactFactor = 32;
+constexpr uint32_t kBlockWords = 512, kCompactFactor = 32, kCompactRowsFactor = 8;
 // Bits across exponent and mantissa, for kind plain.
 constexpr auto kAcross = static_cast<tests::Content>(tests::kNumContents);
 
@@ -177,7 +177,7 @@ void check_all_ways(const Opened& opened) {
   CHECK(expected.status == TW_OK);
   for (uint32_t threads = 1; threads <= 4; ++threads) {
     for (const tw_parallel parallel : {static_cast<tw_parallel>(nullptr), &on_threads, &on_caller}) {
-      for (const uint32_t flags : {0u, TW_VERIFY}) CHECK(same(opened.linear(threads, parallel, flags), expected));
+      CHECK(same(opened.linear(threads, parallel, threads % 2 * TW_VERIFY), expected));
     }
   }
 }
@@ -279,7 +279,7 @@ int main() {
     for (uint32_t profile = TW_ENEC; profile <= TW_RESIDENT; ++profile) {
       for (int content = 0; content <= kAcross; ++content) {
         for (const Shape shape : kShapes) {
-          const uint64_t rows = shape.rows * (profile == TW_COMPACT ? kCompactFactor : 1);
+          const uint64_t rows = shape.rows * (profile == TW_COMPACT ? kCompactRowsFactor : 1);
           const Bytes frame =
               make_frame(type_named(name), profile, static_cast<tests::Content>(content), {rows, shape.columns});
           check_all_ways(Opened(frame));
