@@ -88,7 +88,7 @@ class OpenFrame:
         """Decode ``out.numel()`` elements from element `first` on into `out`, contiguous, on the CPU.
 
         Args:
-            threads: by default as many as torch uses.
+            threads: so many of our own; by default those of torch, as many as it uses.
 
         Raises:
             FormatError: a block is damaged; file, tensor and block are named.
