@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import targets
+from benchmarks.deltas import targets as delta_targets
 from tests.system.faults.cases import BY_NAME
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
@@ -16,6 +17,11 @@ RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 def _load(name: str) -> Any:
     return json.loads((RESULTS / name).read_text())
+
+
+def _met(verdicts: list[targets.Verdict]) -> str:
+    met = [verdict.met for verdict in verdicts if verdict.met is not None]
+    return f"{sum(met)} of {len(met)}"
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,7 @@ class Run:
     @property
     def targets(self) -> str:
         """How many were met, as `72 of 116`."""
-        met = [verdict.met for verdict in targets.evaluate(self._results) if verdict.met is not None]
-        return f"{sum(met)} of {len(met)}"
+        return _met(targets.evaluate(self._results))
 
     def file(self, name: str) -> float:
         """Whole files: how many times the baseline's time it takes."""
@@ -139,6 +144,11 @@ class Deltas:
         row, count = self.row(pair, codec), self.facts(pair)[per]
         return 8 * row["nbytes"] / count, 8 * row["by_tensor"]["nbytes"] / count
 
+    @property
+    def targets(self) -> str:
+        """How many were met."""
+        return _met(delta_targets.evaluate(self._results))
+
     def bound(self, pair: str, per: str = "changed") -> float:
         facts = self.facts(pair)
         return float(facts["bound_bits"] / facts[per])
@@ -186,12 +196,6 @@ xeon = Run("xeon-avx512/codecs.json")
 faults = Faults()
 deltas = Deltas()
 geometry = Geometry()
-
-
-def cycles(coder: str, dtype: str, what: str = "decode", cpu: str = "avx2") -> float:
-    """Cycles an element."""
-    rows = _load("cycles.json")["rows"]
-    return float(next(row[what] for row in rows if (row["coder"], row["dtype"], row["cpu"]) == (coder, dtype, cpu)))
 
 
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
