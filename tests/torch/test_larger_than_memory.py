@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import errno
+import fcntl
 import io
+import mmap
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 
 from torch.nn.functional import embedding, linear  # noqa: E402
 
@@ -107,6 +113,43 @@ def test_from_the_second_pass_on_another_thread_reads(file: Path, monkeypatch: p
                 time.sleep(0.001)  # as a layer that computes for longer than the next one is read
     assert readers.count("caller") <= 1
     assert readers.count("thread") >= 3 * NUM_LAYERS - 1
+
+
+def cached_share(path: Path) -> float:
+    """How much of a file is in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb") as opened_file, mmap.mmap(opened_file.fileno(), 0, prot=mmap.PROT_READ) as pages:
+        address = np.frombuffer(pages, np.uint8).ctypes.data
+        found = (ctypes.c_ubyte * -(-len(pages) // mmap.PAGESIZE))()
+        assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(pages)), found) == 0
+        return sum(page & 1 for page in found) / len(found)
+
+
+@pytest.mark.parametrize("direct_reads", ["taken", "not opened", "refused"])
+def test_the_page_cache_is_left_to_others(
+    own_file: Path, reference: nn.Sequential, direct_reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preadv = os.preadv
+
+    def refuse(number: int, buffers: Any, offset: int) -> int:
+        if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no")
+        return preadv(number, buffers, offset)
+
+    if direct_reads == "not opened":
+        monkeypatch.setattr(direct, "_open_directly", lambda number: None)
+    elif direct_reads == "refused":
+        monkeypatch.setattr(os, "preadv", refuse)
+    with own_file.open("rb") as opened_file:
+        os.fsync(opened_file.fileno())
+        os.posix_fadvise(opened_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # once before pages of it are mapped
+        model = loaded(own_file, resident_nbytes=0)
+        os.posix_fadvise(opened_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if cached_share(own_file) > 0.1:
+        pytest.skip("the file system keeps its files in memory")
+    for _ in range(3):
+        assert same(model(inputs()), reference(inputs()))
+    assert cached_share(own_file) < 0.2
 
 
 def test_rows_read_their_blocks_alone(file: Path, reference: nn.Sequential, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from contextlib import suppress
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _PAGE = 4096
 """Offsets, sizes and memory of direct reads are multiples of this, which suits every disk."""
 
-READ_NBYTES = 8 << 20
+READ_NBYTES = 32 << 20
 """Of one call: an interrupt waits for its end."""
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -54,10 +55,9 @@ class DirectFile:
         """
         first, stop = offset - offset % _PAGE, self.room(offset, nbytes) if stop is None else stop
         needed = min(stop, offset % _PAGE + nbytes)
-        number = self._file.descriptor.number if self._direct is None else self._direct.number
         with naming(self._file.path):
             while start < needed:
-                count = os.preadv(number, [memory[start : min(stop, start + READ_NBYTES)]], first + start)
+                count = self._read_some(memory[start : min(stop, start + READ_NBYTES)], first + start)
                 start += count
                 if count == 0 or (start < needed and start % _PAGE):  # from there a direct read cannot go on
                     raise TruncatedDataError(
@@ -65,8 +65,20 @@ class DirectFile:
                         file=self._file.path,
                         byte=first + start,
                     )
-                if self._direct is None:
-                    os.posix_fadvise(number, first + start - count, count, os.POSIX_FADV_DONTNEED)
+
+    def _read_some(self, out: memoryview, position: int) -> int:
+        direct = self._direct
+        if direct is not None:
+            try:
+                return os.preadv(direct.number, [out], position)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._direct = None  # a file system that takes the flag, but not the read
+        number = self._file.descriptor.number
+        count = os.preadv(number, [out], position)
+        os.posix_fadvise(number, position, count, os.POSIX_FADV_DONTNEED)
+        return count
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """A few bytes, by the page cache."""
