@@ -49,6 +49,7 @@ def run(arguments: dict[str, Any]) -> dict[str, Any]:
                 for sequence in sequences
             ],
             "parameters": llm.apply_model(describe)[0],
+            "configuration": llm.llm_engine.vllm_config.compute_hash(),
         }
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}

@@ -183,6 +183,12 @@ def test_all_matrices_stay_compressed(outcomes: dict[str, Any], case: str) -> No
                 assert 0.6 < nbytes / (2 * count * columns) < 0.85, name
 
 
+def test_a_graph_compiled_for_other_frames_is_not_taken(outcomes: dict[str, Any]) -> None:
+    """Sizes of frames and the mode are constants in it; vLLM finds it again by this hash."""
+    hashes = {name: outcome(outcomes, name)["configuration"] for name in ("exact", "resident", "fused")}
+    assert len(set(hashes.values())) == 3
+
+
 def test_a_compressed_checkpoint_needs_the_loader(outcomes: dict[str, Any]) -> None:
     assert "load_format='tensorwire'" in outcomes["other loader"]["error"]
 

@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 @dataclasses.dataclass(frozen=True)
-class Params:
+class FrameParams:
     """What comfy-kitchen keeps beside the frame.
 
     Attributes:
@@ -49,13 +49,13 @@ class Params:
     def frame_shape(self) -> tuple[int, ...]:
         return self.orig_shape[::-1] if self.transposed else self.orig_shape
 
-    def to_device(self, device: torch.device) -> Params:
+    def to_device(self, device: torch.device) -> FrameParams:
         return self
 
-    def clone(self) -> Params:
+    def clone(self) -> FrameParams:
         return self
 
-    def copy_from(self, src: Params, non_blocking: bool = False) -> None:
+    def copy_from(self, src: FrameParams, non_blocking: bool = False) -> None:
         """Called when the frame was overwritten by another of equal size."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, getattr(src, field.name))
@@ -64,18 +64,18 @@ class Params:
 class TensorwireLayout(QuantizedLayout):  # type: ignore[misc] # the checker does not see comfy-kitchen
     """A tensor as one plain frame; no value changes."""
 
-    Params = Params
+    Params = FrameParams
 
     @classmethod
     def quantize(
         cls, tensor: Tensor, profile: Profile = "fast", linear_mode: str = "exact", **options: Any
-    ) -> tuple[Tensor, Params]:
+    ) -> tuple[Tensor, FrameParams]:
         """Compress a tensor. ComfyUI gives `options` to all layouts, such as a scale, which this one has not."""
         frame = CompressedTensor.from_dense(tensor, profile).frame
-        return frame, Params(tensor.dtype, tuple(tensor.shape), tensor.dtype, check_linear_mode(linear_mode))
+        return frame, FrameParams(tensor.dtype, tuple(tensor.shape), tensor.dtype, check_linear_mode(linear_mode))
 
     @classmethod
-    def dequantize(cls, qdata: Tensor, params: Params) -> Tensor:
+    def dequantize(cls, qdata: Tensor, params: FrameParams) -> Tensor:
         dense = torch.ops.tensorwire.decode(_unopened(qdata), params.frame_dtype, params.frame_shape)
         return dense.to(params.orig_dtype)
 
@@ -84,7 +84,7 @@ class TensorwireLayout(QuantizedLayout):  # type: ignore[misc] # the checker doe
         return (qtensor._qdata,)
 
     @classmethod
-    def state_dict_tensors(cls, qdata: Tensor, params: Params) -> dict[str, Tensor]:
+    def state_dict_tensors(cls, qdata: Tensor, params: FrameParams) -> dict[str, Tensor]:
         return {"": qdata}
 
 
@@ -95,7 +95,7 @@ def _unopened(frame: Tensor) -> Tensor:
 
 def _linear(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
     """`weight` as torch.nn.functional.linear takes it: not transposed."""
-    params: Params = weight._params
+    params: FrameParams = weight._params
     if params.transposed or params.orig_dtype != params.frame_dtype or len(params.orig_shape) != 2:
         return torch.nn.functional.linear(x, weight.dequantize(), bias)
     product: Tensor = torch.ops.tensorwire.linear(
@@ -105,7 +105,7 @@ def _linear(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
 
 
 def _transposed(weight: Any) -> Any:
-    params: Params = weight._params
+    params: FrameParams = weight._params
     turned = dataclasses.replace(params, orig_shape=params.orig_shape[::-1], transposed=not params.transposed)
     return QuantizedTensor(weight._qdata, NAME, turned)
 

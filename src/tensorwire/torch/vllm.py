@@ -157,7 +157,8 @@ class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
     def get_quant_method(self, layer: nn.Module, prefix: str) -> Any:
         if not isinstance(layer, LinearBase | VocabParallelEmbedding):
             return None  # vLLM's own: attention, fused experts
-        load_config = get_current_vllm_config().load_config
+        vllm_config = get_current_vllm_config()
+        load_config = vllm_config.load_config
         if self._compressed_checkpoint and load_config.load_format != NAME:
             raise ValueError(
                 f"expected load_format={NAME!r} (--load-format {NAME}) for a compressed checkpoint, got "
@@ -172,7 +173,10 @@ class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
                 "vLLM keeps weights compressed on its CPU backend only; on other devices use "
                 f"load_format={NAME!r} and model_loader_extra_config={{'weights': 'dense'}}"
             )
-        return CompressedLinearMethod(prefix, choices["profile"], choices["linear_mode"])
+        # vLLM keeps compiled graphs by a hash of its configuration, of which this field is the one for plug-ins.
+        hashed = vllm_config.additional_config
+        facts = hashed if isinstance(hashed, dict) else {}
+        return CompressedLinearMethod(prefix, choices["profile"], choices["linear_mode"], facts)
 
 
 class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
@@ -183,10 +187,12 @@ class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
 
     uses_meta_device = True
 
-    def __init__(self, prefix: str, profile: str, linear_mode: str) -> None:
+    def __init__(self, prefix: str, profile: str, linear_mode: str, graph_facts: dict[str, Any]) -> None:
+        """`graph_facts`: where to note what a compiled graph takes for constant."""
         self._prefix = prefix
         self._profile: Any = profile
         self._linear_mode = linear_mode
+        self._graph_facts = graph_facts
 
     def create_weights(
         self,
@@ -227,6 +233,7 @@ class CompressedLinearMethod(LinearMethodBase):  # type: ignore[misc]
         compressed = CompressedTensor.from_dense(layer.weight.data, self._profile)
         replace_parameter(layer, "weight", compressed.frame)
         attach(layer.weight, Origin(tensor=self._prefix, verify=False))
+        self._graph_facts[f"{NAME}:{self._prefix}"] = [self._linear_mode, layer.weight.numel()]
         layer._already_called_process_weights_after_loading = True
 
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
