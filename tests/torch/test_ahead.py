@@ -150,6 +150,18 @@ def test_who_comes_early_makes_the_rest(step: int) -> None:
     ahead.close()
 
 
+def test_what_is_hardly_begun_is_left_to_the_caller() -> None:
+    for least, expected in ((0.2, 1), (0.5, 0)):
+        work = Slow(3000)  # of the 8191 bytes of b
+        ahead = Ahead(work, 2 * LARGEST, least=least)
+        use(ahead, "ab")
+        ahead.take("a")
+        assert work.begun.wait(10)
+        threading.Timer(0.05, work.go_on.set).start()
+        assert use(ahead, "b") == expected
+        ahead.close()
+
+
 def test_a_failure_in_ones_own_part_is_ones_own() -> None:
     class Both(Slow):
         def make(self, key: str, memory: memoryview, start: int, stop: int, ahead: bool) -> None:

@@ -118,13 +118,16 @@ class Ahead(Generic[Key]):
     Thread-safe. A forked child begins anew, with what was learned.
     """
 
-    def __init__(self, work: Work[Key], capacity: int, niceness: int = 0) -> None:
+    def __init__(self, work: Work[Key], capacity: int, *, niceness: int = 0, least: float = 0.0) -> None:
         """
         Args:
             capacity: size of the memory, which is allocated when it is first needed.
             niceness: of the thread, from 0 to 19: how much it gives way to others.
+            least: a thing of which not more than this share has been begun is left to the caller's own way, which may
+                be better than to make the rest.
         """
         self._work = work
+        self._least = least
         self._capacity = aligned(capacity)
         self._niceness = niceness
         self._memory: memoryview | None = None
@@ -153,8 +156,8 @@ class Ahead(Generic[Key]):
                 return None
             self._learn(key)
             entry = self._find(key)
-            if entry is not None and entry.next == 0:
-                entry.over = True  # not begun: the caller's own way is not slower
+            if entry is not None and entry.next <= self._least * len(entry.memory):
+                entry.over = True
                 entry = None
             lease = None
             if entry is not None:

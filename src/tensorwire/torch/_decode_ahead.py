@@ -48,7 +48,7 @@ class DecodeAhead:
             if isinstance(weight, CompressedTensor) and weight.dim() == 2 and weight.device.type == "cpu"
         ]
         largest = max((work.nbytes(frame) for frame in self._frames), default=0)
-        self._ahead: Ahead[OpenFrame] = Ahead(work, 2 * aligned(largest), niceness=19)
+        self._ahead: Ahead[OpenFrame] = Ahead(work, 2 * aligned(largest), niceness=19, least=0.5)
         for frame in self._frames:
             frame.ahead = self._ahead
 
@@ -74,8 +74,9 @@ def decode_ahead(model: nn.Module, *, threads: int | None = None) -> DecodeAhead
     two of the largest, which is used over and over. Layers in mode "fused" have no decoded weight and are not touched.
     Gradients, several threads and forks are as ever.
 
-    The thread has the lowest priority: it takes the time that torch leaves on the cores, and a layer decodes itself
-    what the thread has not got to. Measure what you gain: where torch keeps all cores busy there is little to be had.
+    The thread has the lowest priority: it takes the time that torch leaves on the cores. A layer decodes the rest of
+    what the thread has not finished, or all of its weight if the thread has not got to half of it. Measure what you
+    gain: where torch keeps all cores busy there is little to be had.
 
     Args:
         model: with compressed weights on the CPU.
