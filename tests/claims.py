@@ -236,6 +236,12 @@ NOT_MEASURED: dict[str, list[str]] = {
         "0.05 % of a tensor of 147,456 elements",
     ],
     "docs/terminology.md": ["every 0.05 s"],
-    "src/": ["(2.24 and later)", "CPU times to 10 ms", "1 GB/s is 10^9 uncompressed bytes per second"],
+    "docs/transformers.md": ["Transformers 5.16 to 5.23"],
+    "src/": [
+        "Hugging Face Transformers 5.16 and later",
+        "(2.24 and later)",
+        "CPU times to 10 ms",
+        "1 GB/s is 10^9 uncompressed bytes per second",
+    ],
     "--help": ["1 GB/s is 10^9 uncompressed bytes per second"],
 }

@@ -260,7 +260,7 @@ def test_a_compressed_base_that_claims_another_hash(pair: Paths, tmp_path: Path)
     frame = Surgery(compress(data, dtype="BF16", shape=shape))
     frame.set("content_hash", bytes(range(16)))
     payload = frame.close()
-    lying = container([(name, "U8", (0,), b""), (payload_name(name), "U8", (len(payload),), payload)])
+    lying = container([(name, "F6_E2M3", (0,), b""), (payload_name(name), "U8", (len(payload),), payload)])
     (tmp_path / "lying.safetensors").write_bytes(lying)
     with pytest.raises(CorruptDataError, match=r"expected content with hash 000102.*lying"):
         checkpoint.compress_checkpoint(pair["new"], tmp_path / "x", base=tmp_path / "lying.safetensors")

@@ -140,7 +140,7 @@ def test_frames_that_do_not_fill_their_payload(tmp_path: Path, cut: int | None, 
     frame = bytes(compress(weights(300, 1), dtype="BF16", shape=(3, 100)))
     payload = frame[:cut] if cut else frame + bytes(64)
     path = tmp_path / "f"
-    path.write_bytes(container([("w", "U8", (0,), b""), ("_w_tensorwire", "U8", (len(payload),), payload)]))
+    path.write_bytes(container([("w", "F6_E2M3", (0,), b""), ("_w_tensorwire", "U8", (len(payload),), payload)]))
     with pytest.raises(error) as caught:
         load_file(path)
     assert (caught.value.tensor, caught.value.byte) == ("w", min(len(frame), len(payload)))

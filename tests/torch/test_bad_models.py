@@ -81,7 +81,8 @@ def test_a_payload_without_its_marker(file: Path, lost: str) -> None:
         other["data_offsets"] = [at - (end - begin) * (at >= end) for at in other["data_offsets"]]
     raw = json.dumps(header).encode()
     file.write_bytes(len(raw).to_bytes(8, "little") + raw + kept)
-    with pytest.raises(RuntimeError, match=r"3.?_?weight"):
+    # A payload alone has another name, and a marker alone a dtype that torch has not.
+    with pytest.raises((RuntimeError, tensorwire.UnsupportedTensorError), match=r"3.?_?weight"):
         loaded(file)
 
 

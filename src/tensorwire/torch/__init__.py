@@ -1,9 +1,12 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
-Importing it needs PyTorch 2.4 or later. The Triton kernels are modules of their own: import the one you need.
+Importing it needs PyTorch 2.4 or later. It registers the package with transformers, which it does not import: that
+happens when transformers is imported, before or after. The Triton kernels are modules of their own: import the one you
+need.
 """
 
 from . import _torch_version  # noqa: F401 - raises where torch is missing or too old
+from ._after_import import after_import
 from ._decode_ahead import DecodeAhead, decode_ahead
 from .compressed_tensor import CompressedTensor
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
@@ -19,3 +22,21 @@ __all__ = [
     "memory_report",
     "set_linear_mode",
 ]
+
+
+def _register_with_transformers() -> None:
+    import warnings
+
+    from transformers import __version__ as version
+
+    if tuple(int(part) for part in version.split(".")[:2]) >= (5, 16):
+        from . import transformers as transformers
+    else:
+        warnings.warn(
+            f"compressed checkpoints need transformers 5.16 or later to be loaded without tensorwire decompress, this "
+            f"is {version}",
+            stacklevel=2,
+        )
+
+
+after_import("transformers.quantizers", _register_with_transformers)

@@ -46,10 +46,10 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         """Wrap a frame: see `from_frame`. Loaders that build parameters call it as ``cls(tensor, requires_grad=...)``
         with a tensor that is compressed already, which they get back.
         """
-        if isinstance(frame, CompressedTensor):
-            frame, linear_mode = frame.frame, frame.linear_mode
         if requires_grad:
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
+        if isinstance(frame, CompressedTensor):
+            return _like(frame, frame.frame)  # whose bytes may be nowhere: on the device "meta"
         _ops.check_linear_mode(linear_mode)
         head = opened(frame)
         return _wrap(frame, head.dtype, head.shape, linear_mode)

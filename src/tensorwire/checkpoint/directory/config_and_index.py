@@ -12,8 +12,10 @@ from .paths import is_plain_relative
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHOD = "tensorwire (first run: tensorwire decompress)"
-"""Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the way out."""
+METHOD = (
+    "tensorwire (pip install . in its repository, then import tensorwire.torch; or first run: tensorwire decompress)"
+)
+"""Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the ways out."""
 
 CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
@@ -24,6 +26,8 @@ class Shard(NamedTuple):
 
     compressed: frozenset[str]
     data_nbytes: int
+    dtype: str | None = None
+    """torch's name for the dtype of its floats."""
 
 
 def is_compressed_config(data: bytes) -> bool:
@@ -35,10 +39,11 @@ def is_compressed_config(data: bytes) -> bool:
     return isinstance(config, dict) and str(config.get("quant_method")).partition(" ")[0] == "tensorwire"
 
 
-def new_config(data: bytes, profile: str) -> bytes | None:
+def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | None:
     """config.json with our ``quantization_config``, one that is there kept inside ours; None if it is no JSON object.
 
-    Whatever reads config.json then knows that it needs tensorwire.
+    Whatever reads config.json then knows that it needs tensorwire. A configuration of transformers that does not tell
+    the dtype of the model gains `dtype`: else transformers looks for it in the file, where frames are U8.
     """
     try:
         config = load_object(data)
@@ -47,6 +52,8 @@ def new_config(data: bytes, profile: str) -> bytes | None:
     ours: dict[str, Any] = {"quant_method": METHOD, "version": VERSION, "profile": profile}
     if CONFIG_KEY in config:
         ours[WRAPPED_KEY] = config[CONFIG_KEY]
+    if dtype is not None and "model_type" in config and not (config.get("dtype") or config.get("torch_dtype")):
+        config["dtype"] = dtype
     return dump_object({**config, CONFIG_KEY: ours})
 
 

@@ -1,15 +1,22 @@
 """How tensors are named in a compressed file.
 
 A compressed tensor ``{module}.{param}`` is stored as ``{module}._{param}_tensorwire``: one U8 tensor, a frame. Under
-its own name stands an empty U8 tensor, the marker: a loader that does not know us meets a shape that does not fit and
-fails, unless it is told to ignore that. The leading underscore keeps the renaming patterns of model libraries away
-from the payload.
+its own name stands an empty tensor, the marker. Its dtype is one that safetensors has and that no framework can hold,
+so a loader that does not know us fails when it reads it, whatever it was told to ignore. The leading underscore keeps
+the renaming patterns of model libraries away from the payload.
 """
 
 from __future__ import annotations
 
 METADATA_PREFIX = "tensorwire."
 """Entries of ``__metadata__`` that begin so are ours."""
+
+MARKER_DTYPE = "F6_E2M3"
+MARKER_SHAPE = (0,)
+
+FRAME_DTYPE = "F4"
+"""Of frames under the names of their tensors, without markers: what a library that writes through torch can do, which
+has no dtype of six bits. A loader fails on these too: they fit no shape, and torch converts them to no other dtype."""
 
 _SUFFIX = "_tensorwire"
 _SHOWN_LENGTH = 200

@@ -6,6 +6,7 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._dtypes import torch_name
 from ...codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
 from ...errors import (
     CorruptDataError,
@@ -18,7 +19,7 @@ from ..storage.files import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
-from .names import METADATA_PREFIX, shown, tensor_name
+from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, shown, tensor_name
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ HASH_PREFIX = METADATA_PREFIX + "hash:"
 BASE_NAME_KEY = METADATA_PREFIX + "base_name"
 BASE_HASH_KEY = METADATA_PREFIX + "base_hash"
 BASE_PREFIX = METADATA_PREFIX + "base:"
+FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_HEADER_KEY = METADATA_PREFIX + "original_header"
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
 
@@ -118,13 +120,16 @@ class StoredFile:
         self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
+        own_names = ours.pop(FRAMES_KEY, None)
+        if own_names not in (None, FRAME_DTYPE):
+            raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {own_names!r:.40}")
         if ours:
             version = ours.get(VERSION_KEY)
             if version != VERSION:
                 raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {version!r:.40}")
             if ours.get(CHECKSUM_KEY) != header_checksum(self.header):
                 raise CorruptDataError("the checksum of the header does not match")
-        markers = {e.name for e in self.header.entries if e.dtype == "U8" and e.shape == (0,)}
+        markers = {e.name for e in self.header.entries if (e.dtype, e.shape) == (MARKER_DTYPE, MARKER_SHAPE)}
         self.tensors: dict[str, StoredTensor] = {}
         for entry in self.header.entries:
             name = tensor_name(entry.name)
@@ -135,8 +140,9 @@ class StoredFile:
         for entry in self.header.entries:
             if entry.name not in payloads and entry.name not in self.tensors:
                 recorded = ours.get(HASH_PREFIX + entry.name)
-                self.tensors[entry.name] = StoredTensor(entry.name, entry, False, recorded)
-        self.compressed = bool(ours or payloads)
+                is_frame = own_names is not None and entry.dtype == FRAME_DTYPE and len(entry.shape) == 1
+                self.tensors[entry.name] = StoredTensor(entry.name, entry, is_frame, recorded)
+        self.compressed = bool(ours or payloads or own_names)
 
     def record(self) -> Record | None:
         """What restores the original of this file, if it is kept in the file itself.
@@ -382,6 +388,18 @@ class StoredFile:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def float_dtype(stored: StoredFile) -> str | None:
+    """torch's name for the dtype of the first tensor of floats, in the order of their names; None if there is none.
+
+    As transformers looks for the dtype of a model.
+    """
+    for name in sorted(stored.tensors):
+        dtype = stored.layout(name)[0]
+        if dtype in ("BF16", "F16", "F32", "F64"):
+            return torch_name(dtype)
+    return None
 
 
 def header_checksum(header: Header) -> str:

@@ -15,7 +15,7 @@ from ...codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
 from ...errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker
 from .header import TensorEntry, build_header
-from .names import payload_name, shown
+from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name, shown
 from .reader import (
     BASE_HASH_KEY,
     BASE_NAME_KEY,
@@ -120,7 +120,8 @@ class CompressedWriter:
         for tensor in self._tensors:
             entries.append(TensorEntry(payload_name(tensor.name), "U8", (bound,), bound, bound))
             # The marker, or the tensor itself, whichever is longer.
-            entries.append(TensorEntry(tensor.name, tensor.dtype, (*tensor.shape, 0), bound, bound))
+            dtype = max(tensor.dtype, MARKER_DTYPE, key=len)
+            entries.append(TensorEntry(tensor.name, dtype, (*tensor.shape, 0), bound, bound))
         return build_header(self._metadata, entries).data_start
 
     def put(self, index: int, start: int, data: memoryview) -> None:
@@ -223,7 +224,7 @@ class CompressedWriter:
         plain = {tensor.name for _, tensor in self._plain}
         compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
         # Markers are empty and stand at 0, before everything.
-        markers = [TensorEntry(name, "U8", (0,), 0, 0) for name in sorted(compressed)]
+        markers = [TensorEntry(name, MARKER_DTYPE, MARKER_SHAPE, 0, 0) for name in sorted(compressed)]
         nbytes = self._output.position
         self._drop_unused()
         self._output.flush()

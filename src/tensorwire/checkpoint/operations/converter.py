@@ -24,7 +24,7 @@ from ..directory.sources import (
     check_size,
 )
 from ..file.original_record import pack
-from ..file.reader import StoredFile
+from ..file.reader import StoredFile, float_dtype
 from ..file.transfer import compress_file, copy_file, restore_file
 from ..results import ChangedFile, FileReport
 from ..storage.access import Access, access_of, dropped, give_access
@@ -180,7 +180,7 @@ class Converter:
                     path=source.path,
                 )
                 self._is_relative = self._is_relative or bool(done.relative)
-                self._shards[source.path] = Shard(done.compressed, done.data_nbytes)
+                self._shards[source.path] = Shard(done.compressed, done.data_nbytes, float_dtype(stored))
             check_size(source, done.original_nbytes)
             file.sync()
             entry = ManifestFile(
@@ -253,7 +253,8 @@ class Converter:
             below = {path[len(prefix) :]: s for path, s in self._shards.items() if path.startswith(prefix)}
             return new_index(original, below)
         if any(shard.compressed for shard in beside.values()):
-            return new_config(original, self._profile)
+            main = beside.get("model.safetensors") or beside[min(beside)]
+            return new_config(original, self._profile, main.dtype)
         return None
 
     def _finish(
@@ -317,7 +318,7 @@ class Converter:
         if self._profile is not None and source.kind == SAFETENSORS:
             with StoredFile(self._place(source)) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes)
+                self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
         self.written.append(source.path)
         self._enter(ManifestFile(**facts["entry"]))
         self.profile_found = facts["profile"] or self.profile_found

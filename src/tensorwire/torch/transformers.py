@@ -1,0 +1,346 @@
+"""Hugging Face Transformers 5.16 and later: `from_pretrained` and `save_pretrained` with compressed weights.
+
+``import tensorwire.torch`` registers it; the page docs/transformers.md says how it is used. What differs between
+versions of Transformers stands in this file and in no other.
+
+While Transformers loads, small files stand for those of the checkpoint. They name the same tensors, each of which is a
+pair of numbers that says where the tensor is. So Transformers matches and renames the original names, never meets a
+marker, and the frames are read here, by operations that stand before and behind its own.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import ExitStack
+from copy import copy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from .._arrays import byte_view
+from ..checkpoint.directory.config_and_index import METHOD
+from ..checkpoint.file.loader import load_frames
+from ..checkpoint.file.names import FRAME_DTYPE
+from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
+from ..checkpoint.operations.tensor_reader import load
+from ..checkpoint.operations.tensor_slice import Target
+from ..codec import new_buffer, num_threads
+from ._frames import Origin, attach, opened
+from ._ops import check_linear_mode
+from .compressed_tensor import CompressedTensor
+from .modules import DTYPES, MIN_NUMEL, decompress_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from ..checkpoint.file.reader import StoredTensor
+    from ..codec import Profile
+
+
+@register_quantization_config(METHOD)
+class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the checker does not see transformers
+    """How a model is compressed, for ``from_pretrained(..., quantization_config=...)`` of an uncompressed checkpoint.
+
+    Of a compressed checkpoint it is what config.json says, and Transformers takes no other. To change it, change
+    ``config.quantization_config`` of ``config = AutoConfig.from_pretrained(...)`` and pass ``config=config``.
+    """
+
+    def __init__(
+        self,
+        profile: Profile = "fast",
+        *,
+        min_numel: int = MIN_NUMEL,
+        linear_mode: str = "exact",
+        dequantize: bool = False,
+        quant_method: str = METHOD,
+        version: int = 1,
+        wrapped: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            profile: "fast", or "resident", which decodes faster and is larger (docs/performance.md).
+            min_numel: smaller parameters are dense in memory.
+            linear_mode: "exact" or "fused", as for `compress_module`.
+            dequantize: decompress while loading: the model is dense and knows nothing of tensorwire.
+            quant_method: as config.json has it.
+            version: of the format of checkpoints, as config.json has it.
+            wrapped: what config.json said before the checkpoint was compressed, if it was quantized too.
+        """
+        self.quant_method = quant_method
+        self.version = version
+        self.profile = profile
+        self.min_numel = min_numel
+        self.linear_mode = check_linear_mode(linear_mode)
+        self.dequantize = dequantize
+        if wrapped is not None:
+            self.wrapped = wrapped
+
+
+@register_quantizer(METHOD)
+class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
+    """What Transformers asks while it loads and saves a model that is compressed, or is to be."""
+
+    is_trainable = True  # adapters, beside weights that are frozen
+    is_compileable = True
+
+    def __init__(self, quantization_config: TensorwireConfig, **options: Any) -> None:
+        super().__init__(quantization_config, **options)
+        self.stores_frames = not quantization_config.dequantize
+        self._dtype = torch.get_default_dtype()
+        self._dtype_plan: dict[str, torch.dtype] = {}
+        self._files: _Files | None = None
+        self._any_parameter: WeightConverter | None = None
+
+    # Loading
+
+    def validate_environment(self, *args: Any, device_map: Any = None, **options: Any) -> None:
+        wrapped = getattr(self.quantization_config, "wrapped", None)
+        if wrapped is not None:
+            raise ValueError(
+                f"the checkpoint is quantized ({wrapped.get('quant_method')}) and compressed on top, and Transformers "
+                "applies one of both; run tensorwire decompress and load the result"
+            )
+        if isinstance(device_map, dict) and "disk" in device_map.values():
+            raise ValueError(
+                "a compressed model cannot be offloaded to disk: accelerate writes the memory of tensors as it is, and "
+                'reads it back as dense; leave "disk" out of device_map (and offload to "cpu"), or run tensorwire '
+                "decompress and load the result"
+            )
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        self._dtype = dtype
+        return dtype
+
+    def _process_model_before_weight_loading(
+        self, model: Any, checkpoint_files: list[str] | None = None, **options: Any
+    ) -> Any:
+        if getattr(model.config, "distributed_config", None) is not None:
+            raise ValueError("tensor parallelism needs dense weights; run tensorwire decompress and load the result")
+        self._dtype_plan = model._get_dtype_plan(self._dtype)
+        safetensors = all(str(path).endswith(".safetensors") for path in checkpoint_files or ())
+        if self.pre_quantized and checkpoint_files and safetensors:
+            self._files = _Files(checkpoint_files)
+            checkpoint_files[:] = self._files.stand_ins()
+        return model
+
+    def update_weight_conversions(self, weight_conversions: list[Any], model: Any = None) -> list[Any]:
+        """Before a model's own operations tensors are read, behind them what they made is compressed."""
+        conversions = [copy(conversion) for conversion in weight_conversions]
+        for conversion in conversions:
+            if isinstance(conversion, WeightConverter):
+                conversion.operations = [_Read(self), *conversion.operations, _Compress(self)]
+        self._any_parameter = WeightConverter(r"(\w+)$", r"\1", [_ReadParameter(self)])
+        return [*conversions, self._any_parameter]
+
+    def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
+        # It changes no name, and Transformers would look for its inverse when it saves.
+        model._weight_conversions = [c for c in model._weight_conversions if c is not self._any_parameter]
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        return model
+
+    def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:
+        """The dense tensor that a tensor out of a stand-in stands for, in the dtype of parameter `name`."""
+        if self._files is None:  # of an adapter, which has files of its own, or of an uncompressed checkpoint
+            return tensor
+        stored, place = self._files.find(tensor)
+        dense = self._files.dense(stored, place)
+        if dense.is_floating_point():
+            dense = dense.to(self._dtype_of(name, model))
+        return dense.to(tensor.device)
+
+    def read_parameter(self, tensor: Tensor, name: str, model: Any) -> Tensor:
+        """The same for a whole parameter or buffer: compressed if it is to be, a frame of the right dtype as it is."""
+        is_parameter = isinstance(model.get_parameter_or_buffer(name), torch.nn.Parameter)
+        if self._files is not None and is_parameter and self.stores_frames:
+            stored, place = self._files.find(tensor)
+            if place.compressed and not stored.is_relative(place):
+                frame = self._files.frame(stored, place)
+                head = opened(frame)
+                is_large = math.prod(head.shape) >= self.quantization_config.min_numel
+                if is_large and head.dtype in DTYPES and head.dtype == self._dtype_of(name, model):
+                    compressed = CompressedTensor(frame, linear_mode=self.quantization_config.linear_mode)
+                    return torch.nn.Parameter(compressed.to(tensor.device), requires_grad=False)
+        dense = self.read(tensor, name, model)
+        return self.compress(dense) if is_parameter else dense
+
+    def compress(self, tensor: Tensor, *, for_file: bool = False) -> Tensor:
+        """A frozen parameter that is compressed, if large (or for a file) and it gets smaller; else the tensor."""
+        is_large = for_file or tensor.numel() >= self.quantization_config.min_numel
+        if not self.stores_frames or not is_large or tensor.dtype not in DTYPES:
+            return tensor
+        config = self.quantization_config
+        compressed = CompressedTensor.from_dense(tensor, config.profile, linear_mode=config.linear_mode)
+        if compressed.frame.numel() >= tensor.numel() * tensor.element_size():
+            return tensor
+        return torch.nn.Parameter(compressed, requires_grad=False)
+
+    def _dtype_of(self, name: str, model: Any) -> torch.dtype:
+        for pattern, dtype in self._dtype_plan.items():
+            if re.search(pattern.replace("*", ".*"), name):
+                return dtype
+        found: torch.dtype = model.get_parameter_or_buffer(name).dtype
+        return found
+
+    # Saving
+
+    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
+        self.stores_frames = False
+        return decompress_module(model)
+
+    def is_serializable(self) -> bool:
+        if not hasattr(torch, "float4_e2m1fn_x2"):
+            raise RuntimeError(
+                f"to save a compressed model needs torch 2.8 or later, this is {torch.__version__}; call "
+                "model.dequantize() first, save, and run tensorwire compress"
+            )
+        return True
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
+        """Frames under the names of their tensors, as F4, without the names that are tied to another one."""
+        if getattr(model, "_hf_peft_config_loaded", False):  # which saves adapters alone
+            return None, {}
+        tensors = model.state_dict()
+        if any(tensor.is_meta for tensor in tensors.values()):
+            raise RuntimeError("a model that is offloaded cannot be saved compressed; load it without offloading")
+        tied = {name for name, source in model.all_tied_weights_keys.items() if source in tensors}
+        return {name: _stored(t) for name, t in tensors.items() if name not in tied}, {FRAMES_KEY: FRAME_DTYPE}
+
+
+class _Files:
+    """The files of a checkpoint and what stands for them, until it is closed or forgotten."""
+
+    def __init__(self, paths: list[str]) -> None:
+        with ExitStack() as stack:
+            self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
+            self._directory = stack.enter_context(TemporaryDirectory(prefix="tensorwire-"))
+            self._close = stack.pop_all().close
+        self._tensors = [list(stored.tensors.values()) for stored in self._stored]
+
+    def stand_ins(self) -> list[str]:
+        """Files to load in the place of those of the checkpoint."""
+        paths = []
+        for number, tensors in enumerate(self._tensors):
+            path = f"{self._directory}/{number}.safetensors"
+            places = {tensor.name: torch.tensor([number, index], device="cpu") for index, tensor in enumerate(tensors)}
+            save_file(places, path, metadata={"format": "pt"})
+            paths.append(path)
+        return paths
+
+    def find(self, place: Tensor) -> tuple[StoredFile, StoredTensor]:
+        number, index = place.tolist()
+        return self._stored[number], self._tensors[number][index]
+
+    def dense(self, stored: StoredFile, tensor: StoredTensor) -> Tensor:
+        """A tensor, decoded and checked."""
+        dense: Tensor = load(stored, [tensor], Target("pt"), None, verify=True)[tensor.name]
+        return dense
+
+    def frame(self, stored: StoredFile, tensor: StoredTensor) -> Tensor:
+        """The frame of a compressed tensor, checked."""
+        frame = torch.frombuffer(new_buffer(tensor.entry.nbytes), dtype=torch.uint8)
+        load_frames(stored, [tensor], [byte_view(frame, writable=True).data], num_threads(None), verify=True)
+        return attach(frame, Origin(str(stored.path), tensor.name, verify=False))
+
+    def close(self) -> None:
+        self._close()
+
+
+class _Operation(ConversionOps):  # type: ignore[misc]
+    """Transformers copies an operation for each parameter; all copies are one."""
+
+    def __init__(self, quantizer: TensorwireQuantizer) -> None:
+        self._quantizer = quantizer
+
+    def __deepcopy__(self, memo: object) -> _Operation:
+        return self
+
+
+class _Read(_Operation):
+    """First of the operations of a model's own, when it loads."""
+
+    def convert(
+        self, input_dict: dict[str, list[Tensor]], *, full_layer_name: str, model: Any, **context: Any
+    ) -> dict[str, list[Tensor]]:
+        return _for_all(input_dict, lambda tensor: self._quantizer.read(tensor, full_layer_name, model))
+
+    @property
+    def reverse_op(self) -> _Store:
+        return _Store(self._quantizer)
+
+
+class _Compress(_Operation):
+    """Last of them."""
+
+    def convert(self, input_dict: dict[str, Any], **context: Any) -> dict[str, list[Tensor]]:
+        return _for_all(input_dict, self._quantizer.compress)
+
+    @property
+    def reverse_op(self) -> _Decode:
+        return _Decode(self._quantizer)
+
+
+class _Decode(_Operation):
+    """First of them, when it saves."""
+
+    def convert(self, input_dict: dict[str, list[Tensor]], **context: Any) -> dict[str, list[Tensor]]:
+        return _for_all(input_dict, _restored)
+
+    @property
+    def reverse_op(self) -> _Compress:
+        return _Compress(self._quantizer)
+
+
+class _Store(_Operation):
+    """Last of them: compressed again, if the model is."""
+
+    def convert(self, input_dict: dict[str, Any], **context: Any) -> dict[str, list[Tensor]]:
+        return _for_all(input_dict, lambda tensor: _stored(self._quantizer.compress(tensor, for_file=True)))
+
+    @property
+    def reverse_op(self) -> _Read:
+        return _Read(self._quantizer)
+
+
+class _ReadParameter(_Operation):
+    """For parameters that no operation of the model's own makes."""
+
+    def convert(
+        self, input_dict: dict[str, list[Tensor]], *, full_layer_name: str, model: Any, **context: Any
+    ) -> dict[str, Tensor]:
+        ((tensor,),) = input_dict.values()
+        return {full_layer_name: self._quantizer.read_parameter(tensor, full_layer_name, model)}
+
+
+def _for_all(tensors: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
+    """Under each name stands a list, or the only tensor of one. Taken out one by one, so that memory is freed."""
+    changed: dict[str, list[Tensor]] = {}
+    for name in list(tensors):
+        held = tensors.pop(name)
+        changed[name] = [change(tensor) for tensor in (held if isinstance(held, list) else [held])]
+    return changed
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """As it goes to a file."""
+    if not isinstance(tensor, CompressedTensor):
+        return tensor
+    return tensor.frame.cpu().view(torch.float4_e2m1fn_x2)
+
+
+def _restored(tensor: Tensor) -> Tensor:
+    """The dense tensor of one as it goes to a file."""
+    if tensor.dtype != getattr(torch, "float4_e2m1fn_x2", None) or tensor.dim() != 1:
+        return tensor
+    return CompressedTensor(tensor.view(torch.uint8)).decode()

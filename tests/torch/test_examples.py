@@ -1,0 +1,24 @@
+"""The examples that need torch run, and find every bit equal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("example", "package"), [("sentences.py", "sentence_transformers"), ("diffusion.py", "diffusers")]
+)
+def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
+    pytest.importorskip(package)
+    run = subprocess.run(
+        [sys.executable, repository / "examples" / example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith("bit-identical: yes\n")
