@@ -119,6 +119,9 @@ bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes
 deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other forms of a delta, on pairs from a training run
 	$(VENV)/bin/python -m benchmarks.deltas
 
+inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
+	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
+
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS)
 
@@ -128,7 +131,8 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas hang faults simulate vllm clean
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference hang faults simulate vllm \
+  clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:

@@ -81,7 +81,7 @@ def synthetic(name: str, *, hidden: int, layers: int, dtype: str = "BF16", seed:
     """
     generator, cast = np.random.default_rng(seed), CASTS[dtype]
     parts: dict[str, Any] = {}
-    parts["model.embed_tokens.weight"] = cast(_matrix(generator, 16 * hidden, hidden, EMBEDDING_SIGMA, None))
+    parts["model.embed_tokens.weight"] = cast(matrix(generator, 16 * hidden, hidden, EMBEDDING_SIGMA, None))
     inner = 11 * hidden // 4
     matrices = {
         "self_attn.q_proj": (hidden, hidden),
@@ -95,10 +95,10 @@ def synthetic(name: str, *, hidden: int, layers: int, dtype: str = "BF16", seed:
     for layer in range(layers):
         prefix = f"model.layers.{layer}"
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            parts[f"{prefix}.{norm}.weight"] = cast(_norm(generator, hidden))
+            parts[f"{prefix}.{norm}.weight"] = cast(norm(generator, hidden))
         for key, (rows, columns) in matrices.items():
-            parts[f"{prefix}.{key}.weight"] = cast(_matrix(generator, rows, columns, ROW_SIGMA, COLUMN_SIGMA))
-    parts["model.norm.weight"] = cast(_norm(generator, hidden))
+            parts[f"{prefix}.{key}.weight"] = cast(matrix(generator, rows, columns, ROW_SIGMA, COLUMN_SIGMA))
+    parts["model.norm.weight"] = cast(norm(generator, hidden))
     return _dataset(name, dtype, parts)
 
 
@@ -124,7 +124,7 @@ def _scaled(values: Any, dtype: Any) -> Any:
     return (values * (limit / largest) if largest else values).astype(dtype)
 
 
-def _matrix(generator: Any, rows: int, columns: int, row_sigma: float, column_sigma: float | None) -> Any:
+def matrix(generator: Any, rows: int, columns: int, row_sigma: float, column_sigma: float | None) -> Any:
     weights = generator.standard_normal((rows, columns), dtype=np.float32)
     weights *= np.float32(0.02)
     weights *= _scales(generator, row_sigma, rows)[:, None]
@@ -138,7 +138,7 @@ def _scales(generator: Any, sigma: float, size: int) -> Any:
     return (np.round(4096 * np.exp(sigma * generator.standard_normal(size))) / 4096).astype(np.float32)
 
 
-def _norm(generator: Any, size: int) -> Any:
+def norm(generator: Any, size: int) -> Any:
     return 1 + np.float32(NORM_SIGMA) * generator.standard_normal(size, dtype=np.float32)
 
 

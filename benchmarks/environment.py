@@ -11,7 +11,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("numpy", "safetensors", "torch", "zipnn", "openzl", "zstandard", "blosc2", "pcodec", "lz4", "hdiffpatch")
+PACKAGES = (
+    "numpy",
+    "safetensors",
+    "torch",
+    "transformers",
+    "accelerate",
+    "llama-cpp-python",
+    "zipnn",
+    "openzl",
+    "zstandard",
+    "blosc2",
+    "pcodec",
+    "lz4",
+    "hdiffpatch",
+)
 # For the C library's allocator: memory that was freed is used again, and in huge pages, as ours is. Without this the
 # peers that allocate their results pay for fresh pages in each call.
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=17179869184"}

@@ -1,0 +1,88 @@
+"""What runs a model: a prompt, then one token after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import linear
+
+from tensorwire import _products
+from tensorwire._arrays import byte_view
+from tensorwire.torch._team import team
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_OWN_INPUTS = 8
+"""Of as many rows *fused* makes products of its own."""
+
+
+class TorchDecoder:
+    """A model of Transformers with its cache of keys and values.
+
+    Attributes:
+        model: it.
+        keep: what must live as long as the model.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.keep: Any = None
+        self._cache: Any = None
+
+    def start(self, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Logits behind the last token of each prompt; the cache begins anew."""
+        from transformers import DynamicCache
+
+        self._cache = None  # the old one is freed first
+        self._cache = DynamicCache(config=self.model.config)
+        return self._forward(torch.tensor(prompts))
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits behind one more token of each sequence."""
+        return self._forward(torch.tensor(tokens)[:, None])
+
+    @torch.no_grad()
+    def products(self) -> int:
+        """One product with each matrix of a linear layer, nothing else; return their bytes when dense."""
+        nbytes = 0
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Linear | OwnLinear):
+                rows, columns = module.weight.shape
+                module(torch.ones(1, 1, columns, dtype=module.weight.dtype))
+                nbytes += rows * columns * module.weight.dtype.itemsize
+        return nbytes
+
+    @torch.no_grad()
+    def _forward(self, ids: torch.Tensor) -> torch.Tensor:
+        output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+
+class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not see torch
+    """A linear layer of a dense BF16 weight, multiplied in the order of summation of *fused*."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self._words = byte_view(weight.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = self.weight.shape
+        if x.numel() > MAX_OWN_INPUTS * columns:
+            return linear(x, self.weight)
+        inputs = x.reshape(-1, columns).to(torch.float32).contiguous()
+        outputs = torch.empty((inputs.shape[0], rows), dtype=torch.float32)
+        _products.linear_dense(
+            "BF16",
+            self._words.data,
+            rows,
+            columns,
+            byte_view(inputs).data,
+            byte_view(outputs, writable=True).data,
+            torch.get_num_threads(),
+            team(),
+        )
+        return outputs.to(x.dtype).view(*x.shape[:-1], rows)

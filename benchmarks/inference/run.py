@@ -1,0 +1,97 @@
+"""Measure inference and write the results: python -m benchmarks.inference [--quick]; `make inference` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import environment, summary, targets
+from benchmarks.inference import report
+from benchmarks.inference.alone import disk, run_alone
+from benchmarks.inference.contenders import CONTENDERS
+from benchmarks.inference.memory import GIB, limited
+from benchmarks.inference.model import SIZES, Paths, prepare
+from benchmarks.inference.plan import PLANS
+from benchmarks.inference.targets import evaluate
+from benchmarks.inference.turns import run_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+DATA = environment.ROOT / "build" / "inference"
+PARTS = ("environment", "models", "alone", "turns", "bandwidth")
+"""Of the results: lists of rows, each of which names its model."""
+
+
+def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str, Any]]]:
+    """All that is measured on one model."""
+    plan, size, paths = PLANS[name], SIZES[name], Paths(data / name)
+    facts = {**environment.describe("make inference"), "load": environment.load()}
+    log(f"{name}: the model")
+    found: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+    found["environment"].append(facts)
+    found["models"].append(prepare(size, paths))
+    for contender in (CONTENDERS[each] for each in plan.names()):
+        if contender.make and contender.installed:
+            contender.make(size, paths)
+    nbytes = plan.limit and (limit or plan.limit)
+    if nbytes:
+        try:
+            with limited(nbytes):
+                found["models"][0]["limit_nbytes"] = nbytes
+        except OSError as error:
+            log(f"{name}: {error}; not measured")
+            found["models"][0]["not_measured"] = str(error)
+            return _named(name, found)
+    found["alone"] = run_alone(plan, size, paths, nbytes, log)
+    found["bandwidth"].append({"kind": "disk", "gbs": disk(paths)})
+    for turns in plan.groups:
+        rows, bandwidth = run_group(turns, size, paths, log)
+        found["turns"] += rows
+        found["bandwidth"] += bandwidth
+    return _named(name, found)
+
+
+def merged(old: dict[str, Any], new: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The rows of `new`, and of `old` those of other models."""
+    kept = set(PLANS).difference(names)
+    return {part: [row for row in old.get(part, ()) if row["model"] in kept] + new[part] for part in PARTS}
+
+
+def log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _named(name: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    return {part: [{"model": name, **row} for row in rows] for part, rows in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tiny model, into build/bench; its figures mean nothing")
+    parser.add_argument("--models", nargs="+", choices=PLANS, default=["1b", "12b"], help="others keep their results")
+    parser.add_argument("--data", type=Path, default=DATA, help=f"folder of the models (default: {DATA.name} in build)")
+    parser.add_argument("--remove", action="store_true", help="remove each model once it is measured")
+    parser.add_argument("--limit", type=float, help="of memory, in GiB, for models that have one (default: 18)")
+    options = parser.parse_args()
+    names = ["tiny"] if options.quick else options.models
+    limit = None if options.limit is None else int(options.limit * GIB)
+    output = environment.ROOT / ("build/bench" if options.quick else "benchmarks/results")
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / "inference.json"
+    for name in names:
+        new = summary.rounded(measure(name, options.data, limit))
+        old = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(summary.dumps(merged(old, new, [name])))
+        if options.remove:
+            shutil.rmtree(options.data / name)
+    report.write(output)
+    print(targets.render(evaluate(json.loads(file.read_text()))))
+
+
+if __name__ == "__main__":
+    main()
