@@ -65,6 +65,20 @@ class Contender:
         return self.package is None or find_spec(self.package) is not None
 
 
+def warm_up() -> None:
+    """Run a model of a few kilobytes: lazy imports, torch's threads, what its libraries set up when first called."""
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    AutoModelForCausalLM  # noqa: B018 - to name it is to import it
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, vocab_size=64
+    )
+    decoder = TorchDecoder(LlamaForCausalLM(config).to(torch.bfloat16).eval())
+    for length in (1, 16):
+        decoder.start([[1] * length])
+        decoder.step([1])
+
+
 def _empty(task: Task) -> Any:
     """The model without weights: what is no weight is there."""
     from transformers import LlamaConfig, LlamaForCausalLM

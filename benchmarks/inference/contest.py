@@ -26,9 +26,10 @@ class Session:
 
     def __init__(self, name: str, size: str, folder: Path, limit: int | None, threads: int) -> None:
         import torch
-        import transformers  # noqa: F401
 
-        from benchmarks.inference.contenders import CONTENDERS, Task
+        import tensorwire.checkpoint
+        import tensorwire.torch  # noqa: F401
+        from benchmarks.inference.contenders import CONTENDERS, Task, warm_up
 
         self._torch = torch
         self._task = Task(SIZES[size], Paths(folder), limit)
@@ -38,7 +39,7 @@ class Session:
         self._digests: list[str] = []
         self._answer: list[int] = []
         self.threads(threads)
-        self._warm_up()
+        warm_up()
         self._imported = memory.resident_nbytes()
 
     def threads(self, count: int) -> dict[str, Any]:
@@ -98,12 +99,6 @@ class Session:
         self._answer.append(self._next[0])
         self._digests.append(hashlib.blake2b(words, digest_size=16).hexdigest())
         return seconds
-
-    def _warm_up(self) -> None:
-        """Make torch's threads, and what its libraries set up when they are first called."""
-        weight = self._torch.ones(64, 64, dtype=self._torch.bfloat16)
-        for rows in (1, 64):
-            self._torch.nn.functional.linear(weight[:rows], weight)
 
 
 class Reader:
