@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tensorwire.torch import compress_module, decode_ahead, decompress_module, set_linear_mode  # noqa: E402
+from tensorwire.torch import CompressedTensor, compress_module, decode_ahead, decompress_module, set_linear_mode  # noqa: E402
 from tensorwire.torch._frames import opened  # noqa: E402
 from tests.support.linear_models import chain, inputs, same  # noqa: E402
 
@@ -175,3 +176,17 @@ def test_fused_layers_are_left_alone(model: Any, ahead: DecodeAhead, monkeypatch
     expected = model(inputs())
     assert same(model(inputs()), expected)
     assert found == []
+
+
+def test_a_frame_outlives_its_tensor_for_who_decodes_it() -> None:
+    """As the thread does that decodes ahead, when a model goes away meanwhile."""
+    dense = torch.randn(2048, 4096).to(torch.bfloat16)
+    frame = CompressedTensor.from_dense(dense).frame
+    reader, out = opened(frame), torch.empty_like(dense)
+    gone, freed = weakref.ref(frame), weakref.ref(reader)
+    del frame
+    assert gone() is None
+    reader.decode(0, out)
+    assert same(out, dense)
+    del reader
+    assert freed() is None

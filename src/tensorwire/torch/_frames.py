@@ -55,8 +55,11 @@ class OpenFrame:
 
     def __init__(self, frame: Tensor, origin: Origin) -> None:
         self._origin = origin
+        # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
+        # tensor of the same memory does, and lets go of the one that this object is found by.
+        self._memory = frame.detach()
         with self._context():
-            view = byte_view(frame).data
+            view = byte_view(self._memory).data
             self._reader = FrameReader(view)
             self.info = self._reader.info
             if self.info.base_hash is not None:
