@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -142,6 +143,17 @@ def test_blocks_are_checked_once(file: Path) -> None:
     w = tensorwire.load_file(file, **COMPRESSED)[str(torch.bfloat16)]
     w.frame[-100] ^= 1  # memory that went bad after the check
     w.decode()
+
+
+def test_a_copy_is_known_as_well(file: Path) -> None:
+    name = str(torch.bfloat16)
+    w = tensorwire.load_file(file, verify=False, **COMPRESSED)[name]
+    twin = copy.deepcopy(w)
+    twin.frame[-100] ^= 1
+    twin.decode()  # not checked either
+    w.frame[40] ^= 1
+    with pytest.raises(tensorwire.CorruptDataError):
+        CompressedTensor(w.frame.clone())
 
 
 def test_what_does_not_go_together(file: Path) -> None:

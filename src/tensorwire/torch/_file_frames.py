@@ -10,10 +10,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
+from .._arrays import byte_view
 from ..checkpoint.storage.direct import READ_NBYTES
 from ..codec import new_buffer
 from ..errors import FormatError
-from ._frames import OpenFrame
+from ._frames import OpenFrame, attach, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +48,15 @@ class FileFrame(OpenFrame):
     @property
     def in_memory_nbytes(self) -> int:
         return self.info.header_nbytes
+
+    def in_memory(self, frame: Tensor) -> Tensor:
+        whole = torch.empty(self.info.frame_nbytes, dtype=torch.uint8)
+        with self._telling_of_changes(), self._context():
+            self._file.read_into(self._start - self.info.header_nbytes, byte_view(whole, writable=True).data)
+            attach(whole, self.origin._replace(verify=False))
+            if self.origin.verify:
+                opened(whole).check()
+        return whole
 
     def step(self, nbytes: int) -> int:
         return self.info.uncompressed_nbytes  # all blocks are read at once

@@ -48,13 +48,14 @@ class OpenFrame:
         info: FrameInfo.
         dtype: torch's dtype of the tensor.
         shape: its shape.
+        origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
     """
 
     ahead: Ahead[OpenFrame] | None = None
 
     def __init__(self, frame: Tensor, origin: Origin) -> None:
-        self._origin = origin
+        self.origin = origin
         # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
         # tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
@@ -83,6 +84,10 @@ class OpenFrame:
         """About so many bytes of content that are decoded together: whole blocks."""
         return max(1, nbytes // self._reader.block_nbytes) * self._reader.block_nbytes
 
+    def in_memory(self, frame: Tensor) -> Tensor:
+        """`frame`, which this is, with all its bytes in memory."""
+        return frame
+
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
         return nullcontext(self)
@@ -110,7 +115,7 @@ class OpenFrame:
                 data_offset=lo,
                 threads=threads or torch.get_num_threads(),
                 parallel=team() if threads is None else None,
-                verify=self._origin.verify,
+                verify=self.origin.verify,
             )
 
     def _blocks(self, lo: int, hi: int) -> memoryview:
@@ -133,7 +138,7 @@ class OpenFrame:
                 byte_view(outputs, writable=True).data,
                 threads=torch.get_num_threads(),
                 parallel=team(),
-                verify=self._origin.verify,
+                verify=self.origin.verify,
             )
         return outputs
 
@@ -147,7 +152,7 @@ class OpenFrame:
             self._reader.check_blocks(self._data[: self.info.data_nbytes])
 
     def _context(self) -> ErrorContext:
-        return ErrorContext(file=self._origin.file, tensor=self._origin.tensor)
+        return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
 
 
 def attach(frame: Tensor, origin: Origin) -> Tensor:
@@ -173,6 +178,16 @@ def opened(frame: Tensor) -> OpenFrame:
     if found is None:
         found = _open_frames[frame] = OpenFrame(frame, Origin())
     return found
+
+
+def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: bool = False) -> Tensor:
+    """A copy, of which as much is known as of the frame."""
+    found: OpenFrame | None = _open_frames.get(frame)
+    source = frame if found is None else found.in_memory(frame)
+    if source is not frame and device in (None, source.device):
+        return source
+    copy = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
+    return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
 
 
 def in_memory_nbytes(frame: Tensor) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
-from ._frames import Origin, attach, opened
+from ._frames import Origin, attach, copy_of, opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,16 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
             f"CompressedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, "
             f"{self.frame.numel():,} of {self.numel() * self.dtype.itemsize:,} bytes)"
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompressedTensor:
+        """A frame that two tensors share stays shared."""
+        if id(self) not in memo:
+            if id(self.frame) not in memo:
+                memo[id(self.frame)] = copy_of(self.frame)
+            twin = memo[id(self)] = _like(self, memo[id(self.frame)])
+            for name in vars(self).keys() - {"frame", "linear_mode"}:  # a parameter is one by an attribute
+                setattr(twin, name, copy.deepcopy(vars(self)[name], memo))
+        return cast("CompressedTensor", memo[id(self)])
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["frame"], (self.dtype, self.linear_mode)
@@ -196,7 +207,7 @@ def _detach(tensor: CompressedTensor) -> CompressedTensor:
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
-    return _like(tensor, tensor.frame.clone())
+    return _like(tensor, copy_of(tensor.frame))
 
 
 def _to_copy(
@@ -211,8 +222,7 @@ def _to_copy(
 ) -> CompressedTensor:
     """To another device the frame travels; to another dtype the values are compressed anew."""
     if dtype is None or dtype == tensor.dtype:
-        frame = tensor.frame.to(device or tensor.device, non_blocking=non_blocking, copy=True)
-        return _like(tensor, frame)
+        return _like(tensor, copy_of(tensor.frame, device, non_blocking))
     converted = tensor.decode().to(dtype)
     again = CompressedTensor.from_dense(
         converted, opened(tensor.frame.cpu()).info.profile, linear_mode=tensor.linear_mode
