@@ -50,7 +50,7 @@ class FileFrame(OpenFrame):
         return self.info.header_nbytes
 
     def in_memory(self, frame: Tensor) -> Tensor:
-        whole = torch.empty(self.info.frame_nbytes, dtype=torch.uint8)
+        whole = torch.empty(self.info.frame_nbytes, dtype=torch.uint8, device="cpu")  # whatever the default is
         with self._telling_of_changes(), self._context():
             self._file.read_into(self._start - self.info.header_nbytes, byte_view(whole, writable=True).data)
             attach(whole, self.origin._replace(verify=False))
