@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WRITTEN = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 API = ROOT / "docs" / "api.md"
+API_TORCH = ROOT / "docs" / "api-torch.md"
 
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
@@ -58,10 +59,10 @@ def test_what_is_not_run_is_there() -> None:
     assert set(NOT_RUN) <= {where.partition(":")[0] for where, _ in examples()}
 
 
-def signatures() -> dict[str, str]:
-    """What docs/api.md says behind each name, on one line."""
-    blocks = "\n".join(re.findall(r"^```text\n(.*?)^```", API.read_text(), re.MULTILINE | re.DOTALL))
-    calls = re.findall(r"^(\w+)(\(.*?\)) -> ", blocks, re.MULTILINE | re.DOTALL)
+def signatures(page: Path = API) -> dict[str, str]:
+    """What the page says behind each name, on one line."""
+    blocks = "\n".join(re.findall(r"^```text\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL))
+    calls = re.findall(r"^([\w.]+)(\(.*?\)) -> ", blocks, re.MULTILINE | re.DOTALL)
     return {name: " ".join(call.split()) for name, call in calls}
 
 
@@ -90,10 +91,9 @@ def test_every_public_name_is_on_the_page(package: object) -> None:
 
 
 def test_every_function_has_a_section_that_says_its_errors() -> None:
-    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", API.read_text(), re.MULTILINE | re.DOTALL))
     for name in tensorwire.__all__:
         if inspect.isfunction(getattr(tensorwire, name)):
-            assert "Errors:" in sections[name], name
+            assert "Errors:" in sections(API)[name], name
 
 
 def test_every_public_method_is_on_the_page() -> None:
@@ -105,6 +105,37 @@ def test_every_public_method_is_on_the_page() -> None:
             assert f"`{name}(" in page, name
     for name in (*tensorwire.FrameInfo._fields, "ratio"):
         assert f"`{name}`" in page, name
+
+
+def sections(page: Path) -> dict[str, str]:
+    """What stands below each heading of a name."""
+    return dict(re.findall(r"^### ([\w.]+)\n(.*?)(?=^##|\Z)", page.read_text(), re.MULTILINE | re.DOTALL))
+
+
+def test_every_public_name_under_torch_is_on_its_page() -> None:
+    torch_api = pytest.importorskip("tensorwire.torch")
+    page = API_TORCH.read_text()
+    for name in torch_api.__all__:
+        assert re.search(rf"\b{name}\b", page), name
+    for kind in (torch_api.MemoryReport, torch_api.ModuleMemory):
+        for name in (*kind.__dataclass_fields__, "ratio"):
+            assert f"`{name}`" in page, name
+
+
+def test_every_function_under_torch_has_its_signature_and_errors() -> None:
+    torch_api = pytest.importorskip("tensorwire.torch")
+    functions = {name: getattr(torch_api, name) for name in torch_api.__all__}
+    functions = {name: function for name, function in functions.items() if inspect.isfunction(function)}
+    for name in ("from_dense", "decode", "set_linear_mode"):
+        functions[f"CompressedTensor.{name}"] = getattr(torch_api.CompressedTensor, name)
+    expected = {
+        name: signature(function).replace("(self, ", "(").replace("(self)", "()")
+        for name, function in functions.items()
+    }
+    said = signatures(API_TORCH)
+    assert {name: said.get(name) for name in functions} == expected
+    for name in functions:
+        assert "Errors:" in " ".join(sections(API_TORCH)[name].split()), name
 
 
 def test_the_table_of_dtypes_is_that_of_the_code() -> None:

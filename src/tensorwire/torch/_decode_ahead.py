@@ -84,5 +84,10 @@ def decode_ahead(model: nn.Module, *, threads: int | None = None) -> DecodeAhead
 
     Returns:
         A handle; its `close`, or the end of its ``with`` statement, ends it.
+
+    Raises:
+        ValueError: `threads` is below 1.
     """
+    if threads is not None and threads < 1:
+        raise ValueError(f"expected threads from 1 on, got {threads}")
     return DecodeAhead(model, threads)

@@ -78,7 +78,8 @@ def _linear(
     reader = opened(frame)
     check_matches(reader, dtype, shape)
     mode = check_linear_mode(mode)
-    lease = reader.ahead.take(reader) if reader.ahead is not None and mode == "exact" else None
+    ahead = reader.ahead  # read once: another thread may close it
+    lease = ahead.take(reader) if ahead is not None and mode == "exact" else None
     if lease is not None:
         with lease as memory:
             weight = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(shape)

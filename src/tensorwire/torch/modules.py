@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ._frames import in_memory_nbytes
+from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def compress_module(
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: there is no such profile or mode. After an error some parameters are compressed, the others not.
     """
+    check_linear_mode(linear_mode)
     frozen: dict[torch.Tensor, nn.Parameter] = {}
     for module, name, parameter in list(_parameters(model)):
         if parameter not in frozen:
@@ -54,8 +59,13 @@ def compress_module(
 def decompress_module(model: nn.Module) -> nn.Module:
     """Make the compressed parameters of a model dense again, in place. They stay frozen, and tied ones tied.
 
+    Not thread-safe while it runs.
+
     Returns:
         The model.
+
+    Raises:
+        FormatError: a block is damaged.
     """
     dense: dict[torch.Tensor, nn.Parameter] = {}
     for module, name, parameter in list(_parameters(model)):
@@ -71,7 +81,11 @@ def set_linear_mode(model: nn.Module, mode: str) -> nn.Module:
 
     Returns:
         The model.
+
+    Raises:
+        ValueError: there is no such mode.
     """
+    check_linear_mode(mode)  # of a model without compressed weights, too
     for _, _, parameter in _parameters(model):
         if isinstance(parameter, CompressedTensor):
             parameter.set_linear_mode(mode)
