@@ -122,10 +122,11 @@ def _mapped(task: Task) -> TorchDecoder:
     return TorchDecoder(_fill(_empty(task), _dense_tensors(task)))
 
 
-def _from_pretrained(task: Task) -> TorchDecoder:
+def _from_pretrained(profile: str | None, task: Task) -> TorchDecoder:
     from transformers import AutoModelForCausalLM
 
-    return TorchDecoder(AutoModelForCausalLM.from_pretrained(task.paths.dense, dtype="auto").eval())
+    directory = task.paths.dense if profile is None else task.paths.compressed(profile)
+    return TorchDecoder(AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval())
 
 
 def _own_dense(task: Task) -> TorchDecoder:
@@ -226,10 +227,11 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender("dense", _dense),
-        Contender("dense, from_pretrained", _from_pretrained),
+        Contender("dense, from_pretrained", partial(_from_pretrained, None)),
         Contender("dense, mmap", _mapped),
         Contender("own dense kernel", _own_dense, exact=False),
         *(Contender(f"exact, {p}", partial(_compressed, p, "exact"), p) for p in ("fast", "resident")),
+        Contender("exact, from_pretrained", partial(_from_pretrained, "fast"), "fast"),
         *(Contender(f"fused, {p}", partial(_compressed, p, "fused"), p, exact=False) for p in ("fast", "resident")),
         Contender("decode ahead, fast", partial(_ahead, "fast"), "fast"),
         Contender("streaming, fast", partial(_streaming, "fast", True), "fast"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.inference.memory import GIB
 
 REFERENCE, OWN = "dense", "own dense kernel"
-LOADED = "dense, from_pretrained"
+LOADED, LOADED_COMPRESSED = "dense, from_pretrained", "exact, from_pretrained"
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ LARGER = (
 )
 PLANS = {
     "1b": Plan(
-        alone=(REFERENCE, LOADED, *EXACT, *FUSED, *LARGER, "ZipNN"),
-        repeats={LOADED: 3, "exact, fast": 3, "exact, resident": 3, "fused, fast": 3},
+        alone=(REFERENCE, LOADED, LOADED_COMPRESSED, *EXACT, *FUSED, *LARGER, "ZipNN"),
+        repeats={LOADED: 3, LOADED_COMPRESSED: 3, "exact, fast": 3, "exact, resident": 3, "fused, fast": 3},
         groups=(
             Group((REFERENCE, OWN, *FUSED), products=True, long_prompt=512, batch=8),
             Group((REFERENCE, *EXACT), long_prompt=512, batch=8),

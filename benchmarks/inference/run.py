@@ -31,13 +31,9 @@ def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str
     """All that is measured on one model."""
     plan, size, paths = PLANS[name], SIZES[name], Paths(data / name)
     facts = {**environment.describe("make inference"), "load": environment.load()}
-    log(f"{name}: the model")
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     found["environment"].append(facts)
-    found["models"].append(prepare(size, paths))
-    for contender in (CONTENDERS[each] for each in plan.names()):
-        if contender.make and contender.installed:
-            contender.make(size, paths)
+    found["models"].append(make(name, data))
     nbytes = plan.limit and (limit or plan.limit)
     if nbytes:
         try:
@@ -54,6 +50,17 @@ def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str
         found["turns"] += rows
         found["bandwidth"] += bandwidth
     return _named(name, found)
+
+
+def make(name: str, data: Path) -> dict[str, Any]:
+    """What is missing of a model, in every form that is measured; return facts for the results."""
+    log(f"{name}: the model")
+    size, paths = SIZES[name], Paths(data / name)
+    facts = prepare(size, paths)
+    for contender in (CONTENDERS[each] for each in sorted(PLANS[name].names())):
+        if contender.make and contender.installed:
+            contender.make(size, paths)
+    return facts
 
 
 def merged(old: dict[str, Any], new: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -75,11 +82,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tiny model, into build/bench; its figures mean nothing")
     parser.add_argument("--models", nargs="+", choices=PLANS, default=["1b", "12b"], help="others keep their results")
     parser.add_argument("--data", type=Path, default=DATA, help=f"folder of the models (default: {DATA.name} in build)")
+    parser.add_argument("--make", action="store_true", help="make the models and measure nothing")
     parser.add_argument("--remove", action="store_true", help="remove each model once it is measured")
     parser.add_argument("--limit", type=float, help="of memory, in GiB, for models that have one (default: 18)")
     options = parser.parse_args()
     names = ["tiny"] if options.quick else options.models
     limit = None if options.limit is None else int(options.limit * GIB)
+    if options.make:
+        for name in names:
+            make(name, options.data)
+        return
     output = environment.ROOT / ("build/bench" if options.quick else "benchmarks/results")
     output.mkdir(parents=True, exist_ok=True)
     file = output / "inference.json"

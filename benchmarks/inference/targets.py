@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.inference.model import SIZES
-from benchmarks.inference.plan import LOADED, OWN, PLANS, REFERENCE
+from benchmarks.inference.plan import LOADED, LOADED_COMPRESSED, OWN, PLANS, REFERENCE
 from benchmarks.targets import Verdict, render
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class _Targets:
 
     def _bits(self) -> Iterator[Verdict]:
         """Whether logits are those that they have to be, everywhere that they were compared."""
-        for name in (*IN_MEMORY, STREAMING):
+        for name in (*IN_MEMORY, STREAMING, LOADED_COMPRESSED):
             rows = [row for row in self._turns if row["contender"] == name]
             if name not in FUSED:
                 rows += [row for row in self._alone if row["contender"] == name]
@@ -121,7 +121,7 @@ class _Targets:
 
     def _loading(self) -> Iterator[Verdict]:
         dense = self._alone_row(SPEED, LOADED)
-        for name in ("exact, fast", "exact, resident", "fused, fast"):
+        for name in (LOADED_COMPRESSED, "exact, fast", "exact, resident", "fused, fast"):
             row = self._alone_row(SPEED, name)
             figure = None
             if row and dense:
