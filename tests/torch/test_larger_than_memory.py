@@ -200,9 +200,11 @@ def test_several_threads(file: Path, reference: nn.Sequential) -> None:
 
 def test_with_decode_ahead(file: Path, reference: nn.Sequential) -> None:
     model = loaded(file, resident_nbytes=2_000_000)
-    with decode_ahead(model):
+    with decode_ahead(model) as handle:
         for _ in range(4):
             assert same(model(inputs()), reference(inputs()))
+        assert all(frame.ahead is None for frame in frames_in_file(model)), "they are read ahead"
+        assert len(handle._frames) == 1
 
 
 def test_the_reader_may_be_closed_and_the_file_replaced(own_file: Path, reference: nn.Sequential) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ._ahead import Ahead, aligned
+from ._file_frames import FileFrame
 from ._frames import OpenFrame, opened
 from .compressed_tensor import CompressedTensor
 
@@ -42,11 +43,13 @@ class DecodeAhead:
     def __init__(self, model: nn.Module, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0))
         work = _Decoding(threads or max(1, cores - torch.get_num_threads()))
-        self._frames = [
+        frames = [
             opened(weight.frame)
             for weight in model.parameters()
             if isinstance(weight, CompressedTensor) and weight.dim() == 2 and weight.device.type == "cpu"
         ]
+        # Those in files are read ahead, which on most disks takes longer than to decode them on all threads of torch.
+        self._frames = [frame for frame in frames if not isinstance(frame, FileFrame)]
         largest = max((work.nbytes(frame) for frame in self._frames), default=0)
         self._ahead: Ahead[OpenFrame] = Ahead(work, 2 * aligned(largest), niceness=19, least=0.5)
         for frame in self._frames:
@@ -72,7 +75,7 @@ def decode_ahead(model: nn.Module, *, threads: int | None = None) -> DecodeAhead
     The order is learned from the first pass and followed from the second on; a layer that comes out of turn decodes its
     weight itself. Outputs stay bit-identical. Decoded weights that are alive, the one in use among them, take memory of
     two of the largest, which is used over and over. Layers in mode "fused" have no decoded weight and are not touched.
-    Gradients, several threads and forks are as ever.
+    Weights that stay in files are read ahead, with or without it. Gradients, several threads and forks are as ever.
 
     The thread has the lowest priority: it takes the time that torch leaves on the cores. A layer decodes the rest of
     what the thread has not finished, or all of its weight if the thread has not got to half of it. Measure what you

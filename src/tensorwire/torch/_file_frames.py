@@ -58,9 +58,6 @@ class FileFrame(OpenFrame):
                 opened(whole).check()
         return whole
 
-    def step(self, nbytes: int) -> int:
-        return self.info.uncompressed_nbytes  # all blocks are read at once
-
     @contextmanager
     def loaded(self) -> Iterator[OpenFrame]:
         with self._telling_of_changes():
