@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from transformers import AutoModel, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 import tensorwire
 import tensorwire.torch  # lets transformers open a compressed directory
@@ -155,6 +156,7 @@ def main() -> int:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
 
+    disable_progress_bar()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="tensorwire-demo-") as folder:
         work = Path(folder)

@@ -27,7 +27,7 @@ SIZES = {
     "vocab_size": 32_000,
     "hidden_size": 2048,
     "intermediate_size": 5632,
-    "num_hidden_layers": 10,
+    "num_hidden_layers": 6,
     "num_attention_heads": 16,
     "dtype": "bfloat16",
 }
