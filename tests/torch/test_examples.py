@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("example", "package"), [("sentences.py", "sentence_transformers"), ("diffusion.py", "diffusers")]
+    ("example", "package"),
+    [
+        ("compressed_model.py", "torch"),
+        ("larger_than_memory.py", "torch"),
+        ("sentences.py", "sentence_transformers"),
+        ("diffusion.py", "diffusers"),
+        ("device_kernels.py", "triton"),
+    ],
 )
 def test_an_example_finds_every_bit_equal(example: str, package: str, repository: Path, tmp_path: Path) -> None:
     pytest.importorskip(package)

@@ -6,7 +6,7 @@ import re
 
 MIN_VERSION = (2, 4)
 _NEEDS = "compressed tensors (tensorwire.torch) need PyTorch 2.4 or later"
-_ADVICE = "pip install -U 'tensorwire[torch]'"
+_ADVICE = "pip install -U torch"
 
 try:
     import torch

@@ -32,7 +32,7 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
     other operation all of it; results are bit-identical to those of the dense tensor. It never requires a gradient.
     Only `copy_` of a whole tensor writes to it, as `load_state_dict` does; that compresses anew.
 
-    Safe to be read by several threads at once.
+    Safe to be read by several threads at once, but not while another one calls `copy_` or `set_linear_mode`.
 
     Attributes:
         frame: one plain frame (docs/format.md), a uint8 tensor of one dimension on the same device.
@@ -44,8 +44,13 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
 
     @staticmethod
     def __new__(cls, frame: Tensor, requires_grad: bool = False, *, linear_mode: str = "exact") -> CompressedTensor:
-        """Wrap a frame: see `from_frame`. Loaders that build parameters call it as ``cls(tensor, requires_grad=...)``
-        with a tensor that is compressed already, which they get back.
+        """Wrap a frame, whose bytes must not change from now on. Loaders that build parameters call it as
+        ``cls(tensor, requires_grad=...)`` with a tensor that is compressed already, and get one that shares its frame.
+
+        Raises:
+            FormatError: `frame` is not a frame.
+            UnsupportedTensorError: it is relative, or torch lacks its dtype.
+            ValueError: there is no such mode, or `requires_grad` is true.
         """
         if requires_grad:
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
@@ -57,13 +62,14 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
 
     @classmethod
     def from_dense(cls, tensor: Tensor, profile: Profile = "fast", *, linear_mode: str = "exact") -> CompressedTensor:
-        """Compress a tensor on the CPU.
+        """Compress a tensor, on the CPU; the result is on the tensor's device.
 
         Args:
             tensor: of any dtype that both torch and safetensors have; one that is not contiguous is copied first.
 
         Raises:
-            UnsupportedTensorError: its dtype, layout or device is not supported.
+            UnsupportedTensorError: its dtype or layout is not supported.
+            ValueError: there is no such profile or mode.
         """
         if isinstance(tensor, CompressedTensor):
             tensor = tensor.decode()
@@ -73,11 +79,15 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         return cast("CompressedTensor", compressed.to(tensor.device))
 
     def decode(self) -> Tensor:
-        """The dense tensor, new memory on the same device."""
+        """The dense tensor, new memory on the same device.
+
+        Raises:
+            FormatError: a block is damaged.
+        """
         return cast("Tensor", tensorwire.decode(self.frame, self.dtype, self.shape))
 
     def set_linear_mode(self, mode: str) -> None:
-        """How `torch.nn.functional.linear` multiplies with it from now on: "exact" or "fused"."""
+        """How `torch.nn.functional.linear` multiplies with it from now on: "exact" or "fused"; else ValueError."""
         self.linear_mode = _ops.check_linear_mode(mode)
 
     def _stable_hash_for_caching(self) -> str:
