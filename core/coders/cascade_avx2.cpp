@@ -19,17 +19,22 @@ inline __m256i ranks(__m256i set) {
 size_t expand(uint8_t escape, const uint8_t names[kMaxNames], const uint8_t* next, size_t n, uint8_t* out) {
   const __m256i lookup = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names)));
   const __m256i escapes = _mm256_set1_epi8(static_cast<char>(escape));
+  const bool rare = escape == 15;  // most vectors have none
   const uint8_t* source = next;
   unsigned mask = 0;
   for (size_t i = 0; i < n; i += 32) {
     const __m256i digits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(out + i));
     const __m256i escaped = _mm256_cmpeq_epi8(digits, escapes);
+    const __m256i named = _mm256_shuffle_epi8(lookup, digits);
     mask = static_cast<unsigned>(_mm256_movemask_epi8(escaped));
+    if (rare && mask == 0) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), named);
+      continue;
+    }
     const uint8_t* high = source + _mm_popcnt_u32(mask & 0xffff);
     const __m256i exponents =
         _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(source));
     const __m256i spread = _mm256_shuffle_epi8(exponents, ranks(escaped));
-    const __m256i named = _mm256_shuffle_epi8(lookup, digits);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_blendv_epi8(named, spread, escaped));
     source += _mm_popcnt_u32(mask);
   }

@@ -30,22 +30,42 @@ bool find_format(const char* dtype, WeightFormat* format) {
   return false;
 }
 
+// Memory that begins with a line of the cache: a vector across two of them takes two loads.
+class Lines {
+ public:
+  // Room for so many bytes, whose content is unspecified; nullptr if there is no memory.
+  uint8_t* take(uint64_t nbytes) {
+    if (nbytes_ < nbytes) {
+      memory_.reset();  // before the larger piece is asked for
+      memory_.reset(new (std::nothrow) uint8_t[nbytes + kLine]);
+      nbytes_ = memory_ == nullptr ? 0 : nbytes;
+    }
+    if (memory_ == nullptr) return nullptr;
+    return memory_.get() + (0 - reinterpret_cast<uintptr_t>(memory_.get())) % kLine;
+  }
+
+ private:
+  static constexpr uint64_t kLine = 64;
+  std::unique_ptr<uint8_t[]> memory_;
+  uint64_t nbytes_ = 0;
+};
+
 // Inputs as the kernels want them.
 class Inputs {
  public:
   Inputs(WeightFormat format, const float* inputs, uint64_t count, uint64_t columns)
-      : stride_(ceil_to(columns, kDotLanes)), values_(new (std::nothrow) float[count * stride_]) {
+      : stride_(ceil_to(columns, kDotLanes)),
+        values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, count * stride_) * sizeof(float)))) {
     if (values_ == nullptr) return;
-    for (uint64_t m = 0; m < count; ++m) {
-      arrange_input(format, inputs + m * columns, columns, values_.get() + m * stride_);
-    }
+    for (uint64_t m = 0; m < count; ++m) arrange_input(format, inputs + m * columns, columns, values_ + m * stride_);
   }
-  const float* values() const { return values_.get(); }
+  const float* values() const { return values_; }
   uint64_t stride() const { return stride_; }
 
  private:
+  Lines memory_;
   uint64_t stride_;
-  std::unique_ptr<float[]> values_;
+  float* values_;
 };
 
 struct Product {
@@ -69,18 +89,7 @@ struct Product {
 struct RowScratch {
   DecodeScratch block;
   alignas(64) uint8_t last[kMaxBlockWords * kMaxWordNbytes + kSlack];
-  std::unique_ptr<uint8_t[]> words;
-  uint64_t words_nbytes = 0;
-
-  // Room for words, or nullptr.
-  uint8_t* take(uint64_t nbytes) {
-    if (words_nbytes < nbytes) {
-      words.reset();  // before the larger piece is asked for
-      words.reset(new (std::nothrow) uint8_t[nbytes]);
-      words_nbytes = words == nullptr ? 0 : nbytes;
-    }
-    return words.get();
-  }
+  Lines words;
 };
 
 // The bytes of the block behind this one, which is the next that the thread needs, mostly.
@@ -109,7 +118,7 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
   const uint64_t start = first * product.columns(), stop = last * product.columns();
   const uint64_t first_block = start / frame.block_words, last_block = ceil_div(stop, frame.block_words);
   const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
-  uint8_t* const words = scratch->take(nbytes);
+  uint8_t* const words = scratch->words.take(nbytes);
   if (words == nullptr) return fail(error, TW_NO_MEMORY, first_block, 0, "no memory for %llu bytes", as_ull(nbytes));
   Fetch left = {nullptr, 0};  // for the product, so that memory has something to do meanwhile
   for (uint64_t block = first_block; block < last_block; ++block) {

@@ -205,7 +205,7 @@ _encode_blocks = function(
 _encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
 _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
 _block_range = function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
-_decode = function(
+decode_at = function(
     "tw_decode", ctypes.c_int, _frame, _address, _address, _u64, _u64, _address, _u64, _u64, _u64, _u64, _address,
     _u32, _address, _u32, _error,
 )  # fmt: skip
@@ -433,7 +433,7 @@ def decode(
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")
         if leaves is None:
-            status = _decode(
+            status = decode_at(
                 frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
                 origin.nbytes, start, stop, target.address, threads, parallel, _VERIFY if verify else 0,
                 error := Error(),

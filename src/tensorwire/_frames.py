@@ -388,6 +388,10 @@ class FrameReader:
             raise ValueError(f"expected a tensor of two dimensions, got shape {self.info.shape}")
         _products.linear(self._frame, self._header, data, inputs, outputs, num_threads(threads), parallel, verify)
 
+    def placed(self, data: Buffer) -> _products.PlacedFrame:
+        """This frame, plain, with all its blocks, which stay where they are: for calls with addresses."""
+        return _products.PlacedFrame(self._frame, self._header, data)
+
     def decode_and_hash(
         self, data: Buffer, out: Buffer, *, base: Buffer, hash_base: bool, threads: int | None = None
     ) -> tuple[str, str | None]:

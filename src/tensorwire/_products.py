@@ -1,10 +1,12 @@
-"""ctypes binding of the products of core/include/tensorwire.h, which documents the calls."""
+"""ctypes binding of the products of core/include/tensorwire.h, which documents the calls; and of calls so short that
+the checks of buffers would take longer.
+"""
 
 from __future__ import annotations
 
 import ctypes
 
-from ._core import Error, Frame, Pin, check, find_dtype, function
+from ._core import Error, Frame, Pin, check, decode_at, find_dtype, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +54,33 @@ def linear(
             _VERIFY if verify else 0, error,
         )  # fmt: skip
     check(status, error)
+
+
+class PlacedFrame:
+    """A plain frame whose blocks all lie in memory, in one place. Where outputs and inputs are is taken on trust: they
+    are addresses, of as many bytes as the call needs.
+    """
+
+    def __init__(self, frame: Frame, header: bytes, data: Buffer) -> None:
+        self._frame, self._header, self._data = frame, header, data  # which keeps them where they are
+        with Pin(header) as head, Pin(data) as source:
+            self._header_address, self._address, self._nbytes = head.address, source.address, source.nbytes
+
+    def decode(self, start: int, stop: int, out: int, threads: int, parallel: int | None, verify: bool) -> None:
+        """Content bytes [start, stop) to the address `out`."""
+        status = decode_at(
+            self._frame, self._header_address, self._address, 0, self._nbytes, None, 0, 0, start, stop, out, threads,
+            parallel, _VERIFY if verify else 0, error := Error(),
+        )  # fmt: skip
+        check(status, error)
+
+    def linear(self, inputs: int, count: int, outputs: int, threads: int, parallel: int | None, verify: bool) -> None:
+        """`count` inputs at one address, float32 and contiguous, to outputs at another."""
+        status = _linear(
+            self._frame, self._header_address, self._address, self._nbytes, inputs, count, outputs, threads, parallel,
+            _VERIFY if verify else 0, error := Error(),
+        )  # fmt: skip
+        check(status, error)
 
 
 def linear_dense(

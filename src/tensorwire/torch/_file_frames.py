@@ -33,6 +33,8 @@ class FileFrame(OpenFrame):
     but not written to.
     """
 
+    _in_memory = False
+
     def __init__(self, frame: Tensor, origin: Origin, file: DirectFile, start: int, reads: Ahead[FileFrame]) -> None:
         """
         Args:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from .._products import PlacedFrame
     from ._ahead import Ahead
 
 _open_frames = WeakTensorKeyDictionary()
@@ -53,6 +54,8 @@ class OpenFrame:
     """
 
     ahead: Ahead[OpenFrame] | None = None
+    _in_memory = True  # all blocks
+    _placed: PlacedFrame | None = None
 
     def __init__(self, frame: Tensor, origin: Origin) -> None:
         self.origin = origin
@@ -105,6 +108,13 @@ class OpenFrame:
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
+        if self._in_memory and out.device.type == "cpu" and out.is_contiguous():
+            pool = team() if threads is None else None
+            with self._context():
+                self._place().decode(
+                    start, stop, out.data_ptr(), threads or torch.get_num_threads(), pool, self.origin.verify
+                )
+            return
         lo, hi = self._reader.data_range(start, stop)
         with self._context():
             self._reader.decode(
@@ -131,16 +141,23 @@ class OpenFrame:
         """
         inputs = inputs.to(torch.float32).contiguous()
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
+        if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
+            raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
         with self._context():
-            self._reader.linear(
-                self._data,
-                byte_view(inputs).data,
-                byte_view(outputs, writable=True).data,
-                threads=torch.get_num_threads(),
-                parallel=team(),
-                verify=self.origin.verify,
+            self._place().linear(
+                inputs.data_ptr(),
+                inputs.shape[0],
+                outputs.data_ptr(),
+                torch.get_num_threads(),
+                team(),
+                self.origin.verify,
             )
         return outputs
+
+    def _place(self) -> PlacedFrame:
+        if self._placed is None:
+            self._placed = self._reader.placed(self._data)
+        return self._placed
 
     def check(self) -> None:
         """Check the checksums of all blocks.

@@ -85,9 +85,10 @@ def _linear_by_slabs(
 ) -> Tensor:
     """`fill` writes the rows of the weight from the given one on."""
     output = x.new_empty((*x.shape[:-1], rows))
+    memory = _scratch.take((slab, x.shape[-1]), x.dtype)
     for start in range(0, rows, slab):
         stop = min(rows, start + slab)
-        weight = _scratch.take((stop - start, x.shape[-1]), x.dtype)
+        weight = memory if stop - start == slab else memory[: stop - start]
         fill(start, weight)
         output[..., start:stop] = linear(x, weight, None if bias is None else bias[start:stop])
     return output
