@@ -106,7 +106,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
     const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
     if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "expected exponents that the dtype has";
     uint8_t* words = output.words + first * dtype.word_nbytes;
-    uint8_t* target = output.stream ? scratch->words : words;
+    uint8_t* target = output.stream || output.taker != nullptr ? scratch->words : words;
     if (field != nullptr) {
       kernels.weave(dtype, symbols, field, coded.n, first, count, target);
     } else {
@@ -115,7 +115,11 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
       const char* wrong = entropy ? mend_escapes(dtype, exponents, symbols, sign_mantissas, count, target) : nullptr;
       if (wrong != nullptr) return wrong;
     }
-    if (output.stream) kernels.stream_copy(words, scratch->words, count * dtype.word_nbytes);
+    if (output.taker != nullptr) {
+      output.taker->take(output.taker, target, count);
+    } else if (output.stream) {
+      kernels.stream_copy(words, scratch->words, count * dtype.word_nbytes);
+    }
   }
   return coded.rest.finish();
 }

@@ -52,6 +52,11 @@ struct BlockBytes {
   size_t length, n;
 };
 
+// Somebody who uses words as soon as they are decoded.
+struct Taker {
+  void (*take)(Taker* taker, const uint8_t* words, size_t count);
+};
+
 // Where the words go.
 struct BlockOutput {
   uint8_t* words;
@@ -61,6 +66,8 @@ struct BlockOutput {
   size_t prefetch_nbytes;
   // Kinds that look at the base feed it their words. Only blocks of relative frames need it.
   LeafHasher* hasher = nullptr;
+  // If there is one, it may get the words instead, in order, some at a time while they lie in the first-level cache.
+  Taker* taker = nullptr;
 };
 
 // Decode the symbols of two blocks of kind entropy together, which is faster than one after the other: decode_block()

@@ -28,6 +28,12 @@ struct DotKernels {
   // weights needs alignment, and nothing is read past them.
   void (*dot)(WeightFormat format, const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs,
               size_t num_inputs, size_t stride, float* out, size_t out_stride, Fetch next);
+  // The same row by row, in pieces: kDotLanes sums, zeros at first, get the terms of `count` columns, a multiple of
+  // kDotLanes; then their total.
+  void (*add_terms)(WeightFormat format, const uint8_t* weights, size_t count, const float* input, float* sums);
+  float (*total)(const float* sums);
+  // Whether rows one by one, from the first-level cache, are faster than several at once from the second.
+  bool prefers_single_rows;
 };
 
 extern const DotKernels& dot_kernels;

@@ -10,6 +10,7 @@ struct Vec {
   static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 2 : 1; }
   static inline V zero() { return _mm256_setzero_ps(); }
   static inline V load(const float* from) { return _mm256_loadu_ps(from); }
+  static inline void store(float* to, V v) { _mm256_storeu_ps(to, v); }
   static inline V multiply_add(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   static inline V add(V a, V b) { return _mm256_add_ps(a, b); }
   static inline float sum(V v) {
@@ -38,6 +39,6 @@ struct Vec {
 
 namespace tw {
 extern const DotKernels kDotAvx2;
-const DotKernels kDotAvx2 = {dot};
+const DotKernels kDotAvx2 = {dot, add_terms, total, false};
 }  // namespace tw
 #endif

@@ -10,6 +10,7 @@ struct Vec {
   static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 4 : 2; }
   static inline V zero() { return _mm512_setzero_ps(); }
   static inline V load(const float* from) { return _mm512_loadu_ps(from); }
+  static inline void store(float* to, V v) { _mm512_storeu_ps(to, v); }
   static inline V multiply_add(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
   static inline V add(V a, V b) { return _mm512_add_ps(a, b); }
   static inline float sum(V v) {
@@ -36,6 +37,6 @@ struct Vec {
 
 namespace tw {
 extern const DotKernels kDotAvx512;
-const DotKernels kDotAvx512 = {dot};
+const DotKernels kDotAvx512 = {dot, add_terms, total, true};
 }  // namespace tw
 #endif

@@ -1,6 +1,6 @@
 // The kernel of every target, written over its vectors. A target's file defines, before it includes this one:
-//   struct Vec: kWidth lanes in a V; zero(), load(), multiply_add(), add(), sum(); load_bf16(), load_f16() of kDotLanes
-//   weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs.
+//   struct Vec: kWidth lanes in a V; zero(), load(), store(), multiply_add(), add(), sum(); load_bf16(), load_f16() of
+//   kDotLanes weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs.
 #include <cstring>
 
 #include "linear/dot.h"
@@ -58,6 +58,14 @@ inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R
   }
 }
 
+// The upper half of the sums to the lower one, five times.
+inline __attribute__((always_inline)) float sum_lanes(V* sums) {
+  for (size_t half = kVectors / 2; half != 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] = Vec::add(sums[i], sums[i + half]);
+  }
+  return Vec::sum(sums[0]);
+}
+
 // R rows times M inputs.
 template <class Load, size_t R, size_t M>
 void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_t stride, float* out, size_t out_stride,
@@ -86,13 +94,36 @@ void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_
     add_lanes<Load, R, M>(rows, inputs + whole, stride, sums);
   }
   for (size_t r = 0; r < R; ++r) {
-    for (size_t m = 0; m < M; ++m) {
-      for (size_t half = kVectors / 2; half != 0; half /= 2) {
-        for (size_t i = 0; i < half; ++i) sums[r][m][i] = Vec::add(sums[r][m][i], sums[r][m][i + half]);
-      }
-      out[m * out_stride + r] = Vec::sum(sums[r][m][0]);
-    }
+    for (size_t m = 0; m < M; ++m) out[m * out_stride + r] = sum_lanes(sums[r][m]);
   }
+}
+
+template <class Load>
+void add_row(const uint8_t* weights, size_t count, const float* input, float* lanes) {
+  V sums[1][1][kVectors];
+  for (size_t i = 0; i < kVectors; ++i) sums[0][0][i] = Vec::load(lanes + i * Vec::kWidth);
+  for (size_t c = 0; c < count; c += kDotLanes) {
+    const uint8_t* const rows[] = {weights + c * Load::kNbytes};
+    add_lanes<Load, 1, 1>(rows, input + c, 0, sums);
+  }
+  for (size_t i = 0; i < kVectors; ++i) Vec::store(lanes + i * Vec::kWidth, sums[0][0][i]);
+}
+
+void add_terms(WeightFormat format, const uint8_t* weights, size_t count, const float* input, float* sums) {
+  switch (format) {
+    case WeightFormat::kBf16:
+      return add_row<LoadBf16>(weights, count, input, sums);
+    case WeightFormat::kF16:
+      return add_row<LoadF16>(weights, count, input, sums);
+    default:
+      return add_row<LoadF32>(weights, count, input, sums);
+  }
+}
+
+float total(const float* sums) {
+  V lanes[kVectors];
+  for (size_t i = 0; i < kVectors; ++i) lanes[i] = Vec::load(sums + i * Vec::kWidth);
+  return sum_lanes(lanes);
 }
 
 template <class Load, size_t M>

@@ -10,6 +10,7 @@ struct Vec {
   static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 2 : 1; }
   static inline V zero() { return vdupq_n_f32(0.0f); }
   static inline V load(const float* from) { return vld1q_f32(from); }
+  static inline void store(float* to, V v) { vst1q_f32(to, v); }
   static inline V multiply_add(V a, V b, V c) { return vfmaq_f32(c, a, b); }
   static inline V add(V a, V b) { return vaddq_f32(a, b); }
   static inline float sum(V v) {
@@ -36,6 +37,6 @@ struct Vec {
 
 namespace tw {
 extern const DotKernels kDotNeon;
-const DotKernels kDotNeon = {dot};
+const DotKernels kDotNeon = {dot, add_terms, total, false};
 }  // namespace tw
 #endif

@@ -29,6 +29,7 @@ struct Vec {
     std::memcpy(&value, from, sizeof value);
     return value;
   }
+  static void store(float* to, V v) { std::memcpy(to, &v, sizeof v); }
   static V multiply_add(V a, V b, V c) { return std::fma(a, b, c); }
   static V add(V a, V b) { return a + b; }
   static float sum(V v) { return v; }
@@ -55,5 +56,5 @@ struct Vec {
 
 namespace tw {
 extern const DotKernels kDotScalar;
-const DotKernels kDotScalar = {dot};
+const DotKernels kDotScalar = {dot, add_terms, total, false};
 }  // namespace tw

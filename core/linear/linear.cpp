@@ -78,6 +78,11 @@ struct Product {
 
   uint64_t rows() const { return blocks.frame.shape[0]; }
   uint64_t columns() const { return blocks.frame.shape[1]; }
+  // Whether blocks are whole rows that are multiplied piece by piece.
+  bool takes_rows() const {
+    return dot_kernels.prefers_single_rows && num_inputs == 1 && columns() % kDotLanes == 0 &&
+           blocks.frame.block_words % columns() == 0;
+  }
   // Rows that are decoded together: those of a block; of several where blocks cut rows, since a block at the border of
   // two such steps is decoded twice.
   uint64_t rows_at_once() const {
@@ -98,14 +103,41 @@ Fetch next_block(const Blocks& blocks, uint64_t block) {
   return {blocks.data.at(blocks.end_of(block)), blocks.end_of(block + 1) - blocks.end_of(block)};
 }
 
-int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* words, RowScratch* scratch,
+// Multiplies the words of whole rows with the one input, as they come.
+struct RowTaker : Taker {
+  const Product& product;
+  float* out;
+  uint64_t column = 0, num_taken = 0;
+  alignas(64) float sums[kDotLanes] = {};
+
+  RowTaker(const Product& whole, uint64_t row) : Taker{take_words}, product(whole), out(whole.outputs + row) {}
+
+  void add(const uint8_t* words, uint64_t count) {
+    const uint64_t columns = product.columns(), width = weight_nbytes(product.format);
+    num_taken += count;
+    while (count != 0) {
+      const uint64_t piece = std::min(count, columns - column);
+      dot_kernels.add_terms(product.format, words, piece, product.inputs.values() + column, sums);
+      words += piece * width, count -= piece, column += piece;
+      if (column != columns) continue;
+      *out++ = dot_kernels.total(sums);
+      std::fill(sums, sums + kDotLanes, 0.0f);
+      column = 0;
+    }
+  }
+  static void take_words(Taker* taker, const uint8_t* words, size_t count) {
+    static_cast<RowTaker*>(taker)->add(words, count);
+  }
+};
+
+int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* words, RowScratch* scratch, Taker* taker,
                tw_error* error) {
   const Blocks& blocks = product.blocks;
   if (product.verify) {
     const int status = blocks.check(block, error);
     if (status != TW_OK) return status;
   }
-  const BlockOutput output = {words, false, next.bytes, next.nbytes};
+  const BlockOutput output = {words, false, next.bytes, next.nbytes, nullptr, taker};
   const uint64_t nbytes = blocks.end_of(block) - blocks.start_of(block);
   const Fault fault = decode_block(spec_of(blocks.frame, nullptr), blocks.with_slack(block, scratch->last), nbytes,
                                    num_block_words(blocks.frame, block), output, &scratch->block);
@@ -120,6 +152,13 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
   const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
   uint8_t* const words = scratch->words.take(nbytes);
   if (words == nullptr) return fail(error, TW_NO_MEMORY, first_block, 0, "no memory for %llu bytes", as_ull(nbytes));
+  if (product.takes_rows()) {
+    RowTaker taker(product, first);
+    const Fetch next = next_block(product.blocks, first_block);
+    const int status = decode_one(product, first_block, next, words, scratch, &taker, error);
+    if (status == TW_OK && taker.num_taken == 0) taker.add(words, stop - start);  // a kind that writes all at once
+    return status;
+  }
   Fetch left = {nullptr, 0};  // for the product, so that memory has something to do meanwhile
   for (uint64_t block = first_block; block < last_block; ++block) {
     Fetch next = next_block(product.blocks, block);
@@ -129,7 +168,7 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
       left.bytes = next.bytes + next.nbytes;
     }
     uint8_t* const of_block = words + (block - first_block) * block_nbytes(frame);
-    const int status = decode_one(product, block, next, of_block, scratch, error);
+    const int status = decode_one(product, block, next, of_block, scratch, nullptr, error);
     if (status != TW_OK) return status;
   }
   const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.word_nbytes;

@@ -47,6 +47,17 @@ float expected(WeightFormat format, const uint8_t* row, const float* input, size
   return lanes[0];
 }
 
+// The first row in two pieces.
+void check_pieces(WeightFormat format, const std::vector<uint8_t>& weights, const std::vector<float>& input,
+                  size_t columns, float want) {
+  float sums[tw::kDotLanes] = {};
+  const size_t first = columns / 2 / tw::kDotLanes * tw::kDotLanes;
+  tw::dot_kernels.add_terms(format, weights.data(), first, input.data(), sums);
+  tw::dot_kernels.add_terms(format, weights.data() + first * tw::weight_nbytes(format), columns - first,
+                            input.data() + first, sums);
+  CHECK(bits_of(tw::dot_kernels.total(sums)) == bits_of(want));
+}
+
 void check(WeightFormat format, size_t rows, size_t columns, size_t num_inputs) {
   std::mt19937 random(static_cast<unsigned>(rows * 1000 + columns * 10 + num_inputs));
   std::normal_distribution<float> normal;
@@ -71,6 +82,7 @@ void check(WeightFormat format, size_t rows, size_t columns, size_t num_inputs) 
     }
   }
   CHECK(out[num_inputs * rows] == 7.0f);
+  if (columns % tw::kDotLanes == 0) check_pieces(format, weights, arranged, columns, out[0]);
 }
 
 }  // namespace

@@ -137,22 +137,22 @@ struct Opened {
     for (float& value : inputs) value = static_cast<float>(static_cast<int64_t>(random.next())) * 0x1p-62f;
   }
 
-  Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags) const {
-    Result result = {TW_OK, {}, std::vector<float>(kNumInputs * frame.shape[0] + 1, 7.0f)};
-    result.status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), kNumInputs,
+  Result linear(uint32_t threads, tw_parallel parallel, uint32_t flags, uint64_t num_inputs = kNumInputs) const {
+    Result result = {TW_OK, {}, std::vector<float>(num_inputs * frame.shape[0] + 1, 7.0f)};
+    result.status = tw_linear(&frame, header.data(), data.data(), data.size(), inputs.data(), num_inputs,
                               result.outputs.data(), threads, parallel, flags, &result.error);
     CHECK(result.outputs.back() == 7.0f);
     return result;
   }
 
   // The same by way of the decoded tensor.
-  Result expected() const {
-    Result result = {TW_OK, {}, std::vector<float>(kNumInputs * frame.shape[0] + 1, 7.0f)};
+  Result expected(uint64_t num_inputs = kNumInputs) const {
+    Result result = {TW_OK, {}, std::vector<float>(num_inputs * frame.shape[0] + 1, 7.0f)};
     Bytes words(frame.uncompressed_nbytes);
     result.status = tw_decode(&frame, header.data(), data.data(), 0, data.size(), nullptr, 0, 0, 0, words.size(),
                               words.data(), 1, nullptr, TW_VERIFY, &result.error);
     if (result.status != TW_OK) return result;
-    CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], inputs.data(), kNumInputs,
+    CHECK(tw_linear_dense(frame.dtype, words.data(), frame.shape[0], frame.shape[1], inputs.data(), num_inputs,
                           result.outputs.data(), 1, nullptr, &result.error) == TW_OK);
     return result;
   }
@@ -173,9 +173,10 @@ bool same(const Result& a, const Result& b) {
 }
 
 void check_all_ways(const Opened& opened) {
-  const Result expected = opened.expected();
+  const Result expected = opened.expected(), of_one = opened.expected(1);
   CHECK(expected.status == TW_OK);
   for (uint32_t threads = 1; threads <= 4; ++threads) {
+    CHECK(same(opened.linear(threads, &on_threads, 0, 1), of_one));
     for (const tw_parallel parallel : {static_cast<tw_parallel>(nullptr), &on_threads, &on_caller}) {
       CHECK(same(opened.linear(threads, parallel, threads % 2 * TW_VERIFY), expected));
     }
@@ -189,9 +190,10 @@ void check_damage(const Bytes& bytes, uint64_t seed) {
   if (parts.data.empty()) return;
   tests::damage_bytes(parts.data.data(), parts.data.size(), bytes, &random);
   const Opened opened(parts.assemble());
-  const Result expected = opened.expected();
-  CHECK(same(opened.linear(1, nullptr, TW_VERIFY), expected));
-  const Result shared = opened.linear(2 + seed % 3, seed % 2 == 0 ? &on_threads : nullptr, 0);
+  const uint64_t num_inputs = 1 + seed % kNumInputs;
+  const Result expected = opened.expected(num_inputs);
+  CHECK(same(opened.linear(1, nullptr, TW_VERIFY, num_inputs), expected));
+  const Result shared = opened.linear(2 + seed % 3, seed % 2 == 0 ? &on_threads : nullptr, 0, num_inputs);
   CHECK((shared.status == TW_OK) == (expected.status == TW_OK));  // of several blocks any may be met first
   Opened flipped(bytes);
   flipped.data[random.below(flipped.data.size())] ^= static_cast<uint8_t>(1u << random.below(8));
