@@ -32,7 +32,7 @@ def compress_module(
 
     Args:
         model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed.
-        profile: "fast", or "resident", which decodes faster and is larger (docs/performance.md).
+        profile: "fast", or "resident", which is larger; where it decodes faster, docs/performance.md says.
         min_numel: smaller parameters stay as they are, and so do those that would not become smaller.
         linear_mode: "exact", or "fused": linear layers in a summation order of our own, without a dense weight.
 

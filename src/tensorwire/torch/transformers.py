@@ -68,7 +68,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
     ) -> None:
         """
         Args:
-            profile: "fast", or "resident", which decodes faster and is larger (docs/performance.md).
+            profile: "fast", or "resident", which is larger; where it decodes faster, docs/performance.md says.
             min_numel: smaller parameters are dense in memory.
             linear_mode: "exact" or "fused", as for `compress_module`.
             dequantize: decompress while loading: the model is dense and knows nothing of tensorwire.
