@@ -56,8 +56,11 @@ class TorchDecoder:
 
     @torch.no_grad()
     def _forward(self, ids: torch.Tensor) -> torch.Tensor:
-        output = self.model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
-        logits: torch.Tensor = output.logits[:, -1]
+        output = self.model.model(input_ids=ids, past_key_values=self._cache, use_cache=True)
+        # A copy: with the strides of a slice torch 2.13 multiplies one row by the vocabulary many times as slowly, and
+        # that would hide all else of the first token.
+        last = output.last_hidden_state[:, -1:].clone(memory_format=torch.contiguous_format)
+        logits: torch.Tensor = self.model.lm_head(last)[:, -1]
         return logits
 
 
