@@ -1,12 +1,12 @@
-"""Triton kernels that decode blocks; the host's part is in triton_decode.
+"""Triton kernels that decode blocks, and those that prepare it; the host's part is in triton_decode.
 
-One program decodes a block, in segments of `segment` words, a multiple of 256 so that runs are whole in all segments
-but a block's last. The place of a word in a later stream is a running sum over the segment plus what the segments
-before it used; there is no other dependence from word to word, and no branch on data. Reads stay within the streams
-that the host has placed, whatever the blocks hold.
+A cascade is decoded from its last tier to its first, one launch a tier: `resolve_kernel` makes exponents of a later
+tier's digits, a byte each, `cascade_words_kernel` words of tier 1 and the rest. enec's high parts become bytes, then
+words. No program waits for another. How many escapes come before a run stands in tables that `count_kernel` fills when
+the frame is opened, which also proves that no rank leads out of a stream.
 
-The language is that of Triton 3.2. All but positions in the frame and in the tensor are 32-bit integers. The frame must
-lie at an address that is a multiple of 4.
+`frame`, at a multiple of 16 bytes, is all its bytes; `table` has the launch data of blocks (triton_blocks); `runs` is
+how many a program decodes at a time. `whole` is for blocks of full runs: `words` is then a multiple of 16 bytes too.
 """
 
 # No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.
@@ -17,301 +17,339 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["cascade_kernel", "constant_kernel", "enec_kernel", "stored_kernel"]
+from .triton_blocks import (
+    block_stream,
+    cascade_exponents,
+    enec_exponents,
+    escapes_of_rows,
+    interval,
+    later_octets,
+    later_runs,
+    mask_bits,
+    mask_of_runs,
+    names_of_tier,
+    numbers_in_tier,
+    octet_of_words,
+    pairs_of_words,
+    ranks_in_run,
+    tier_stream,
+)
+from .triton_fields import escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
+
+__all__ = [
+    "cascade_words_kernel",
+    "constant_kernel",
+    "count_kernel",
+    "count_mask_kernel",
+    "enec_words_kernel",
+    "escapes_kernel",
+    "high_kernel",
+    "resolve_kernel",
+    "stored_kernel",
+]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
-
-
-# Planes and fields: `base` is where one starts. Planes of 16 bits occur in sign_mantissa only, which begins the block.
+_ROW = tl.constexpr(8)
+_SEGMENT = tl.constexpr(1024)
 
 
 @_jit
-def _numbers(base: tl.tensor, start: tl.tensor, size: tl.constexpr, p: tl.constexpr) -> tl.tensor:
-    """Numbers start to start + size - 1 of a plane of `p` bits, all in full runs: whole bytes, shifts by constants."""
-    if p == 16:
-        numbers = tl.load(base.to(tl.pointer_type(tl.uint16)) + start + tl.arange(0, size)).to(tl.int32)
-    elif p == 8:
-        numbers = tl.load(base + start + tl.arange(0, size)).to(tl.int32)
+def stored_kernel(
+    blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_words: tl.int32
+) -> None:
+    """Copy words."""
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    source = block_stream(blocks, row).to(tl.pointer_type(words.dtype.element_ty))
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_words
+    for start in range(0, n, _SEGMENT):
+        i = start + tl.arange(0, _SEGMENT)
+        tl.store(target + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
+
+
+@_jit
+def constant_kernel(table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_words: tl.int32) -> None:
+    """Number 3 of a block's launch data is the word."""
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    word = tl.load(row + 3)
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_words
+    for start in range(0, n, _SEGMENT):
+        i = start + tl.arange(0, _SEGMENT)
+        tl.store(target + i, i * 0 + word, mask=i < n)
+
+
+@_jit
+def _runs_from(start: tl.tensor, runs: tl.constexpr, count: tl.tensor) -> tl.tensor:
+    """`runs` runs of a stream of `count` numbers, the last one repeated where there are no more."""
+    return tl.minimum((start + tl.arange(0, runs))[:, None], ((count + 255) >> 8) - 1)
+
+
+# Preparation ----------------------------------------------------------------------------------------------------------
+
+
+@_jit
+def count_kernel(
+    frame: tl.tensor, table: tl.tensor, counts: tl.tensor, runs_per_block: tl.int32,
+    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """How many digits of a run escape; tier 1 has `runs_per_block` entries a block, later tiers those of later runs."""
+    w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
+    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
+    row = table + tl.program_id(0) * _ROW
+    count = numbers_in_tier(row, tier)
+    field = tier_stream(frame, row, tier, widths, rest_bits, False)
+    first = tl.load(row + 1) * runs_per_block if tier == 1 else later_runs(row, tier)
+    lane = tl.arange(0, 8 * lead)[None, :]
+    for start in range(0, (count + 255) >> 8, runs):
+        run = _runs_from(start, runs, count)
+        in_run = tl.minimum(count - run * 256, 256)
+        stride = row_stride(in_run, lead, False)
+        j = tl.minimum(lane, stride - 1)
+        escaped = (run + j) * 0
+        for k in tl.static_range(8 // lead):
+            digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
+            escaped += ((escapes_in(digits, w) * 0x01010101) >> 24).to(tl.int32)
+        escaped = tl.where(lane < stride, escaped, 0)
+        tl.store(counts + first + run, tl.sum(escaped, 1, keep_dims=True))
+
+
+@_jit
+def count_mask_kernel(
+    frame: tl.tensor, table: tl.tensor, counts: tl.tensor, runs_per_block: tl.int32,
+    rest_bits: tl.constexpr, m: tl.constexpr, quads_log2: tl.constexpr, runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """How many of enec's mask bits of a run are set."""
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    mask = block_stream(frame, row) + field_nwords(n, rest_bits) + field_nwords(n, m)
+    num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
+    for start in range(0, (n + 255) >> 8, runs):
+        run = (start + tl.arange(0, runs))[:, None]
+        number = run * (64 >> quads_log2) + tl.arange(0, 64 >> quads_log2)[None, :]
+        bits = mask_bits(mask, num_groups, number, run * 256 < n)
+        total = tl.sum(bits.to(tl.int32), 1, keep_dims=True)
+        tl.store(counts + tl.load(row + 1) * runs_per_block + run, total, mask=run * 256 < n)
+
+
+@_jit
+def escapes_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
+    runs_per_block: tl.int32, rest_bits: tl.constexpr, runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of cascades of the one tier (4): for each escape its place in the block and its exponent. A block's list begins
+    at number 7 of its launch data."""
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    digits = tier_stream(frame, row, 1, 0x84, rest_bits, False).to(tl.pointer_type(tl.uint8))
+    octets = tier_stream(frame, row, 2, 0x84, rest_bits, False).to(tl.pointer_type(tl.uint8))
+    i = tl.arange(0, 256)[None, :]
+    for start in range(0, n >> 8, runs):
+        run = (start + tl.arange(0, runs))[:, None]
+        valid = (run < (n >> 8)) & (i >= 0)
+        digit = tl.load(digits + run * 128 + i % 128, mask=valid, other=0).to(tl.int32) >> (4 * (i // 128)) & 15
+        escaped = (digit == 15).to(tl.int32)
+        rank = tl.load(before + tl.load(row + 1) * runs_per_block + run, mask=run < (n >> 8), other=0).to(tl.int32)
+        rank = (rank & 0xFFFF) + tl.cumsum(escaped, 1).to(tl.int32) - escaped
+        at = tl.load(row + 7) + rank
+        x = tl.load(octets + rank, mask=valid & (escaped > 0), other=0)
+        tl.store(places + at, run * 256 + i, mask=valid & (escaped > 0))
+        tl.store(exponents + at, x, mask=valid & (escaped > 0))
+
+
+# Later tiers and high parts -------------------------------------------------------------------------------------------
+
+
+@_jit
+def resolve_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor,
+    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, last: tl.constexpr, permutation: tl.constexpr,
+    runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """The exponents of the words that escape to tier `tier`, 2 or more; those that it escapes are resolved already, or
+    bytes if it is the last one. `before` and `resolved` are of later runs."""
+    w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
+    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
+    row = table + tl.program_id(0) * _ROW
+    count = numbers_in_tier(row, tier)
+    field = tier_stream(frame, row, tier, widths, rest_bits, False)
+    first_run = later_runs(row, tier)
+    if tier == last:
+        following = tier_stream(frame, row, tier + 1, widths, rest_bits, False)
     else:
-        octets = tl.load(base + start // 8 * p + tl.arange(0, size // 8 * p)).to(tl.int32)
-        runs = tl.reshape(octets, [size // 256, 1, 32 * p])
-        shifts = tl.arange(0, 8 // p)[None, :, None] * p
-        numbers = tl.reshape((runs >> shifts) & ((1 << p) - 1), [size])
-    return numbers
+        following = later_octets(resolved, later_runs(row, tier + 1))
+    first, below, jump = interval(row, tier, widths)
+    target = later_octets(resolved, first_run)
+    lane = tl.arange(0, 8 * lead)[None, :]
+    for start in range(0, (count + 255) >> 8, runs):
+        run = _runs_from(start, runs, count)
+        in_run = tl.minimum(count - run * 256, 256)
+        stride = row_stride(in_run, lead, False)
+        j = tl.minimum(lane, stride - 1)
+        counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
+        rank = ranks_in_run(counts, 1, 8 // lead)
+        earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
+        for k in tl.static_range(8 // lead):
+            digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
+            escapes = escapes_in(digits, w)
+            names = names_of_tier(digits, escapes, first, below, jump, tier)
+            places = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+            x = cascade_exponents(escapes, names, places, following, permutation)
+            tl.store(target + run * 64 + stride * k + lane, x, mask=lane < stride)
 
 
 @_jit
-def _numbers_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.tensor, p: tl.constexpr) -> tl.tensor:
-    """Numbers at any places of the plane of `count` numbers of `p` bits; those not in `mask` are 0 and not read."""
-    if p == 16:
-        numbers = tl.load(base.to(tl.pointer_type(tl.uint16)) + places, mask=mask, other=0).to(tl.int32)
-    elif p == 8:
-        numbers = tl.load(base + places, mask=mask, other=0).to(tl.int32)
+def high_kernel(
+    frame: tl.tensor, table: tl.tensor, resolved: tl.tensor,
+    rest_bits: tl.constexpr, m: tl.constexpr, high_bits: tl.constexpr, quads_log2: tl.constexpr, runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """enec's high parts as bytes."""
+    lead: tl.constexpr = 4 if high_bits >= 4 else (2 if high_bits >= 2 else 1)
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    count = numbers_in_tier(row, 2)
+    field = block_stream(frame, row) + field_nwords(n, rest_bits) + field_nwords(n, m)
+    field += field_nwords((n + (4 << quads_log2) - 1) >> (2 + quads_log2), 1)
+    target = later_octets(resolved, tl.load(row + 7))
+    lane = tl.arange(0, 8 * lead)[None, :]
+    for start in range(0, (count + 255) >> 8, runs):
+        run = _runs_from(start, runs, count)
+        in_run = tl.minimum(count - run * 256, 256)
+        stride = row_stride(in_run, lead, False)
+        j = tl.minimum(lane, stride - 1)
+        for k in tl.static_range(8 // lead):
+            high = numbers_in_group(field, count, run, in_run, j, k, high_bits, lead, False)
+            tl.store(target + run * 64 + stride * k + lane, high, mask=lane < stride)
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
+@_jit
+def _store_group(
+    words: tl.tensor, x: tl.tensor, rest: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor,
+    j: tl.tensor, k: tl.constexpr, exists: tl.tensor, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
+    rest_bits: tl.constexpr, trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
+) -> None:  # fmt: skip
+    """Join four exponents with the rest. `exists` says which lanes do; the last group is stored whole."""
+    nbytes: tl.constexpr = (exponent_bits + mantissa_bits + 1) // 8
+    g = row_stride(in_run, lead, whole) * k + j
+    exists = exists & (g * 4 < in_run)
+    byte0 = octet_of_words(
+        x, rest, count, run, in_run, j, k, exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 0, permutation
+    )
+    if nbytes == 1:
+        _store(words.to(tl.pointer_type(tl.uint32)) + run * 64 + g, byte0, exists, whole)
     else:
-        within = places & 255
-        run_nbytes = tl.minimum((((count - (places - within)) * p + 31) >> 5) << 2, 32 * p)  # the last may be short
-        row = within * 0
-        for k in tl.static_range(1, 8 // p):
-            row += (within >= k * run_nbytes).to(tl.int32)
-        octets = tl.load(base + (places >> 8) * (32 * p) + within - row * run_nbytes, mask=mask, other=0)
-        numbers = (octets.to(tl.int32) >> (row * p)) & ((1 << p) - 1)
-    return numbers
+        target = words.to(tl.pointer_type(tl.uint64)) + (run * 64 + g) * (nbytes // 2)
+        byte1 = octet_of_words(
+            x, rest, count, run, in_run, j, k,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 1, permutation,
+        )  # fmt: skip
+        first, second = pairs_of_words(byte0, byte1, permutation)
+        if nbytes == 4:
+            byte2 = octet_of_words(
+                x, rest, count, run, in_run, j, k,
+                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 2, permutation,
+            )  # fmt: skip
+            byte3 = octet_of_words(
+                x, rest, count, run, in_run, j, k,
+                exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 3, permutation,
+            )  # fmt: skip
+            upper_first, upper_second = pairs_of_words(byte2, byte3, permutation)
+            last = _concatenated((second & 0xFFFF) | (upper_second << 16), (second >> 16) | (upper_second & 0xFFFF0000))
+            _store(target + 1, last, exists, whole)
+            first, second = (first & 0xFFFF) | (upper_first << 16), (first >> 16) | (upper_first & 0xFFFF0000)
+        _store(target, _concatenated(first, second), exists, whole)
 
 
 @_jit
-def _field_nbytes(count: tl.tensor, w: tl.constexpr) -> tl.tensor:
-    """Size of a field of `count` numbers of `w` bits, w up to 31."""
-    nbytes = count * 0
-    for k in tl.static_range(5):
-        if w & (16 >> k):
-            nbytes += ((count * (16 >> k) + 31) >> 5) << 2
-    return nbytes
+def _concatenated(low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    return low.to(tl.uint64) | (high.to(tl.uint64) << 32)
 
 
 @_jit
-def _fields_at(base: tl.tensor, count: tl.tensor, places: tl.tensor, mask: tl.tensor, w: tl.constexpr) -> tl.tensor:
-    """As _numbers_at, for fields of `w` bits, w up to 31."""
-    fields = places * 0
-    for k in tl.static_range(5):
-        if w & (16 >> k):  # a plane of 16 >> k bits, behind those of the lowest `w & -(32 >> k)` bits
-            plane = base + _field_nbytes(count, w & -(32 >> k))
-            fields |= _numbers_at(plane, count, places, mask, 16 >> k) << (w & -(32 >> k))
-    return fields
-
-
-@_jit
-def _fields(
-    base: tl.tensor, count: tl.tensor, start: tl.tensor, size: tl.constexpr, w: tl.constexpr, whole: tl.constexpr
-) -> tl.tensor:
-    """Fields start to start + size - 1 of `count`, of `w` bits; `whole`: there are as many, and start is a run's."""
-    places = start + tl.arange(0, size)
+def _store(at: tl.tensor, values: tl.tensor, exists: tl.tensor, whole: tl.constexpr) -> None:
     if whole:
-        fields = places * 0
-        for k in tl.static_range(5):
-            if w & (16 >> k):
-                plane = base + _field_nbytes(count, w & -(32 >> k))
-                fields |= _numbers(plane, start, size, 16 >> k) << (w & -(32 >> k))
+        tl.store(at, values)
     else:
-        fields = _fields_at(base, count, places, places < count, w)
-    return fields
-
-
-# Kernels: `frame` is all its bytes, `words` all the output. Each row of `table` is about a block: index of its first
-# word in the tensor, number of its words, then positions in the frame and parameters.
+        tl.store(at, values, mask=exists)
 
 
 @_jit
-def stored_kernel(frame: tl.tensor, table: tl.tensor, words: tl.tensor, segment: tl.constexpr) -> None:
-    """Row: first word, n, words."""
-    row = table + tl.program_id(0) * 3
-    n = tl.load(row + 1).to(tl.int32)
-    source = (frame + tl.load(row + 2)).to(tl.pointer_type(words.dtype.element_ty))
-    for start in range(0, n, segment):
-        i = start + tl.arange(0, segment)
-        tl.store(words + tl.load(row) + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
-
-
-@_jit
-def constant_kernel(frame: tl.tensor, table: tl.tensor, words: tl.tensor, segment: tl.constexpr) -> None:
-    """Row: first word, n, the word's value."""
-    row = table + tl.program_id(0) * 3
-    n = tl.load(row + 1).to(tl.int32)
-    word = tl.load(row + 2).to(tl.int32)
-    for start in range(0, n, segment):
-        i = start + tl.arange(0, segment)
-        tl.store(words + tl.load(row) + i, i * 0 + word, mask=i < n)
-
-
-@_jit
-def _store_words(
-    frame: tl.tensor,
-    row: tl.tensor,
-    words: tl.tensor,
-    start: tl.tensor,
-    x: tl.tensor,
-    exponent_bits: tl.constexpr,
-    mantissa_bits: tl.constexpr,
-    sign_mantissa_bits: tl.constexpr,
-    trail: tl.constexpr,
-    segment: tl.constexpr,
-    whole: tl.constexpr,
-) -> None:
-    """Join the exponents x of a segment with sign and mantissa: `sign_mantissa_bits` bits above `trail` zeros."""
-    n = tl.load(row + 1).to(tl.int32)
-    sign_mantissa = _fields(frame + tl.load(row + 2), n, start, segment, sign_mantissa_bits, whole) << trail
-    sign = sign_mantissa >> mantissa_bits
-    mantissa = sign_mantissa & ((1 << mantissa_bits) - 1)
-    word = (sign << (exponent_bits + mantissa_bits)) | (x << mantissa_bits) | mantissa
-    i = start + tl.arange(0, segment)
-    # In the interpreter of Triton 3.2 what depends on a cumsum has 64 bits until it is cast to another type.
-    tl.store(words + tl.load(row) + i, word.to(tl.uint32), mask=i < n)
-
-
-@_jit
-def _enec_segment(
-    frame: tl.tensor,
-    row: tl.tensor,
-    words: tl.tensor,
-    start: tl.tensor,
-    used: tl.tensor,
-    exponent_bits: tl.constexpr,
-    mantissa_bits: tl.constexpr,
-    sign_mantissa_bits: tl.constexpr,
-    trail: tl.constexpr,
-    group: tl.constexpr,
-    m: tl.constexpr,
-    nb: tl.constexpr,
-    segment: tl.constexpr,
-    whole: tl.constexpr,
-) -> tl.tensor:
-    """Decode a segment; `used` groups before it have high parts. Returns that number for the next segment.
-
-    The sum runs over groups, not words, and the high parts of a group lie side by side.
-    """
-    n = tl.load(row + 1).to(tl.int32)
-    num_groups = (n + group - 1) // group
-    num_high = tl.load(row + 6).to(tl.int32)
-
-    low = _fields(frame + tl.load(row + 3), n, start, segment, m, whole)
-    g = start // group + tl.arange(0, segment // group)
-    has_high = _numbers_at(frame + tl.load(row + 4), num_groups, g, g < num_groups, 1)
-    rank = used + tl.cumsum(has_high, 0) - has_high
-    places = rank[:, None] * group + tl.arange(0, group)[None, :]
-    in_high = (has_high[:, None] == 1) & (places < num_high)  # the last group may be short
-    high = tl.reshape(_fields_at(frame + tl.load(row + 5), num_high, places, in_high, nb - m), [segment])
-
-    y = low | (high << m)
-    s = y - ((y >> (nb - 1)) << nb)
-    x = (tl.load(row + 7).to(tl.int32) - s) & ((1 << exponent_bits) - 1)
-    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, sign_mantissa_bits, trail, segment, whole)
-    return used + tl.sum(has_high, 0)
-
-
-@_jit
-def enec_kernel(
-    frame: tl.tensor,
-    table: tl.tensor,
-    words: tl.tensor,
-    exponent_bits: tl.constexpr,
-    mantissa_bits: tl.constexpr,
-    sign_mantissa_bits: tl.constexpr,
-    trail: tl.constexpr,
-    group: tl.constexpr,
-    m: tl.constexpr,
-    nb: tl.constexpr,
-    segment: tl.constexpr,
-) -> None:
-    """Row: first word, n, sign_mantissa, low, mask, high, num_high, b."""
-    row = table + tl.program_id(0) * 8
-    n = tl.load(row + 1).to(tl.int32)
-    full = n // segment * segment
-    used = n * 0
-    for start in range(0, full, segment):
-        used = _enec_segment(
-            frame, row, words, start, used,
-            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, group, m, nb, segment, True,
-        )  # fmt: skip
-    for start in range(full, n, segment):
-        used = _enec_segment(
-            frame, row, words, start, used,
-            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, group, m, nb, segment, False,
+def cascade_words_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
+    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr, rest_bits: tl.constexpr,
+    trail: tl.constexpr, widths: tl.constexpr, last: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
+    runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """Words of tier 1, of the exponents that escape from it, and of the rest. `before` is of tier 1."""
+    w: tl.constexpr = widths & 15
+    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    rest = block_stream(frame, row)
+    field = tier_stream(frame, row, 1, widths, rest_bits, whole)
+    following = later_octets(resolved, tl.load(row + 7))
+    if last == 1:
+        following = tier_stream(frame, row, 2, widths, rest_bits, whole)
+    first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * 256)
+    run = _runs_from(tl.program_id(1) * runs, runs, n)
+    in_run = tl.minimum(n - run * 256, 256)
+    lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
+    exists = lane < row_stride(in_run, lead, whole)
+    j = lane if whole else tl.minimum(lane, row_stride(in_run, lead, whole) - 1)
+    first, below, jump = interval(row, 1, widths)
+    earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
+    counts = escapes_of_rows(field, n, run, in_run, j, exists, w, lead, whole)
+    rank = ranks_in_run(counts, 1, 8 // lead)
+    for k in tl.static_range(8 // lead):
+        digits = numbers_in_group(field, n, run, in_run, j, k, w, lead, whole)
+        escapes = escapes_in(digits, w)
+        names = names_of_tier(digits, escapes, first, below, jump, 1)
+        places = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+        x = cascade_exponents(escapes, names, places, following, permutation)
+        _store_group(
+            target, x, rest, n, run, in_run, j, k, exists,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
         )  # fmt: skip
 
 
 @_jit
-def _digits_to_exponents(tier: tl.tensor, digit: tl.tensor) -> tl.tensor:
-    """By the tier's part of the row: the `below` first digits name what ends where the tiers before begin."""
-    jump = tl.where(digit < tl.load(tier + 3).to(tl.int32), 0, tl.load(tier + 4).to(tl.int32))
-    return tl.load(tier + 2).to(tl.int32) + digit + jump
-
-
-@_jit
-def _later_tier(
-    frame: tl.tensor, tier: tl.tensor, used: tl.tensor, waiting: tl.tensor, x: tl.tensor, w: tl.constexpr
-) -> Any:
-    """Give the words that wait their exponents from a tier, whose `used` first digits went to earlier segments.
-
-    Returns the words that still wait, x and the number of digits used: all as they were if w is 0, for no tier.
-    """
-    if w:
-        count = tl.load(tier + 1).to(tl.int32)
-        places = used + tl.cumsum(waiting.to(tl.int32), 0) - 1
-        used += tl.sum(waiting.to(tl.int32), 0)
-        digit = _fields_at(frame + tl.load(tier), count, places, waiting & (places < count), w)
-        x = tl.where(waiting, _digits_to_exponents(tier, digit), x)
-        waiting = waiting & (digit == (1 << w) - 1)
-    return waiting, x, used
-
-
-@_jit
-def _cascade_segment(
-    frame: tl.tensor,
-    row: tl.tensor,
-    words: tl.tensor,
-    start: tl.tensor,
-    used2: tl.tensor,
-    used3: tl.tensor,
-    used4: tl.tensor,
-    used5: tl.tensor,
-    used6: tl.tensor,
-    exponent_bits: tl.constexpr,
-    mantissa_bits: tl.constexpr,
-    sign_mantissa_bits: tl.constexpr,
-    trail: tl.constexpr,
-    widths: tl.constexpr,
-    segment: tl.constexpr,
-    whole: tl.constexpr,
-) -> Any:
-    """Decode a segment; those before it used used2 digits of tier 2, and so on. Returns these for the next segment.
-
-    One scalar for each tier, not a tensor in a loop: Triton-Ascend 3.2.0 lowers no address from a carried tensor.
-    """
-    n = tl.load(row + 1).to(tl.int32)
-    digit = _fields(frame + tl.load(row + 3), n, start, segment, widths & 15, whole)
-    x = _digits_to_exponents(row + 3, digit)
-    waiting = (start + tl.arange(0, segment) < n) & (digit == (1 << (widths & 15)) - 1)
-    waiting, x, used2 = _later_tier(frame, row + 8, used2, waiting, x, widths >> 4 & 15)
-    waiting, x, used3 = _later_tier(frame, row + 13, used3, waiting, x, widths >> 8 & 15)
-    waiting, x, used4 = _later_tier(frame, row + 18, used4, waiting, x, widths >> 12 & 15)
-    waiting, x, used5 = _later_tier(frame, row + 23, used5, waiting, x, widths >> 16 & 15)
-    waiting, x, used6 = _later_tier(frame, row + 28, used6, waiting, x, widths >> 20 & 15)
-    _store_words(frame, row, words, start, x, exponent_bits, mantissa_bits, sign_mantissa_bits, trail, segment, whole)
-    return used2, used3, used4, used5, used6
-
-
-@_jit
-def cascade_kernel(
-    frame: tl.tensor,
-    table: tl.tensor,
-    words: tl.tensor,
-    exponent_bits: tl.constexpr,
-    mantissa_bits: tl.constexpr,
-    sign_mantissa_bits: tl.constexpr,
-    trail: tl.constexpr,
-    widths: tl.constexpr,
-    num_tiers: tl.constexpr,
-    segment: tl.constexpr,
-) -> None:
-    """Row: first word, n, sign_mantissa, then for each tier: digits, their number, first exponent, below, jump.
-
-    Digit d of a tier is the exponent `first + d`, plus `jump` from d = `below` on: past what the tiers before name.
-    `widths` has four bits for each of `num_tiers` tiers, of which the bytes are the last: 0x8322 for 2, 2, 3 and bytes.
-    """
-    row = table + tl.program_id(0) * (3 + 5 * num_tiers)
-    n = tl.load(row + 1).to(tl.int32)
-    full = n // segment * segment
-    used2 = n * 0
-    used3 = n * 0
-    used4 = n * 0
-    used5 = n * 0
-    used6 = n * 0
-    for start in range(0, full, segment):
-        used2, used3, used4, used5, used6 = _cascade_segment(
-            frame, row, words, start, used2, used3, used4, used5, used6,
-            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, widths, segment, True,
-        )  # fmt: skip
-    for start in range(full, n, segment):
-        used2, used3, used4, used5, used6 = _cascade_segment(
-            frame, row, words, start, used2, used3, used4, used5, used6,
-            exponent_bits, mantissa_bits, sign_mantissa_bits, trail, widths, segment, False,
+def enec_words_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
+    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr, rest_bits: tl.constexpr,
+    trail: tl.constexpr, quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, whole: tl.constexpr,
+    permutation: tl.constexpr, runs: tl.constexpr,
+) -> None:  # fmt: skip
+    """Words of enec; 4 << `quads_log2` words share a mask bit. `before` counts the mask bits before a run."""
+    lead: tl.constexpr = 4 if m >= 4 else (2 if m >= 2 else 1)
+    row = table + tl.program_id(0) * _ROW
+    n = tl.load(row + 2)
+    rest = block_stream(frame, row)
+    low_field = rest + stream_nwords(n, rest_bits, whole)
+    mask = low_field + stream_nwords(n, m, whole)
+    num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
+    high_parts = later_octets(resolved, tl.load(row + 7))
+    first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * 256)
+    run = _runs_from(tl.program_id(1) * runs, runs, n)
+    in_run = tl.minimum(n - run * 256, 256)
+    lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
+    stride = row_stride(in_run, lead, whole)
+    exists = lane < stride
+    j = lane if whole else tl.minimum(lane, stride - 1)
+    b = tl.load(row + 3) & 0xFF
+    earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
+    flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, 1, quads_log2, lead, whole)
+    for k in tl.static_range(8 // lead):
+        low = numbers_in_group(low_field, n, run, in_run, j, k, m, lead, whole)
+        place = (earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)) << quads_log2
+        place += (stride * k + j) & ((1 << quads_log2) - 1)
+        high = tl.load(high_parts + place, mask=((flags >> (8 * k)) & 1) > 0, other=0)
+        x = enec_exponents(low, high, b, m, nb, exponent_bits)
+        _store_group(
+            target, x, rest, n, run, in_run, j, k, exists,
+            exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
         )  # fmt: skip

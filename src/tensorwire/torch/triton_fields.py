@@ -1,0 +1,195 @@
+"""Triton functions on planes and fields: four numbers a register, one in each byte.
+
+A *group* is four consecutive numbers of a run. Bytes l to l + 3 of a plane of p bits hold the groups l / 4 + S / 4 * k
+for k from 0 on, S being the bytes of the run: a shift and a mask give a group, with its numbers in the order of bytes.
+
+A tile has one element for each 32-bit word of the *leading* plane, the one of most bits; its last axis, `j`, goes over
+the words of a run. From a word come 8 / p groups, the *rows* k. The other planes of the field, and those of other
+streams, are read for the same groups. `run` is a tensor that broadcasts with j. `whole` says that all runs are full:
+all places are known when the kernel is compiled. Otherwise j and run are at most the last ones that exist, so that
+nothing is read behind a stream; a run then may come twice.
+
+The language is that of Triton 3.2. Registers are unsigned; counts and places are 32-bit integers.
+"""
+
+# No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+
+__all__ = [
+    "PRMT",
+    "PRMT_IN_STEPS",
+    "SHIFTS",
+    "add_in_bytes",
+    "bytes_of",
+    "escapes_in",
+    "field_nwords",
+    "group",
+    "lanes",
+    "merge",
+    "numbers_in_group",
+    "permute",
+    "row_stride",
+    "select_following",
+    "stream_nwords",
+    "subtract_in_bytes",
+]
+
+_jit: Callable[[Callable[..., Any]], Any] = triton.jit
+
+# How bytes are permuted: by shifts and masks; by an instruction of NVIDIA's; as it does, step by step, for tests.
+SHIFTS = tl.constexpr(0)
+PRMT = tl.constexpr(1)
+PRMT_IN_STEPS = tl.constexpr(2)
+
+
+@_jit
+def lanes(lead: tl.constexpr, word_nbytes: tl.constexpr) -> tl.tensor:
+    """j, for a tile whose groups of words are stored: a thread has as many neighbours as one store may write, so that
+    loads and stores are shared out alike."""
+    j = tl.arange(0, 8 * lead)[None, :]
+    return tl.max_contiguous(j, [1, max(4 // word_nbytes, 1)])
+
+
+@_jit
+def bytes_of(value: tl.tensor) -> tl.tensor:
+    """`value`, 0 to 255, in each byte."""
+    return value.to(tl.uint32) * 0x01010101
+
+
+@_jit
+def field_nwords(count: tl.tensor, w: tl.constexpr) -> tl.tensor:
+    """32-bit words of a field of `count` numbers of `w` bits, w up to 31."""
+    nwords = count * 0
+    for i in tl.static_range(5):
+        if w & (16 >> i):
+            nwords += (count * (16 >> i) + 31) >> 5
+    return nwords
+
+
+@_jit
+def stream_nwords(count: tl.tensor, w: tl.constexpr, whole: tl.constexpr) -> tl.tensor:
+    """The same; written so that the compiler sees the alignment if all runs are full."""
+    return (count >> 8) * (8 * w) if whole else field_nwords(count, w)
+
+
+@_jit
+def row_stride(in_run: tl.tensor, p: tl.constexpr, whole: tl.constexpr) -> tl.tensor:
+    """Words of a run of `in_run` numbers in a plane of `p` bits: so many groups lie between two rows."""
+    return in_run * 0 + 8 * p if whole else (in_run * p + 31) >> 5
+
+
+@_jit
+def group(
+    plane: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    p: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Row k of the tile of a plane of `p` bits (1 to 8) whose leading plane has `lead` bits."""
+    if whole:
+        if p >= lead:
+            at = run * (8 * p) + (8 * lead * k) % (8 * p) + j
+            words = tl.load(plane + at) >> (p * (8 * lead * k // (8 * p)))
+        else:
+            at = run * (8 * p) + j % (8 * p)
+            words = tl.load(plane + at) >> (lead * k + p * (j // (8 * p))).to(tl.uint32)
+    elif p == lead:
+        words = tl.load(plane + run * (8 * p) + j) >> (p * k)
+    else:
+        g = tl.minimum(row_stride(in_run, lead, False) * k + j, (in_run - 1) >> 2)
+        stride = row_stride(in_run, p, False)
+        row = (g * ((65535 + stride) // stride)) >> 16  # g // stride, for g and strides up to 64
+        words = tl.load(plane + run * (8 * p) + g - row * stride) >> (p * row).to(tl.uint32)
+    return words & (((1 << p) - 1) * 0x01010101)
+
+
+@_jit
+def numbers_in_group(
+    field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    w: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Row k of the tile of a field of `w` bits, 1 to 8."""
+    numbers = (run + j).to(tl.uint32) * 0
+    for i in tl.static_range(1, 5):
+        if w & (16 >> i):
+            plane = field + stream_nwords(count, w & -(32 >> i), whole)
+            numbers |= group(plane, run, in_run, j, k, 16 >> i, lead, whole) << (w & -(32 >> i))
+    return numbers
+
+
+@_jit
+def escapes_in(digits: tl.tensor, w: tl.constexpr) -> tl.tensor:
+    """1 in each byte whose digit of `w` bits (1 to 4) has all of them set."""
+    if w == 1:
+        escapes = digits
+    elif w == 2:
+        escapes = digits & (digits >> 1) & 0x01010101
+    else:
+        escapes = ((digits + 0x01010101) >> w) & 0x01010101
+    return escapes
+
+
+@_jit
+def permute(low: tl.tensor, high: tl.tensor, selector: tl.tensor, permutation: tl.constexpr) -> tl.tensor:
+    """PTX's prmt: byte i is byte `selector >> 4 * i & 7` of the eight of low and high."""
+    if permutation == PRMT:
+        selected = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", [low, high, selector], tl.uint32, is_pure=True, pack=1
+        )
+    else:
+        both = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
+        selected = low * 0
+        for i in tl.static_range(4):
+            nibble = (selector >> (4 * i)) & 7
+            selected |= ((both >> (nibble * 8).to(tl.uint64)).to(tl.uint32) & 0xFF) << (8 * i)
+    return selected
+
+
+@_jit
+def merge(a: tl.tensor, b: tl.tensor, mask: tl.constexpr, permutation: tl.constexpr) -> tl.tensor:
+    """a where `mask` has ones, else b. The compiler makes two instructions of it."""
+    if permutation == PRMT:
+        merged = tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, $3, 0xCA;", "=r,r,r,r", [a * 0 + mask, a, b], tl.uint32, is_pure=True, pack=1
+        )
+    else:
+        merged = (a & mask) | (b & (0xFFFFFFFF ^ mask))
+    return merged
+
+
+@_jit
+def select_following(
+    names: tl.tensor, escapes: tl.tensor, following: tl.tensor, permutation: tl.constexpr
+) -> tl.tensor:
+    """`names`, where the escapes are replaced, in order, by the bytes of `following` from the first on."""
+    escaped = escapes * 255
+    if permutation == SHIFTS:
+        # A byte moves up by one for each one before it that is no escape: `up` has 8 times their number.
+        up = (escapes ^ 0x01010101) * 0x08080800
+        moved = (following & 0xFF) | ((following << ((up >> 8) & 0xFF)) & 0xFF00)
+        moved = moved | ((following << ((up >> 16) & 0xFF)) & 0xFF0000)
+        moved = moved | ((following << (up >> 24)) & 0xFF000000)
+        selected = (names & ~escaped) | (moved & escaped)
+    else:
+        # Of `following` the byte whose number is that of the escapes before, else the own one of `names`.
+        source = ((escapes * 0x01010100) & escaped) | (0x07060504 & ~escaped)
+        source = source | (source >> 4)
+        source = permute(source, source, source * 0 + 0x20, permutation)
+        selected = permute(following, names, source, permutation)
+    return selected
+
+
+@_jit
+def add_in_bytes(digits: tl.tensor, first: tl.tensor, below: tl.tensor, jump: tl.tensor) -> tl.tensor:
+    """`first + digit` in each byte, and `jump` more from digit `below` on. No sum may exceed 255."""
+    behind = ((digits + bytes_of(128 - below)) >> 7) & 0x01010101
+    return bytes_of(first) + digits + behind * jump.to(tl.uint32)
+
+
+@_jit
+def subtract_in_bytes(a: tl.tensor, b: tl.tensor) -> tl.tensor:
+    """a - b in each byte, modulo 256."""
+    return ((a | 0x80808080) - (b & 0x7F7F7F7F)) ^ ((a ^ ~b) & 0x80808080)

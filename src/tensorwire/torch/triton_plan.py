@@ -1,0 +1,273 @@
+"""What the host reads of a frame that lies on a device: header, index, and the descriptors of blocks.
+
+A block is decoded by kernels if it is stored, constant, or, in BF16, F16, F32, F8_E4M3 and F8_E5M2, enec or cascade
+with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import torch
+
+from ..codec import FloatFields, FrameReader, float_fields
+from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
+
+__all__ = ["CascadeLaunch", "ConstantLaunch", "EnecLaunch", "Launch", "Plan", "StoredLaunch", "field_nbytes", "plan"]
+
+_DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor that is read here is longer
+_CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
+_EXTENDED_CASCADE = 1
+_TIER_WIDTHS = (
+    (2, 2, 3), (2, 2, 2, 3), (2, 1, 2, 2, 2), (2, 1, 1, 2, 3), (1, 2, 3), (1, 1, 1, 3), (3, 3), (1,)
+)  # fmt: skip
+_EXTENDED_TIER_WIDTHS = ((4,), (3,), (4, 3, 3, 3), (3, 2, 2, 2), (1, 1, 1, 2, 2), (2, 1, 1, 1, 2))
+_MOST_TIERS = 5
+_PER_RUN = 255
+RUN = 256
+
+
+class StoredLaunch(NamedTuple):
+    """Blocks that are copied: stored ones, or, if `by_host`, such as the host has decoded."""
+
+    by_host: bool
+
+
+class ConstantLaunch(NamedTuple):
+    """Blocks of one word each."""
+
+
+class CascadeLaunch(NamedTuple):
+    """Cascades that share a compiled kernel. `whole`: of full runs only."""
+
+    rest_bits: int
+    trail: int
+    widths: tuple[int, ...]
+    whole: bool
+
+    @property
+    def packed_widths(self) -> int:
+        """Four bits for each tier, the bytes behind the last one."""
+        return sum(w << 4 * i for i, w in enumerate((*self.widths, 8)))
+
+
+class EnecLaunch(NamedTuple):
+    """Blocks of enec that share a compiled kernel; 4 << `quads_log2` words share a mask bit."""
+
+    rest_bits: int
+    trail: int
+    quads_log2: int
+    m: int
+    nb: int
+    whole: bool
+
+
+Launch = StoredLaunch | ConstantLaunch | CascadeLaunch | EnecLaunch
+
+
+class Plan(NamedTuple):
+    """A frame, ready to be prepared on its device.
+
+    Attributes:
+        reader: of the header.
+        fields: of its dtype, None where kernels only copy.
+        word_nbytes: size of a word.
+        rows: by launch, the launch data of its blocks (triton_blocks), by ordinal.
+        later_runs: how many runs later tiers and high parts have, in all blocks.
+        host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
+    """
+
+    reader: FrameReader
+    fields: FloatFields | None
+    word_nbytes: int
+    rows: dict[Launch, list[list[int]]]
+    later_runs: int
+    host_blocks: list[int]
+
+
+class _Block(NamedTuple):
+    """A block. `position` and `nbytes` are those of its bytes in the frame, `tail` is the last 32 of them."""
+
+    ordinal: int
+    num_words: int
+    position: int
+    nbytes: int
+    tail: bytes
+
+    def corrupt(self, message: str) -> CorruptDataError:
+        return CorruptDataError(message, block=self.ordinal, byte=self.position)
+
+    def check_size(self, streams_nbytes: int, params_nbytes: int) -> None:
+        """Streams, parameters and the tag must fill the block."""
+        needed = -(-(streams_nbytes + params_nbytes + 1) // 32) * 32
+        if needed != self.nbytes:
+            raise self.corrupt(f"expected a block of {needed} bytes by its descriptor, got {self.nbytes}")
+
+
+def plan(frame: torch.Tensor) -> Plan:
+    """Read what is needed of a frame.
+
+    Raises:
+        CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: it is not valid.
+        UnsupportedTensorError: it is relative to a base.
+    """
+    reader = _open(frame)
+    if reader.info.base_hash is not None:
+        raise UnsupportedTensorError(
+            "expected a plain frame, got one that is relative to a base",
+            advice="decode it on the CPU: tensorwire.decompress(frame, base=...)",
+        )
+    fields = float_fields(reader.info.dtype)
+    word_nbytes = reader.block_nbytes // reader.info.block_words
+    rows: dict[Launch, list[list[int]]] = {}
+    later_runs, host_blocks = 0, []
+    for block in _blocks(frame, reader, word_nbytes):
+        planned = _plan_block(block, word_nbytes, fields)
+        if planned is None:
+            units = len(host_blocks) * -(-reader.block_nbytes // 32)
+            host_blocks.append(block.ordinal)
+            planned = StoredLaunch(True), [units, block.ordinal, block.num_words]
+        launch, row = planned
+        row += [0] * (7 - len(row))
+        row.append(later_runs)
+        later_runs += _later_runs(launch, row)
+        rows.setdefault(launch, []).append(row)
+    return Plan(reader, fields, word_nbytes, rows, later_runs, host_blocks)
+
+
+def _later_runs(launch: Launch, row: list[int]) -> int:
+    if isinstance(launch, EnecLaunch):
+        return -(-row[4] // RUN)
+    if isinstance(launch, CascadeLaunch):
+        return sum(-(-count // RUN) for count in counts_of(row)[: len(launch.widths) - 1])
+    return 0
+
+
+def counts_of(row: list[int]) -> list[int]:
+    """n2 to n6 of a block of cascade."""
+    return [row[4 + i // 2] >> 16 * (i % 2) & 0xFFFF for i in range(_MOST_TIERS)]
+
+
+def host_bytes(part: torch.Tensor) -> bytes:
+    """The bytes of a tensor, wherever it lies."""
+    data: bytes = part.cpu().numpy().tobytes()
+    return data
+
+
+def _open(frame: torch.Tensor) -> FrameReader:
+    """Check header, index and size."""
+    header_nbytes = FrameReader.header_size(host_bytes(frame[: FrameReader.MIN_HEADER_NBYTES]))
+    reader = FrameReader(host_bytes(frame[:header_nbytes]))
+    expected, got = reader.info.frame_nbytes, len(frame)
+    if got < expected:
+        raise TruncatedDataError(f"expected a frame of {expected} bytes, got {got}", byte=got)
+    if got > expected:
+        raise CorruptDataError(f"expected a frame of {expected} bytes, got {got}", byte=expected)
+    return reader
+
+
+def _blocks(frame: torch.Tensor, reader: FrameReader, word_nbytes: int) -> list[_Block]:
+    info, size = reader.info, reader.block_nbytes
+    spans = []
+    for start in range(0, info.uncompressed_nbytes, size):
+        stop = min(start + size, info.uncompressed_nbytes)
+        lo, hi = reader.data_range(start, stop)
+        spans.append(((stop - start) // word_nbytes, info.header_nbytes + lo, hi - lo))
+    ends = torch.tensor([position + nbytes for _, position, nbytes in spans], dtype=torch.int64, device=frame.device)
+    steps = torch.arange(-_DESCRIPTOR_NBYTES, 0, device=frame.device)
+    tails = host_bytes(frame[ends[:, None] + steps[None, :]])
+    return [
+        _Block(k, *span, tails[k * _DESCRIPTOR_NBYTES : (k + 1) * _DESCRIPTOR_NBYTES]) for k, span in enumerate(spans)
+    ]
+
+
+def _plan_block(block: _Block, word_nbytes: int, fields: FloatFields | None) -> tuple[Launch, list[int]] | None:
+    """The launch that decodes a block, and its launch data as far as they are not 0; None if the host decodes it."""
+    stored_nbytes = -(-block.num_words * word_nbytes // 32) * 32
+    row = [block.position // 32, block.ordinal, block.num_words]
+    if block.nbytes > stored_nbytes:
+        raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
+    if block.nbytes == stored_nbytes:
+        return StoredLaunch(False), row
+    kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
+    if kind == _CONSTANT and word_nbytes <= 4:
+        block.check_size(0, word_nbytes)
+        return ConstantLaunch(), [*row, int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")]
+    cascade = kind == _CASCADE or (kind == _EXTENDED and block.tail[-2] == _EXTENDED_CASCADE)
+    if fields is None or not (cascade or kind == _ENEC):
+        return None
+    end = 2 if kind == _EXTENDED else 1  # bytes of the tag
+    params_nbytes = 4 if kind == _ENEC else 13
+    planned = _plan_rest(block, rest, end + params_nbytes, fields)
+    if planned is None:
+        return None
+    rest_bits, trail, rest_params_nbytes = planned
+    params = block.tail[-end - params_nbytes : -end]
+    params_nbytes += rest_params_nbytes + end - 1
+    if kind == _ENEC:
+        return _plan_enec(block, row, params, variant, fields, rest_bits, trail, params_nbytes)
+    shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
+    if variant >= len(shapes):
+        raise block.corrupt(f"expected a variant of cascade below {len(shapes)}, got {variant}")
+    return _plan_cascade(block, row, params, shapes[variant], fields, rest_bits, trail, params_nbytes)
+
+
+def _plan_rest(block: _Block, rest: int, end: int, fields: FloatFields) -> tuple[int, int, int] | None:
+    """Bits of sign_mantissa that are stored, zeros below them, size of the parameters, which stand `end` bytes before
+    the block's end; None if the host decodes it."""
+    bits = fields.mantissa_bits + 1
+    if rest == 0:
+        return bits, 0, 0
+    lead, trail = block.tail[-2 - end : -end]
+    if rest > 1 or trail == _PER_RUN:
+        return None
+    if lead + trail > bits:
+        raise block.corrupt(f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim")
+    return bits - lead - trail, trail, 2
+
+
+def _plan_enec(
+    block: _Block, row: list[int], params: bytes, variant: int, fields: FloatFields, rest_bits: int, trail: int,
+    params_nbytes: int,
+) -> tuple[Launch, list[int]]:  # fmt: skip
+    b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
+    if not (2 <= variant <= 5 and 1 <= m < nb <= fields.exponent_bits):
+        raise block.corrupt(
+            f"expected parameters of enec for {fields.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
+        )
+    n = block.num_words
+    sizes = field_nbytes(n, rest_bits), field_nbytes(n, m), field_nbytes((n + (1 << variant) - 1) >> variant, 1)
+    block.check_size(sum(sizes) + field_nbytes(num_high, nb - m), params_nbytes)
+    return EnecLaunch(rest_bits, trail, variant - 2, m, nb, n % RUN == 0), [*row, b, num_high]
+
+
+def _plan_cascade(
+    block: _Block, row: list[int], params: bytes, widths: tuple[int, ...], fields: FloatFields, rest_bits: int,
+    trail: int, params_nbytes: int,
+) -> tuple[Launch, list[int]]:  # fmt: skip
+    lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
+    below = [packed >> 4 * k & 15 for k in range(_MOST_TIERS - 1)]
+    begin, end = lo, lo  # the tiers so far name [begin, end)
+    for w, a in zip(widths, (0, *below), strict=False):
+        c = (1 << w) - 1
+        if a > c:
+            raise block.corrupt(f"expected a tier with at most {c} exponents below the others, got {a}")
+        begin, end = begin - a, end + c - a
+    if begin < 0 or end > 1 << fields.exponent_bits:
+        raise block.corrupt(
+            f"expected tiers that name exponents of {fields.exponent_bits} bits, got {begin} to {end - 1}"
+        )
+    if any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
+        raise block.corrupt(f"expected zeros where a cascade of {widths} has no parameters")
+    numbers = zip((block.num_words, *counts), (*widths, 8), strict=False)
+    sizes = [field_nbytes(block.num_words, rest_bits), *(field_nbytes(count, w) for count, w in numbers)]
+    block.check_size(sum(sizes), params_nbytes)
+    launch = CascadeLaunch(rest_bits, trail, widths, block.num_words % RUN == 0)
+    pairs = [counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4]]
+    return launch, [*row, lo | packed << 8, *pairs]
+
+
+def field_nbytes(count: int, w: int) -> int:
+    """Bytes of a field of `count` numbers of `w` bits."""
+    return sum((count * p + 31) // 32 * 4 for p in (16, 8, 4, 2, 1) if w & p)
