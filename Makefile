@@ -122,6 +122,9 @@ deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other 
 inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while they run, dense ones, and others'; 45 GB of disk
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
+instructions: $(VENV)/.package $(VENV)/.test ## Instructions a word of the Triton kernels, compiled for a GPU that need not be there
+	$(VENV)/bin/python -m benchmarks.instructions
+
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS)
 
@@ -131,8 +134,8 @@ simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through proto
 clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
-.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference hang faults simulate vllm \
-  clean
+.PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference instructions hang faults simulate \
+  vllm clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from .._products import PlacedFrame
     from ._ahead import Ahead
+    from .triton_decode import DeviceFrame
 
+_device_frames = WeakTensorKeyDictionary()
 _open_frames = WeakTensorKeyDictionary()
 """By frame. Not an attribute of the tensor: that would be copied and pickled with it."""
 
@@ -207,13 +209,31 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
 
 
+def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:
+    """The open frame of a uint8 tensor on the CPU, or on a device for which Triton compiles.
+
+    Raises:
+        ImportError: it lies on a device, and Triton is not installed.
+    """
+    if frame.device.type == "cpu":
+        return opened(frame)
+    found: DeviceFrame | None = _device_frames.get(frame)
+    if found is None:
+        try:
+            from .triton_decode import DeviceFrame
+        except ImportError as error:
+            raise ImportError(f"decoding on {frame.device} needs the package triton") from error
+        found = _device_frames[frame] = DeviceFrame(frame)
+    return found
+
+
 def in_memory_nbytes(frame: Tensor) -> int:
     """How much memory a frame takes, which may be less than its size."""
     found: OpenFrame | None = _open_frames.get(frame)
     return int(frame.numel()) if found is None else found.in_memory_nbytes
 
 
-def check_matches(frame: OpenFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:
+def check_matches(frame: OpenFrame | DeviceFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:
     """Refuse a dtype, or a number of elements, that is not the frame's."""
     count, held = math.prod(shape), math.prod(frame.shape)
     if dtype != frame.dtype or not 0 <= first <= first + count <= held:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from ._frames import check_matches, opened
+from ._frames import check_matches, opened, opened_anywhere
 from ._linear import linear_on_cpu
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def check_linear_mode(mode: str) -> str:
 
 def _decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:
     """`shape` elements of the frame's tensor, from element `first` on."""
-    reader = opened(frame)
+    reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape, first)
     out = torch.empty(shape, dtype=dtype, device=frame.device)
     reader.decode(first, out)
@@ -47,14 +47,14 @@ def _decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int 
 
 def _decode_out(frame: Tensor, first: int = 0, *, out: Tensor) -> None:
     """The same into `out`, contiguous. Nothing is returned: a result that is an argument cannot be compiled."""
-    reader = opened(frame)
+    reader = opened_anywhere(frame)
     check_matches(reader, out.dtype, out.shape, first)
     reader.decode(first, out)
 
 
 def _rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
     """``tensor[indices]``; only the blocks of these rows are decoded, each run of neighbours at once."""
-    reader = opened(frame)
+    reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
     flat = indices.reshape(-1).to(torch.int64)
     if flat.numel() == 0:
@@ -88,10 +88,27 @@ def _linear(
         return linear_on_cpu(x, frame_in_memory, shape, bias, mode)
 
 
-_library.impl("decode", _decode, "CPU")
-_library.impl("decode.out", _decode_out, "CPU")
-_library.impl("rows", _rows, "CPU")
-_library.impl("linear", _linear, "CPU")
+def _linear_on_device(
+    x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
+) -> Tensor:
+    """Exact: torch's own linear with the decoded weight. Fused: up to eight inputs, where the frame allows it."""
+    reader = opened_anywhere(frame)
+    check_matches(reader, dtype, shape)
+    product = getattr(reader, "product", None) if check_linear_mode(mode) == "fused" else None
+    inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
+    if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
+        return linear(x, _decode(frame, dtype, shape), bias)
+    output = product.multiply(inputs)
+    if bias is not None:
+        output += bias
+    return output.to(x.dtype).view(*x.shape[:-1], shape[0])
+
+
+for _key in ("CPU", "CUDA", "PrivateUse1"):
+    _library.impl("decode", _decode, _key)
+    _library.impl("decode.out", _decode_out, _key)
+    _library.impl("rows", _rows, _key)
+    _library.impl("linear", _linear if _key == "CPU" else _linear_on_device, _key)
 
 
 def _fake_decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
-from ._frames import Origin, attach, copy_of, opened
+from ._frames import Origin, attach, copy_of, opened, opened_anywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         if isinstance(frame, CompressedTensor):
             return _like(frame, frame.frame)  # whose bytes may be nowhere: on the device "meta"
         _ops.check_linear_mode(linear_mode)
-        head = opened(frame)
+        head = opened_anywhere(frame)
         return _wrap(frame, head.dtype, head.shape, linear_mode)
 
     @classmethod

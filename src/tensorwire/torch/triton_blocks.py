@@ -257,6 +257,18 @@ def _plane_octet(
 
 
 @_jit
+def _part_of_octet(
+    plane: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr, p: tl.constexpr,
+    lead: tl.constexpr, whole: tl.constexpr, upper: tl.constexpr, shift: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What a plane whose lowest bit is bit `shift` of the byte contributes to it."""
+    part = (run + j).to(tl.uint32) * 0
+    if (shift > -8) and (shift < 8):
+        part = _moved(_plane_octet(plane, run, in_run, j, k, p, lead, whole, upper), shift)
+    return part
+
+
+@_jit
 def _rest_octet(
     rest: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
     rest_bits: tl.constexpr, trail: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
@@ -268,9 +280,10 @@ def _rest_octet(
         if rest_bits & (16 >> i):
             plane = rest + stream_nwords(count, rest_bits & -(32 >> i), whole)
             for half in tl.static_range(2 if i == 0 else 1):
-                shift: tl.constexpr = (rest_bits & -(32 >> i)) + trail + 8 * half - 8 * byte
-                if shift > -8 and shift < 8:
-                    octets |= _moved(_plane_octet(plane, run, in_run, j, k, 16 >> i, lead, whole, half == 1), shift)
+                octets |= _part_of_octet(
+                    plane, run, in_run, j, k, 16 >> i, lead, whole, half == 1,
+                    (rest_bits & -(32 >> i)) + trail + 8 * half - 8 * byte,
+                )  # fmt: skip
     return octets
 
 

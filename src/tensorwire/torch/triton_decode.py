@@ -32,6 +32,7 @@ from .triton_plan import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .triton_linear import DeviceLinear
     from .triton_plan import Plan
 
 __all__ = ["DeviceFrame", "decode_frame"]
@@ -87,7 +88,7 @@ class DeviceFrame:
             raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
         self.dtype: torch.dtype = getattr(torch, name)
         self.shape = self.info.shape
-        self.frame = frame
+        self.frame = frame.detach()  # whoever keeps this object by the tensor `frame` must not keep that alive
         self.permutation = PRMT.value if frame.is_cuda and torch.version.hip is None else SHIFTS.value
         self.runs_per_block = self.info.block_words // RUN
         self._word = _WORDS[self.plan.word_nbytes]
@@ -133,6 +134,13 @@ class DeviceFrame:
         self._launch(begin, end, words)
         return words
 
+    @functools.cached_property
+    def product(self) -> DeviceLinear | None:
+        """It, ready to be multiplied; None if its blocks are not such as `DeviceLinear` takes."""
+        from .triton_linear import DeviceLinear, can_multiply
+
+        return DeviceLinear(self) if can_multiply(self) else None
+
     def launches(self, begin: int, end: int) -> Iterator[tuple[Launch, torch.Tensor, int]]:
         """The launches that have any of the blocks [begin, end), with the launch data of these and their number."""
         for launch, ordinals in self._ordinals.items():
@@ -160,9 +168,11 @@ class DeviceFrame:
                 rest = (launch.rest_bits, launch.trail)
                 tail = (launch.whole, self.permutation, _RUNS_OF_WORDS)
                 if isinstance(launch, EnecLaunch):
-                    kernel, coding = kernels.enec_words_kernel, (launch.quads_log2, launch.m, launch.nb)
+                    coding: tuple[int, ...] = (launch.quads_log2, launch.m, launch.nb)
+                    kernel = kernels.enec_words_kernel
                 else:
-                    kernel, coding = kernels.cascade_words_kernel, (launch.packed_widths, len(launch.widths))
+                    coding = (launch.packed_widths, len(launch.widths))
+                    kernel = kernels.cascade_words_kernel
                 kernel[grid](*arguments, *rest, *coding, *tail, num_warps=1)
 
     def scratch(self) -> torch.Tensor:

@@ -35,6 +35,7 @@ __all__ = [
     "permute",
     "row_stride",
     "select_following",
+    "spread_sign",
     "stream_nwords",
     "subtract_in_bytes",
 ]
@@ -146,6 +147,18 @@ def permute(low: tl.tensor, high: tl.tensor, selector: tl.tensor, permutation: t
             nibble = (selector >> (4 * i)) & 7
             selected |= ((both >> (nibble * 8).to(tl.uint64)).to(tl.uint32) & 0xFF) << (8 * i)
     return selected
+
+
+@_jit
+def spread_sign(octets: tl.tensor, permutation: tl.constexpr) -> tl.tensor:
+    """The highest bit of each byte, in all of its bits. A selector with 8 added asks prmt for it."""
+    if permutation == PRMT:
+        spread = tl.inline_asm_elementwise(
+            "prmt.b32 $0, $1, $1, 0xBA98;", "=r,r", [octets], tl.uint32, is_pure=True, pack=1
+        )
+    else:
+        spread = ((octets >> 7) & 0x01010101) * 255
+    return spread
 
 
 @_jit

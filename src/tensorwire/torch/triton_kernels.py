@@ -279,9 +279,9 @@ def _store(at: tl.tensor, values: tl.tensor, exists: tl.tensor, whole: tl.conste
 @_jit
 def cascade_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
-    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr, rest_bits: tl.constexpr,
-    trail: tl.constexpr, widths: tl.constexpr, last: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
-    runs: tl.constexpr,
+    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
+    rest_bits: tl.constexpr, trail: tl.constexpr, widths: tl.constexpr, last: tl.constexpr, whole: tl.constexpr,
+    permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of tier 1, of the exponents that escape from it, and of the rest. `before` is of tier 1."""
     w: tl.constexpr = widths & 15
@@ -319,9 +319,9 @@ def cascade_words_kernel(
 @_jit
 def enec_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
-    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr, rest_bits: tl.constexpr,
-    trail: tl.constexpr, quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, whole: tl.constexpr,
-    permutation: tl.constexpr, runs: tl.constexpr,
+    first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
+    rest_bits: tl.constexpr, trail: tl.constexpr, quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr,
+    whole: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of enec; 4 << `quads_log2` words share a mask bit. `before` counts the mask bits before a run."""
     lead: tl.constexpr = 4 if m >= 4 else (2 if m >= 2 else 1)

@@ -121,7 +121,8 @@ def plan(frame: torch.Tensor) -> Plan:
     fields = float_fields(reader.info.dtype)
     word_nbytes = reader.block_nbytes // reader.info.block_words
     rows: dict[Launch, list[list[int]]] = {}
-    later_runs, host_blocks = 0, []
+    later_runs = 0
+    host_blocks: list[int] = []
     for block in _blocks(frame, reader, word_nbytes):
         planned = _plan_block(block, word_nbytes, fields)
         if planned is None:

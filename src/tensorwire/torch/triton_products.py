@@ -31,12 +31,13 @@ from .triton_blocks import (
     ranks_in_run,
     tier_stream,
 )
-from .triton_fields import bytes_of, escapes_in, numbers_in_group, stream_nwords
+from .triton_fields import bytes_of, escapes_in, numbers_in_group, spread_sign, stream_nwords
 
 __all__ = ["CASCADE", "DENSE", "ENEC", "LISTED", "product_kernel"]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 _ROW = tl.constexpr(8)
+_ESCAPES = tl.constexpr(8)  # of a row at a time
 
 DENSE = tl.constexpr(0)  # blocks that are words
 CASCADE = tl.constexpr(1)
@@ -70,20 +71,22 @@ def _listed_products(
     behind = in_block * runs_per_row + runs_per_row < (tl.load(row + 2) >> 8)
     stop = tl.load(before + first_run + runs_per_row, mask=behind, other=0).to(tl.int32) & 0xFFFF
     stop = tl.where(behind, stop, tl.load(row + 4) & 0xFFFF)
-    rest = block_stream(frame, row).to(tl.pointer_type(tl.uint8))
-    listed = tl.load(row + 7)
-    total = (start * 0).to(tl.float32)
-    for i in range(tl.max(tl.where(exists, stop - start, 0), 0)):
-        mask = start + i < stop
-        place = tl.load(places + listed + start + i, mask=mask, other=0)
-        exponent = tl.load(exponents + listed + start + i, mask=mask, other=0).to(tl.uint32)
+    rest = block_stream(frame, row).to(tl.pointer_type(tl.uint8))[:, None]
+    listed = tl.load(row + 7)[:, None]
+    first_place = (in_block * columns)[:, None]
+    number = start[:, None] + tl.arange(0, _ESCAPES)[None, :]
+    total = (number * 0).to(tl.float32)
+    for i in range(0, tl.max(tl.where(exists, stop - start, 0), 0), _ESCAPES):
+        mask = number + i < stop[:, None]
+        place = tl.load(places + listed + number + i, mask=mask, other=0)
+        exponent = tl.load(exponents + listed + number + i, mask=mask, other=0).to(tl.uint32)
         octet = tl.load(rest + place, mask=mask, other=0).to(tl.uint32)
         word = ((octet & 0x80) << 24) | (exponent << 23) | ((octet & 0x7F) << 16)
-        column = place - in_block * columns
+        column = place - first_place
         quad = (column & 255) >> 2
         at = (column >> 8 << 8) + (quad // (8 * lead) * 4 + (column & 3)) * (8 * lead) + quad % (8 * lead)
         total += tl.where(mask, word.to(tl.float32, bitcast=True) * tl.load(x + at, mask=mask, other=0.0), 0.0)
-    return total
+    return tl.sum(total, 1)
 
 
 @_jit
@@ -163,18 +166,19 @@ def product_kernel(
                     high = tl.load(following + place, mask=((flags >> (8 * k)) & 1) > 0, other=0)
                     exponent = enec_exponents(digits, high, b, m, nb, 8)
                 else:
-                    escapes = escapes_in(digits, w)
                     if coding == LISTED:
+                        escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
                         exponent = bytes_of(first) + digits
                     else:
+                        escapes = escapes_in(digits, w)
                         exponent = names_of_tier(digits, escapes, first, below, jump, 1)
                         at = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
                         exponent = cascade_exponents(escapes, exponent, at, following, permutation)
                 lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
                 upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
                 if coding == LISTED:
-                    lower = lower & ~(escapes * 255)
-                    upper = upper & ~(escapes * 255)
+                    lower = lower & ~escaped
+                    upper = upper & ~escaped
                 pair0, pair1 = pairs_of_words(lower, upper, permutation)
                 word0 = pair0 << 16
                 word1 = pair0 & 0xFFFF0000

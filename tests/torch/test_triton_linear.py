@@ -1,0 +1,81 @@
+"""Products with compressed rows, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are imported
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import tensorwire  # noqa: E402
+from tensorwire.torch.triton_decode import DeviceFrame  # noqa: E402
+from tensorwire.torch.triton_fields import PRMT_IN_STEPS  # noqa: E402
+from tensorwire.torch.triton_linear import DeviceLinear, can_multiply  # noqa: E402
+
+
+def opened(weight: Any, profile: Any) -> DeviceFrame:
+    return DeviceFrame(torch.frombuffer(bytearray(tensorwire.compress(weight, profile=profile)), dtype=torch.uint8))
+
+
+def weights(rows: int, columns: int) -> Any:
+    """With a few values that no common exponent covers."""
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(rows, columns, generator=generator) * 0.02
+    weight[3, 7], weight[5, 100], weight[rows - 1, 3], weight[rows - 2, columns - 1] = 0, 30, 1e-30, -0.0
+    weight[4, :12] = 1e-20
+    return weight.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("profile", ["resident", "fast", "enec"])
+def test_products(profile: str) -> None:
+    """Whole numbers have no rounding: a product is wrong if one word, its column or its row is."""
+    weight = weights(22, 512)
+    frame = opened(weight, profile)
+    frame.permutation = PRMT_IN_STEPS.value
+    generator = torch.Generator().manual_seed(1)
+    places = torch.randint(0, 512, (3,), generator=generator)
+    one_hot = torch.nn.functional.one_hot(torch.cat([torch.tensor([7, 100, 3, 511, 11]), places]), 512).float()
+    assert torch.equal(DeviceLinear(frame).multiply(one_hot), (one_hot @ weight.T.float()))
+
+
+@pytest.mark.parametrize("profile", ["resident", "enec"])
+def test_sums_are_as_near_as_those_of_torch(profile: str) -> None:
+    weight = weights(8, 768)
+    x = torch.randn(2, 768, generator=torch.Generator().manual_seed(2))
+    exact = x.double() @ weight.double().T
+    error = (DeviceLinear(opened(weight, profile)).multiply(x) - exact).abs().max()
+    assert error <= 2 * ((x @ weight.float().T) - exact).abs().max()
+
+
+def test_stored_rows() -> None:
+    weight = torch.randint(-(2**15), 2**15, (4, 256), dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    weight = weight.nan_to_num(0, 0, 0)
+    frame = opened(weight, "fast")
+    eye = torch.eye(256)[:8]
+    assert torch.equal(DeviceLinear(frame).multiply(eye), weight.float().T[:8])
+
+
+@pytest.mark.parametrize("shape", [(64, 250), (64,), (2, 4, 256)], ids=str)
+def test_frames_that_are_decoded_instead(shape: tuple[int, ...]) -> None:
+    frame = opened(torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16), "fast")
+    assert not can_multiply(frame)
+    assert frame.product is None
+    with pytest.raises(ValueError, match="decode it instead"):
+        DeviceLinear(frame)
+
+
+def test_too_many_inputs() -> None:
+    with pytest.raises(ValueError, match="up to 8 inputs of 256"):
+        DeviceLinear(opened(weights(8, 256), "resident")).multiply(torch.zeros(9, 256))
+
+
+@pytest.mark.parametrize("name", ["decode", "decode.out", "rows", "linear"])
+def test_operators_of_devices(name: str) -> None:
+    pytest.importorskip("tensorwire.torch")
+    for key in ("CUDA", "PrivateUse1"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tensorwire::{name}", key)
