@@ -24,8 +24,8 @@ BLOCKS = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_type
 def load(path: str) -> UNet2DModel:
     """The model of a directory, plain or compressed, with dense weights.
 
-    Both are loaded so: `from_pretrained` maps weights from the file, to addresses for which torch takes another kernel
-    for convolutions, with other last bits.
+    Both are loaded so: with `from_pretrained` the dense model's own outputs had other last bits than with weights
+    that were copied into it, perhaps because the mapped file lies at other addresses.
     """
     model = UNet2DModel.from_config(UNet2DModel.load_config(path))
     model.load_state_dict(tensorwire.load_checkpoint(path, framework="pt"))

@@ -65,7 +65,7 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= _MAX_FUSED_INPUT_ROWS * columns:
         return _linear_fused(x, frame, rows, bias)
     slab = _slab_rows(rows, columns * x.element_size())
-    few = x.numel() <= _MAX_SLAB_INPUT_ROWS * columns
+    few = x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and _has_usual_strides(x)
     if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
         return _linear_by_slabs(x, rows, slab, bias, lambda first, part: frame.decode(first * columns, part))
     weight = _scratch.take(shape, frame.dtype)
@@ -94,6 +94,17 @@ def _linear_by_slabs(
     return output
 
 
+def _has_usual_strides(x: Tensor) -> bool:
+    """Whether its strides are those of a new tensor. For a slice of one row, which has others, torch takes a path that
+    is many times slower; slabs, and their trial, would take it several times."""
+    expected = 1
+    for size, step in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
 def _slab_rows(rows: int, row_nbytes: int) -> int:
     """Rows of about _SLAB_NBYTES, which the kernels of torch take in equal steps."""
     wanted = max(1, _SLAB_NBYTES // max(row_nbytes, 1))
@@ -105,7 +116,6 @@ class _Product(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    stride: tuple[int, ...]
     rows: int
     bias: bool
     threads: int
@@ -114,9 +124,7 @@ class _Product(NamedTuple):
 
 def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
     settings = (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())
-    return _Product(
-        x.dtype, tuple(x.shape), tuple(x.stride()), rows, bias is not None, torch.get_num_threads(), settings
-    )
+    return _Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), settings)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -128,11 +136,9 @@ def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Of ordinary sums in BF16 few would show it: a result keeps 8 bits, and an order changes the 24th.
     """
-    if any(step == 0 and size > 1 for step, size in zip(product.stride, product.shape, strict=True)):
-        return False  # an expanded input, whose rows cannot be written
     generator = torch.Generator(device="cpu").manual_seed(0)
     columns = product.shape[-1]
-    x = torch.empty_strided(product.shape, product.stride, dtype=product.dtype, device="cpu")
+    x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
     weight = torch.empty((product.rows, columns), dtype=product.dtype, device="cpu")
     tile, pairs = _cancelling_rows(columns, generator)
     for start in range(0, product.rows, _TRIAL_ROWS):
