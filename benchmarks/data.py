@@ -94,8 +94,8 @@ def synthetic(name: str, *, hidden: int, layers: int, dtype: str = "BF16", seed:
     }
     for layer in range(layers):
         prefix = f"model.layers.{layer}"
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            parts[f"{prefix}.{norm}.weight"] = cast(norm(generator, hidden))
+        for place in ("input_layernorm", "post_attention_layernorm"):
+            parts[f"{prefix}.{place}.weight"] = cast(norm(generator, hidden))
         for key, (rows, columns) in matrices.items():
             parts[f"{prefix}.{key}.weight"] = cast(matrix(generator, rows, columns, ROW_SIGMA, COLUMN_SIGMA))
     parts["model.norm.weight"] = cast(norm(generator, hidden))

@@ -357,8 +357,7 @@ def test_kernels_compile(target: str, tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.parametrize("unwanted", ["torch", "triton"])
-def test_import_is_lazy(unwanted: str) -> None:
-    assert importlib.util.find_spec(unwanted)
-    code = f"import sys, tensorwire.torch; sys.exit({unwanted!r} in sys.modules)"
+def test_triton_is_imported_when_it_is_needed() -> None:
+    assert importlib.util.find_spec("triton")
+    code = "import sys, tensorwire.torch; sys.exit('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
