@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import weakref
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -224,7 +226,9 @@ class _Files:
     def __init__(self, paths: list[str]) -> None:
         with ExitStack() as stack:
             self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
-            self._directory = stack.enter_context(TemporaryDirectory(prefix="tensorwire-"))
+            self._directory = mkdtemp(prefix="tensorwire-")
+            # Also where loading fails and nobody closes this, without the warning of a TemporaryDirectory.
+            stack.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
             self._close = stack.pop_all().close
         self._tensors = [list(stored.tensors.values()) for stored in self._stored]
 
