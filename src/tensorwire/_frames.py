@@ -358,36 +358,6 @@ class FrameReader:
             parallel=parallel,
         )  # fmt: skip
 
-    def linear(
-        self,
-        data: Buffer,
-        inputs: Buffer,
-        outputs: Buffer,
-        *,
-        threads: int | None = None,
-        parallel: int | None = None,
-        verify: bool = True,
-    ) -> None:
-        """`inputs` times the transpose of this tensor, which is plain, of two dimensions, BF16, F16 or F32.
-
-        Rows are decoded and multiplied in the cache of a thread; no dense tensor is made. Sums are of float32, in an
-        order that does not depend on CPU, threads or number of inputs.
-
-        Args:
-            data: all blocks.
-            inputs: float32, (count, columns), contiguous.
-            outputs: float32, (count, rows), contiguous.
-            parallel: address of a function like GOMP_parallel, whose threads are used instead of new ones.
-
-        Raises:
-            CorruptDataError: a block is damaged.
-            TruncatedDataError: `data` is too short.
-            ValueError: the tensor, `inputs` or `outputs` do not fit.
-        """
-        if len(self.info.shape) != 2:
-            raise ValueError(f"expected a tensor of two dimensions, got shape {self.info.shape}")
-        _products.linear(self._frame, self._header, data, inputs, outputs, num_threads(threads), parallel, verify)
-
     def placed(self, data: Buffer) -> _products.PlacedFrame:
         """This frame, plain, with all its blocks, which stay where they are: for calls with addresses."""
         return _products.PlacedFrame(self._frame, self._header, data)

@@ -35,27 +35,6 @@ def _check_product(inputs: Pin, outputs: Pin, rows: int, columns: int) -> int:
     return count
 
 
-def linear(
-    frame: Frame,
-    header: Buffer,
-    data: Buffer,
-    inputs: Buffer,
-    outputs: Buffer,
-    threads: int,
-    parallel: int | None,
-    verify: bool,
-) -> None:
-    """`inputs` (count, columns) times the transpose of the tensor (rows, columns) to `outputs` (count, rows)."""
-    error = Error()
-    with Pin(header) as head, Pin(data) as source, Pin(inputs) as given, Pin(outputs, writable=True) as target:
-        count = _check_product(given, target, frame.shape[0], frame.shape[1])
-        status = _linear(
-            frame, head.address, source.address, source.nbytes, given.address, count, target.address, threads, parallel,
-            _VERIFY if verify else 0, error,
-        )  # fmt: skip
-    check(status, error)
-
-
 class PlacedFrame:
     """A plain frame whose blocks all lie in memory, in one place. Where outputs and inputs are is taken on trust: they
     are addresses, of as many bytes as the call needs.

@@ -6,7 +6,7 @@ kernel was seen to give the same bits for slabs as for the whole (`_slabs_give_t
 weight is decoded, into memory that the next layer uses again.
 
 *fused* never makes a dense weight: rows are decoded and multiplied in the cache of a thread, in float32 and an order of
-summation of our own (`FrameReader.linear`).
+summation of our own (`PlacedFrame.linear`).
 """
 
 from __future__ import annotations
