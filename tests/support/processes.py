@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import tensorwire
@@ -19,3 +20,12 @@ print(1024 * int(pathlib.Path("/proc/self/status").read_text().partition("VmHWM:
 """
 """Code that ends a program in a process of its own, and prints the most bytes of memory that it has had at once.
 ru_maxrss would not do: a process inherits it from the one that started it, here from one that ran other tests."""
+
+
+def exit_code_of_child(child: int, seconds: float) -> int:
+    """The exit code of a forked child, which must end in time."""
+    deadline = time.monotonic() + seconds
+    while (status := os.waitpid(child, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < deadline, "the child hangs"
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(status[1])

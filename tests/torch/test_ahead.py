@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 import itertools
 
 from tensorwire.torch._ahead import ALIGNMENT, Ahead
+from tests.support.processes import exit_code_of_child
 
 SIZES = {name: ALIGNMENT * (1 + index % 3) - index for index, name in enumerate("abcdefghijklmnopqrstuvwxyz")}
 LARGEST = 3 * ALIGNMENT
@@ -262,9 +263,5 @@ def test_a_forked_child_begins_anew() -> None:
                 code = 0 if use(ahead, "abcdef", 0.005) >= 4 else 2
             finally:
                 os._exit(code)
-        deadline = time.monotonic() + 20
-        while (status := os.waitpid(child, os.WNOHANG))[0] == 0:
-            assert time.monotonic() < deadline, "the child hangs"
-            time.sleep(0.01)
-        assert os.waitstatus_to_exitcode(status[1]) == 0
+        assert exit_code_of_child(child, 20) == 0
     ahead.close()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ torch = pytest.importorskip("torch")
 import tensorwire  # noqa: E402
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
+from tests.support.processes import exit_code_of_child  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,11 +223,7 @@ def test_a_fork_after_the_thread_has_started(file: Path, resident_nbytes: int | 
                     code = 0 if all(same(model(inputs()), expected) for _ in range(3)) else 2
                 finally:
                     os._exit(code)
-            deadline = time.monotonic() + 30
-            while (status := os.waitpid(child, os.WNOHANG))[0] == 0:
-                assert time.monotonic() < deadline, "the child hangs"
-                time.sleep(0.01)
-            assert os.waitstatus_to_exitcode(status[1]) == 0
+            assert exit_code_of_child(child, 30) == 0
 
 
 def test_a_process_ends_while_the_thread_is_at_work(file: Path) -> None:
