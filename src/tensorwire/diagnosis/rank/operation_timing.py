@@ -22,13 +22,14 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
 from ..page import native
 from ..page.recorder_entries import signature
 from .process_groups import sequence_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from ..page.control import Control
     from .flight_recorder import FlightRecorder
@@ -66,6 +67,7 @@ _KINDS: Final = {
     "send": _Kind("send", 0, is_pairwise=True),
 }
 _MAX_INFOS: Final = 4096
+_CALLBACK_SECONDS: Final = 1.0  # that the end of the process waits for callbacks at most
 _ROOTS: Final = ("root_rank", "dst", "src")
 _MESSAGES: Final = ("send", "recv")
 _UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
@@ -80,6 +82,7 @@ class _Timed:
     pair: Pair | None = None
     offset: int = 0  # what torch's numbers count besides collectives
     counter: int | None = None  # where torch does not number the operations, and for pairs
+    pairs: dict[tuple[int, int], _Timed] = field(default_factory=dict)  # of a group, by source and destination
 
     def next_sequence(self, before: int | None) -> int:
         """Of an operation, from torch's number of the one before."""
@@ -91,9 +94,10 @@ class _Timed:
 
 @dataclass(slots=True)
 class _State:
+    """Keeps no process group: while one is there, threads of gloo's are, which nobody may leave behind at the end."""
+
     control: Control
-    groups: dict[Any, _Timed] = field(default_factory=dict)  # by process group
-    pairs: dict[Any, _Timed] = field(default_factory=dict)  # by process group, source, destination
+    groups: MutableMapping[Any, _Timed] = field(default_factory=WeakKeyDictionary)  # by process group
 
 
 class Dispatcher:
@@ -110,6 +114,7 @@ class Dispatcher:
         self._state: _State | None = None
         self._library: Any = None
         self._lock = threading.Lock()
+        self._awaited: WeakSet[Callable[..., None]] = WeakSet()  # what threads of torch's are still to call
 
     def follow(self, control: Control) -> None:
         """Do what a request says, once."""
@@ -129,6 +134,13 @@ class Dispatcher:
         native.enable_timing(self._handle, False, self._number)
         if self._recorder is not None:
             self._recorder.recount()
+
+    def close(self) -> None:
+        """Before the interpreter goes: see that no thread of torch's has a callback to make, or to drop, after that."""
+        deadline = time.monotonic() + _CALLBACK_SECONDS
+        while self._awaited and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self._state = None
 
     def _register(self) -> None:
         import torch.distributed
@@ -228,10 +240,10 @@ class Dispatcher:
         """The messages that go the same way between the same two ranks."""
         own = process_group.rank()
         source, target = (own, peer) if operation == "send" else (peer, own)
-        found = state.pairs.get((process_group, source, target))
+        found = timed.pairs.get((source, target))
         if found is None:
             pair = self._groups.pair(timed.group, source, target)
-            found = state.pairs[process_group, source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
+            found = timed.pairs[source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
             native.window(self._handle, pair.slot, 1, state.control.num_rounds)
         return found
 
@@ -249,6 +261,7 @@ class Dispatcher:
         except RuntimeError:  # of gloo's works some have none: send, recv, reduce_scatter
             watched = self._watch(work, end)
             return (*result[:-1], watched) if isinstance(result, tuple) else watched
+        self._awaited.add(end)
         future.add_done_callback(end)
         return result
 

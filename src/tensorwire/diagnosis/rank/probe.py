@@ -17,7 +17,6 @@ import os
 import re
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 HEARTBEAT_SECONDS: Final = 0.05
+_JOIN_SECONDS: Final = 1.0  # that the end of the process waits for the thread at most
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
 _MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
 
@@ -95,13 +95,15 @@ class _Probe:
         self._last_hook = sys.excepthook
         self._exit_reason = ""
         self._sampler: _Sampler | None = None
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tensorwire probe", daemon=True)
 
     def start(self) -> None:
         sys.excepthook = self._excepthook
         atexit.register(self._at_exit)
         if "RANK" in os.environ:
             self._create(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
-        threading.Thread(target=self._run, name="tensorwire probe", daemon=True).start()
+        self._thread.start()
 
     def set_exit_reason(self, text: str) -> None:
         self._exit_reason = self._exit_reason or text
@@ -123,6 +125,16 @@ class _Probe:
     def _at_exit(self) -> None:
         with suppress(Exception):
             self.set_exit_reason("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
+            if self.pid == os.getpid():
+                self._stop()
+
+    def _stop(self) -> None:
+        """Leave no thread in torch's code when the interpreter goes: it ends threads that come back from there for
+        its lock, and C++ that may not throw ends the process then."""
+        self._ends.set()
+        self._thread.join(_JOIN_SECONDS)
+        if self._sampler is not None:
+            self._sampler.close()
 
     def _create(self, rank: int, world_size: int) -> None:
         from ..page import directory as pages
@@ -147,7 +159,7 @@ class _Probe:
     def _run(self) -> None:
         """The thread. It waits for torch instead of importing it: a script may do without."""
         failures = 0
-        while self.pid == os.getpid() and failures < _MAX_FAILURES:
+        while self.pid == os.getpid() and failures < _MAX_FAILURES and not self._ends.is_set():
             try:
                 self._heartbeat()
                 failures = 0
@@ -155,7 +167,7 @@ class _Probe:
                 failures += 1
                 if failures == _MAX_FAILURES:
                     _warn(error)
-            time.sleep(HEARTBEAT_SECONDS)
+            self._ends.wait(HEARTBEAT_SECONDS)
 
     def _heartbeat(self) -> None:
         if self._handle is not None:
@@ -213,6 +225,10 @@ class _Sampler:
         with self._lock:
             for recorder in self._recorders:
                 recorder.poll_closely()
+
+    def close(self) -> None:
+        """Once nobody polls any more."""
+        self._dispatcher.close()
 
 
 _DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")

@@ -1,0 +1,30 @@
+"""The end of a rank. The interpreter ends threads that come back for its lock when it goes; where such a thread is in
+C++ that may not throw, the process aborts ("terminate called without an active exception")."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.probe_jobs import PROBE, SCRIPTS, run_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("probe")  # one job at a time
+
+
+def test_the_probes_thread_is_not_in_torch_at_the_end(tmp_path: Path) -> None:
+    assert run_job([*PROBE, str(SCRIPTS / "exit_in_torch.py")], tmp_path / "pages", world_size=1) == [""]
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_no_completion_is_told_after_the_end(tmp_path: Path, attempt: int) -> None:
+    assert run_job([*PROBE, str(SCRIPTS / "exit_before_completion.py")], tmp_path / "pages") == ["", ""]
+
+
+def test_process_groups_end_when_the_script_says_so(tmp_path: Path) -> None:
+    """With their threads, which may hold tensors that take the interpreter's lock to be freed."""
+    assert run_job([*PROBE, str(SCRIPTS / "groups_end.py")], tmp_path / "pages") == ["True\n"] * 2
