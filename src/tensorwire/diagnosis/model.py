@@ -13,6 +13,13 @@ from typing import Final, Literal
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
 
+ExitKind = Literal["", "end", "failure", "interruption"]
+"""What a process said when it ended, or before: nothing; that it ends; an exception that nobody caught; that somebody
+ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP)."""
+
+Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
+"""Where a rank is with init_process_group; "" where that is not known."""
+
 MAX_RANKS: Final = 1 << 20
 """Of a job. Some of what is made of an observation has a place for each rank, seen or not."""
 
@@ -66,6 +73,7 @@ class ProcessGroup:
     sent_bytes: int = -1  # progress of the transport, where it tells (NCCL's proxies); -1 unknown
     received_bytes: int = -1
     baseline_rate: float | None = None  # operations per second in this rank's good times; None while unknown
+    members: range | tuple[int, ...] = ()  # global ranks, in the order of their rank in the group; () unknown
 
     @property
     def is_pairwise(self) -> bool:
@@ -88,6 +96,17 @@ class ProcessGroup:
 
 
 @dataclass(slots=True)
+class Worker:
+    """A child of a rank's process, such as a worker of its data loader."""
+
+    pid: int
+    name: str
+    state: str
+    wait_channel: str = ""  # the kernel's function that it sleeps in
+    cpu_seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class Process:
     """What the operating system says of a rank's process. Counters grow from the start of the process."""
 
@@ -99,6 +118,13 @@ class Process:
     throttled_seconds: float = 0.0
     exit_reason: str = ""  # "exit 1", "ValueError: ...", where the process could still say so
     gone_seconds: float | None = None  # since its last sign of life, once it has exited or is lost
+    exit_kind: ExitKind = ""
+    exit_seconds: float | None = None  # age of exit_reason: of a process that lives on, too
+    signal: str = ""  # the first SIGINT, SIGTERM or SIGHUP that it got, whether or not it ends of it
+    signal_seconds: float | None = None  # since then
+    written_bytes: int = -1  # by calls that write, those to sockets included; -1 unknown
+    read_bytes: int = -1
+    workers: list[Worker] = field(default_factory=list)
 
     @property
     def is_alive(self) -> bool:
@@ -122,6 +148,10 @@ class Rank:
     timed: bool = False  # every operation is timed
     phase: str = ""  # what the script declared it is doing: "checkpoint", "evaluation"
     overflow: bool = False  # more process groups than the page has room for
+    setup: Setup = ""
+    setup_seconds: float | None = None  # since it is there
+    activity: str = ""  # what its main thread is in, by its stack: "torch.save", "torch.compile", "DataLoader", ...
+    activity_seconds: float | None = None
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ class Analysis:
         findings: those that stand now, the most important first.
         time_from: process groups whose operations should be timed, each with the sequence number of the first one to
             time; empty if none should be.
-        stacks_of: suspects whose stacks would help and are not known.
+        stacks_of: ranks whose stacks would help and are not known.
     """
 
     findings: list[Finding]
@@ -76,13 +76,13 @@ class Analyzer:
         state.settle(_judge(job, state), observation)
         state.keep_hangs()
         return Analysis(
-            [state.dressed(verdict.finding) for verdict in state.current],
+            [state.dressed(verdict) for verdict in state.current],
             dict(state.slow.timing or {}),
             state.stacks_of(),
         )
 
     def add_stack(self, rank: int, text: str) -> None:
-        """The stack of a suspect, or why there is none. It stays with the finding."""
+        """The stack of a rank, or why there is none. It stays with the finding."""
         self._state.stacks[rank] = text
 
     def _follow(self, observation: Observation) -> None:

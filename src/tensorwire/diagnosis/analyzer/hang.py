@@ -28,16 +28,24 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
         hang_not_entered.not_entered(job, transport, graph, component)
         for component in _components([wait for wait in blocked if wait.unblocked])
     ]
-    verdicts += [
-        hang_inside.all_entered(job, transport, wait, len(graph.victims([wait])))
+    entered = [
+        (wait, hang_inside.all_entered(job, transport, wait, len(graph.victims([wait]))))
         for wait in blocked
         if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
+    verdicts += [verdict for wait, verdict in entered if not _may_lack_others(wait, verdict)]
     verdicts += [hang_not_entered.opposite_order(job, graph, circle) for circle in graph.circles(blocked)]
+    # Whoever such an operation lacks may well be in one of the others: it tells nothing where these tell something.
+    verdicts = verdicts or [verdict for _, verdict in entered]
     verdicts.sort(
         key=lambda verdict: (-verdict.finding.victims, verdict.finding.confidence.order, verdict.finding.summary)
     )
     return verdicts[:_MAX_FINDINGS]
+
+
+def _may_lack_others(wait: Wait, verdict: Verdict) -> bool:
+    """Whether all that is known is that ranks wait in it, of a group that is not wholly in view."""
+    return not (wait.is_pairwise or wait.group.is_whole) and verdict.finding.code == "TW-UNKNOWN"
 
 
 def _is_ending(job: Job, wait: Wait) -> bool:

@@ -1,4 +1,4 @@
-"""Operations that all members have entered: called differently (H2), or stopped on the way (H3)."""
+"""Operations that all members in view have entered: called differently (H2), or stopped on the way (H3)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ _TOGETHER = frozenset({
     "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce",
     "all_reduce_coalesced", "barrier", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 })  # fmt: skip
+_WITNESSES = 2
 
 
 def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) -> Verdict:
     """H2 where the calls differ, else H3 at the rank that the transport points at, else what is missing to tell.
 
-    A stopped process and a retransmission timer that has backed off are facts of the kernel, and come first. Unread
-    data and busy edges may be the consequence of another mismatch: that a rank has left an operation nobody can leave
-    alone comes before them.
+    Of a group that is not wholly in view only what was read as it is counts: whom the others wait for may be whoever is
+    not in view. A stopped process and a retransmission timer that has backed off are facts of the kernel, and come
+    first. Unread data and busy edges may be the consequence of another mismatch: that a rank has left an operation
+    nobody can leave alone comes before them.
     """
     group, operations = wait.group, wait.operations
     pairwise = wait.is_pairwise
@@ -45,18 +47,14 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
         blame = _left_alone(wait)
         if blame is not None:
             return _verdict(job, wait, "TW-H2", blame, num_victims)
-    blame = blame or transport.unread(job, ranks) or transport.busy(job, ranks, window)
     if blame is not None:
         return _verdict(job, wait, "TW-H3", blame, num_victims)
     unseen = _unseen_peer(job, wait) if pairwise else job.unseen(group)
-    if unseen:
-        return _verdict(
-            job,
-            wait,
-            "TW-UNKNOWN",
-            Blame(unseen, [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"], Basis.REMAINDER),
-            num_victims,
-        )
+    if unseen or not (pairwise or group.is_whole):
+        return _verdict(job, wait, "TW-UNKNOWN", Blame(unseen, _not_in_view(unseen), Basis.REMAINDER), num_victims)
+    blame = transport.unread(job, ranks) or transport.busy(job, ranks, window)
+    if blame is not None:
+        return _verdict(job, wait, "TW-H3", blame, num_victims)
     blame = least_moved(wait.group)
     if blame is None and not any(operation.signature or operation.name for operation in operations.values()):
         blame = Blame([], ["only counts are known, not what the ranks called"], Basis.REMAINDER)
@@ -79,21 +77,50 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
     what = f"{words.numbered(operation, wait.sequence)} of {group.title}"
     suspects = blame.suspects[:MAX_SUSPECTS]
     if code == "TW-UNKNOWN":
-        where = f"; {words.ranks(blame.suspects)} not in view" if blame.suspects else ""
-        summary = f"{what} hangs at all {len(wait.inside)} ranks that are seen in it, and the cause is unknown{where}"
+        seen = f"all {len(wait.inside)} ranks that are seen in it" if len(wait.inside) > 1 else "the one rank in it"
+        summary = f"{what} hangs at {seen}, and the cause is unknown"
+        if blame.suspects:
+            summary += f"; {words.ranks(blame.suspects)} not in view"
+        elif not group.is_whole:
+            summary += ": it is not known which other ranks are in the group"
     elif code == "TW-H2":
         summary = f"{words.ranks(suspects)} left {what}, which the other ranks are still in: the calls do not match"
     elif suspects:
-        summary = f"{what} stopped inside at {words.ranks(suspects)}; all members had entered it alike"
+        summary = f"{what} stopped inside at {words.ranks(suspects)}; {_entered(wait)}"
     else:
-        summary = f"{what} stopped inside, and at which rank is unknown; all members had entered it alike"
+        summary = f"{what} stopped inside, and at which rank is unknown; {_entered(wait)}"
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     calls = {words.call(operation) for operation in wait.operations.values() if operation.name}
     if len(calls) == 1:
         evidence.append(f"all called {calls.pop()}")
     victims = max(0, num_victims - len(suspects))
     evidence += blame.evidence
-    return job.verdict("hang", code, group, suspects, summary, evidence, blame.basis, victims=victims)
+    return job.verdict(
+        "hang",
+        code,
+        group,
+        suspects,
+        summary,
+        evidence,
+        blame.basis,
+        victims=victims,
+        witnesses=witnesses_of(job, wait),
+    )
+
+
+def witnesses_of(job: Job, wait: Wait) -> list[int]:
+    """Whose stacks tell more of an operation that nobody is known to hold up: ranks in it, and ranks outside."""
+    inside = sorted(wait.inside)[:_WITNESSES]
+    return inside + [number for number in sorted(job.ranks) if number not in wait.inside][:_WITNESSES]
+
+
+def _entered(wait: Wait) -> str:
+    who = "both ranks" if wait.is_pairwise else wait.group.all_members
+    return f"{who} had entered it alike"
+
+
+def _not_in_view(unseen: list[int]) -> list[str]:
+    return [f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view"] if unseen else []
 
 
 def _left_alone(wait: Wait) -> Blame | None:

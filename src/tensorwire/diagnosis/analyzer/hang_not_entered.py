@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import words
 from .confidence import Basis
 from .hang_inside import stopped_inside
+from .out_of_step import out_of_step
 
 if TYPE_CHECKING:
     from ..model import Level
@@ -14,18 +15,25 @@ if TYPE_CHECKING:
     from .transport import Transport
     from .verdict import Verdict
     from .waits import Wait, WaitGraph
+_RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
 
 
 def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: list[Wait]) -> Verdict:
     """H1: what the unblocked ranks of these waits have not entered. The lowest sequence number is the first suspect.
 
-    A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3.
+    A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3. Ranks that
+    complete other operations meanwhile are not stuck: if others have left the order of operations, those are to blame.
     """
     wait = max(component, key=_prominence)
     members = wait.group.members
     unblocked = {number for other in component for number in other.unblocked}
     behind = {number: members[number].enqueued for number in wait.unblocked if number in members}
     victims = graph.victims(component) - unblocked
+    moving = [number for number in unblocked if _moves_on(job, number, component)]
+    if len(moving) == len(unblocked):
+        strays = [number for number in out_of_step(job) if number in victims]
+        if strays:
+            return _left_order(job, graph, component, strays)
     operation = next((op for op in wait.operations.values() if op.name), None)
     what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
 
@@ -46,6 +54,11 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
         basis = Basis.COMPARISON
         evidence.append("until operations are timed, nobody sees that a rank waits for what isend or irecv began")
+    if moving:
+        basis = Basis.COMPARISON
+        evidence.append(
+            f"{words.ranks(moving)} {words.verb(moving, 'completes', 'complete')} other operations meanwhile"
+        )
     if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
     phases = {job.phases.get(number, "") for number in unblocked}
@@ -73,14 +86,18 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
     first, second = sides[order[0]], sides[order[1]]
     others = sorted({number for side in sides for number in side} - set(first))
     majority = len(first) > max(len(second), len(others))
-    suspects = others if majority else []
+    strays = [] if majority else out_of_step(job)
+    suspects = others if majority else strays
     evidence = [
         f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
         f"for {words.seconds(circle[index].seconds)}, which lacks {words.ranks(circle[index].missing)}"
         for index in order[:4]
     ]
     what = " and ".join(places[index] for index in order[:4])
-    if suspects:
+    if strays:
+        evidence += _order_of(job, strays)
+        summary = f"{words.ranks(strays)} left the order of operations that the other ranks follow, who are in {what}"
+    elif suspects:
         summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(first)}"
     else:
         summary = f"ranks entered {what} in different orders, and it is unknown which are wrong"
@@ -91,10 +108,57 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
         suspects,
         summary,
         evidence,
-        Basis.STATE,
+        Basis.COMPARISON if strays else Basis.STATE,
         victims=len(graph.victims(circle) - set(suspects)),
-        sides=[] if majority else [sides[index] for index in order],
+        sides=[] if suspects else [sides[index] for index in order],
     )
+
+
+def _left_order(job: Job, graph: WaitGraph, component: list[Wait], strays: list[int]) -> Verdict:
+    """H2: these wait for ranks that go on elsewhere, as all others do."""
+    wait = max(
+        (wait for wait in component if not set(strays).isdisjoint(wait.blocked)), default=component[0], key=_prominence
+    )
+    lacked = sorted(wait.unblocked)
+    what = f"{words.numbered(next(iter(wait.operations.values()), None), wait.sequence)} of {wait.group.title}"
+    summary = (
+        f"{words.ranks(strays)} left the order of operations that the other ranks follow, and "
+        f"{words.verb(strays, 'is', 'are')} in {what}; {words.ranks(lacked)} {words.verb(lacked, 'goes', 'go')} on "
+        "elsewhere"
+    )
+    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
+    evidence += _order_of(job, strays)
+    victims = len(graph.victims(component) - set(strays))
+    return job.verdict("hang", "TW-H2", wait.group, strays, summary, evidence, Basis.COMPARISON, victims=victims)
+
+
+def _order_of(job: Job, strays: list[int]) -> list[str]:
+    """How far these are in each of their groups, and how far the others are in groups of that name."""
+    facts = []
+    for number in strays[:3]:
+        for own in job.ranks[number].process_groups:
+            others = [
+                member.enqueued
+                for group in job.groups.values()
+                if (group.name, group.size) == (own.name, own.size)
+                for other, member in group.members.items()
+                if other not in strays
+            ]
+            if others and not own.is_pairwise:
+                facts.append(
+                    f"rank {number} has entered #{own.enqueued} of {own.name or own.id}, "
+                    f"the other ranks #{min(others)}" + (f" to #{max(others)}" if max(others) > min(others) else "")
+                )
+    return facts[:6]
+
+
+def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:
+    """Whether a rank has completed an operation elsewhere of late: it is not stuck, whatever it lacks here."""
+    recent = _RECENT * job.thresholds.hang_seconds
+    here = {wait.group.id for wait in component}
+    rank = job.ranks[number]
+    ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]
+    return min(ages, default=recent) < recent and rank.process.is_alive
 
 
 def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:

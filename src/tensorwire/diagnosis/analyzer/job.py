@@ -33,6 +33,16 @@ class Group:
         return self.name or self.id
 
     @property
+    def is_whole(self) -> bool:
+        """All members are in view, so that whoever lacks in an operation is known."""
+        return len(self.members) >= self.size
+
+    @property
+    def all_members(self) -> str:
+        """What can be said of all that have entered an operation."""
+        return "all members" if self.is_whole else f"the {len(self.members)} of {self.size} members in view"
+
+    @property
     def peers(self) -> dict[int, int]:
         """Of the members in a send or receive, or whose last operation was one, the other end."""
         return {
@@ -62,26 +72,33 @@ class Job:
                     group = groups[process_group.id] = Group(process_group.id, process_group.name, process_group.size)
                 group.members[number] = process_group
         for group in groups.values():
-            if group.size == self.world_size > len(group.members):
+            if len(group.members) < group.size:
                 self._add_newcomers(group)
         return groups
 
     def _add_newcomers(self, group: Group) -> None:
-        """Before its first operation a rank does not know of a process group; of one that has all ranks it is a member.
+        """Members that do not know of the process group yet, or not before its first operation.
 
         Once an operation was completed, a rank without it is one that nothing is known of.
         """
         if any(member.completed for member in group.members.values()):
             return
-        for number, rank in self.ranks.items():
-            if number not in group.members and not rank.overflow:
+        for number in self._members(group):
+            rank = self.ranks.get(number)
+            if rank is not None and number not in group.members and not rank.overflow:
                 group.members[number] = ProcessGroup(group.id, group.name, group.size, 0, 0, None, None, None)
+
+    def _members(self, group: Group) -> Iterable[int]:
+        """The ranks of a group, where they are known: it says so itself, or has all there are."""
+        if group.size == self.world_size:
+            return range(self.world_size)
+        return next((member.members for member in group.members.values() if member.members), ())
 
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""
-        if len(group.members) >= group.size:
+        if group.is_whole:
             return []
-        return [number for number in range(self.world_size) if number not in self.ranks]
+        return [number for number in self._members(group) or range(self.world_size) if number not in self.ranks]
 
     def verdict(
         self,
@@ -97,6 +114,7 @@ class Job:
         is_incomplete: bool = False,
         level: Level = "finding",
         sides: Sequence[list[int]] = (),
+        witnesses: Sequence[int] = (),
     ) -> Verdict:
         """On a group, or with None on processes. What is out of view of a group lowers the confidence, and is told."""
         doubtful, reasons = self._doubts(group, suspects[:MAX_SUSPECTS]) if group else (False, [])
@@ -113,7 +131,7 @@ class Job:
             level=level,
             sides=sides,
         )
-        return Verdict(kind, finding)
+        return Verdict(kind, finding, list(witnesses))
 
     def _doubts(self, group: Group, ranks: Iterable[int]) -> tuple[bool, list[str]]:
         """Whether anything that a verdict on this group depends on is out of view; and what to know about the view."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .verdict import Verdict
 
 _NO_FAILURE = ("", CLEAN)  # exit reasons
-_SUSPECTS_WITH_STACKS = 3
 _MOMENT_SECONDS = 2.5  # agents poll once a second
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
@@ -116,8 +115,8 @@ class State:
                 current.append(replace(old, finding=replace(old.finding, confidence=confidence)))
         current.sort(key=lambda verdict: verdict.finding.level == "notice")
         self.current = current
-        suspects = {number for verdict in current for number in verdict.finding.suspects}
-        for number in self.stacks.keys() - suspects:
+        wanted = {number for verdict in current for number in (*verdict.finding.suspects, *verdict.stacks_of)}
+        for number in self.stacks.keys() - wanted:
             del self.stacks[number]
 
     def keep_hangs(self) -> None:
@@ -129,17 +128,14 @@ class State:
             self.hangs = []
 
     def stacks_of(self) -> list[int]:
-        """Suspects whose stacks would help and are not known."""
-        return [
-            number
-            for verdict in self.current
-            for number in verdict.finding.suspects[:_SUSPECTS_WITH_STACKS]
-            if number not in self.stacks
-        ]
+        """Ranks whose stacks would help and are not known."""
+        return [number for verdict in self.current for number in verdict.stacks_of if number not in self.stacks]
 
-    def dressed(self, finding: Finding) -> Finding:
-        """The finding with the stacks of its suspects, as a copy that is the caller's own."""
-        stacks = {number: self.stacks[number] for number in finding.suspects if number in self.stacks}
+    def dressed(self, verdict: Verdict) -> Finding:
+        """The finding with the stacks that belong to it, as a copy that is the caller's own."""
+        finding = verdict.finding
+        wanted = dict.fromkeys((*finding.suspects, *verdict.stacks_of))
+        stacks = {number: self.stacks[number] for number in wanted if number in self.stacks}
         return replace(finding, stacks=stacks, suspects=list(finding.suspects), evidence=list(finding.evidence))
 
     def _ending(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..model import Finding
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_SUSPECTS = 5
 
+_SUSPECTS_WITH_STACKS = 3
+_SIDES_WITH_STACKS = 4
+
 
 @dataclass(slots=True)
 class Verdict:
@@ -23,6 +26,14 @@ class Verdict:
 
     kind: str
     finding: Finding
+    witnesses: list[int] = field(default_factory=list)  # whose stacks tell more, where nobody is suspected
+
+    @property
+    def stacks_of(self) -> list[int]:
+        """Ranks whose stacks would help: the first suspects, else a rank of each side, else the witnesses."""
+        if self.finding.suspects:
+            return self.finding.suspects[:_SUSPECTS_WITH_STACKS]
+        return [side[0] for side in self.finding.sides[:_SIDES_WITH_STACKS] if side] or self.witnesses
 
 
 def make_finding(
