@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model import Thresholds
 from .hang import find_hangs
 from .job import Job
-from .lost import find_lost
+from .lost import find_interrupted, find_lost
 from .slow import SlowWatch
 from .state import State
 from .throughput import STEPS
@@ -107,8 +107,15 @@ class Analyzer:
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
-    """The order of decisions: lost ranks, hangs, slowness."""
-    dead = {number: state.ranks[number] for number in sorted(state.dead)}
+    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness."""
+    failed = state.failed_alive()
+    dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
+    if state.dead and not failed:
+        ended = find_interrupted(job, state.transport, state.hangs)
+        if ended is not None:
+            return ended
+    if failed:
+        job = replace(job, ranks=job.ranks | failed)
     lost = find_lost(job, dead, state.hangs) if dead and not state.are_more_to_go(dead) else None
     if lost is not None:
         return [lost]

@@ -1,18 +1,26 @@
-"""When dead ranks were last heard of, and what they said."""
+"""When ranks were last heard of, what they said, and whether somebody ended them."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from ..model import Rank
 
 CLEAN = "exit 0"
-# Exit reasons of those who die because another did: lost connections, time-outs, and the launcher's SIGTERM.
+# Exit reasons of those who die because another did, or somebody ended them: lost connections, time-outs, signals.
 _SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
-    "distbackenderror", "sigterm", "signal 15", "terminated",
+    "distbackenderror", "sigterm", "signal 15", "terminated", "keyboardinterrupt", "sigint", "sighup",
 )  # fmt: skip
+_INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
+
+_TOGETHER = 2.0  # of Ctrl-C: whoever is killed with the one that speaks of it may have been heard of for the last time
 
 
 def gone(rank: Rank) -> float:
@@ -20,9 +28,14 @@ def gone(rank: Rank) -> float:
     return rank.process.gone_seconds or 0.0
 
 
+def said(rank: Rank) -> float:
+    """Seconds since the rank said what it ends of, or was last heard of."""
+    return rank.process.exit_seconds if rank.process.exit_seconds is not None else gone(rank)
+
+
 def is_secondary(rank: Rank) -> bool:
     exit_reason = rank.process.exit_reason.lower()
-    return any(word in exit_reason for word in _SECONDARY)
+    return rank.process.exit_kind == "interruption" or any(word in exit_reason for word in _SECONDARY)
 
 
 def ran_out_of_time(rank: Rank) -> bool:
@@ -34,3 +47,57 @@ def has_own_words(rank: Rank) -> bool:
     """Whether it failed, and said of what, and not that another had."""
     exit_reason = rank.process.exit_reason
     return exit_reason not in ("", CLEAN) and not is_secondary(rank)
+
+
+def has_failed(rank: Rank) -> bool:
+    """Whether its own error ended what it was there for. "exit" is what a process says that ends well or not."""
+    return has_own_words(rank) and rank.process.exit_kind != "end" and not rank.process.exit_reason.startswith("exit")
+
+
+def alike(ranks: Mapping[int, Rank]) -> list[int]:
+    """The most of these that failed of the same, if that are two or more. Numbers in the words may differ."""
+    by_words: dict[str, list[int]] = {}
+    for number, rank in ranks.items():
+        if has_failed(rank):
+            by_words.setdefault(_NUMBERS.sub("0", rank.process.exit_reason), []).append(number)
+    most = max(by_words.values(), key=len, default=[])
+    return sorted(most) if len(most) > 1 else []
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Somebody ended the job: Ctrl-C, a closed terminal, the scheduler."""
+
+    seconds: float  # ago
+    how: str  # "KeyboardInterrupt", "SIGTERM"
+
+
+def interruption(ranks: Iterable[Rank]) -> Interruption | None:
+    """Who was ended first, and how; None where nobody was, or one had failed or died before."""
+    ranks = list(ranks)
+    first = max((found for rank in ranks if (found := _interruption(rank)) is not None), default=None)
+    if first is None:
+        return None
+    seconds, how = first
+    margin = 0.0 if how == "SIGTERM" else _TOGETHER  # launchers send it after a rank has failed
+    for rank in ranks:
+        if has_own_words(rank):
+            if said(rank) > seconds:
+                return None
+        elif not rank.process.is_alive and _is_silent(rank) and gone(rank) > seconds + margin:
+            return None
+    return Interruption(seconds, how)
+
+
+def _is_silent(rank: Rank) -> bool:
+    return not rank.process.exit_reason and not rank.process.signal
+
+
+def _interruption(rank: Rank) -> tuple[float, str] | None:
+    process = rank.process
+    if process.signal and process.signal_seconds is not None:
+        return process.signal_seconds, process.signal
+    if process.exit_kind == "interruption" or _INTERRUPTED.search(process.exit_reason):
+        is_by_signal = "term" in process.exit_reason.lower() or "signal 15" in process.exit_reason.lower()
+        return said(rank), "SIGTERM" if is_by_signal else process.exit_reason
+    return None

@@ -170,9 +170,12 @@ def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:
 
 def _account(job: Job, number: int, entered: int | None) -> str:
     rank = job.ranks[number]
-    state = "is stopped" if rank.process.is_stopped else f"is in state {rank.process.state}"
     last = "is in no operation that the probe sees" if entered is None else f"has entered #{entered} and nothing since"
-    text = f"rank {number} {last}; its process {state}"
+    text = f"rank {number} {last}"
+    if rank.process.is_stopped:
+        text += "; its process is stopped"
+    elif rank.process.state:
+        text += f"; its process is in state {rank.process.state}"
     if number in job.phases:
         text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")
     return text

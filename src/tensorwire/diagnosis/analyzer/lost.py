@@ -1,20 +1,25 @@
-"""Lost processes: the first to die is named, not the peers that fail because of it."""
+"""Lost processes: the first to die is named, not the peers that fail because of it, nor those that somebody ended."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
-from .exit_reasons import CLEAN, gone, is_secondary, ran_out_of_time
+from .exit_reasons import CLEAN, alike, gone, interruption, is_secondary, ran_out_of_time, said
+from .hang import find_hangs
 from .post_mortem import post_mortem
+from .rewind import rewound
 from .signatures import mismatch
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
     from ..model import Rank
+    from .exit_reasons import Interruption
     from .job import Job
+    from .transport import Transport
     from .verdict import Verdict
 
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
@@ -45,6 +50,10 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     if not failed:
         return None
     first, certain = _first(failed)
+    same = alike(failed)
+    same = [] if set(first).isdisjoint(same) else same  # they failed because another had
+    if same:
+        first, certain = same, True
     if max(gone(dead[number]) for number in first) < job.thresholds.lost_seconds:
         return None
     verdict = mismatch(job)
@@ -55,7 +64,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     if verdict is not None:
         return verdict
     others = [number for number in dead if number not in first]
-    what = "; ".join(f"rank {number} {_end(dead[number])}" for number in first)
+    what = _together(job, dead, same) if same else "; ".join(f"rank {n} {_end(dead[n])}" for n in first)
     if others:
         what += f"; {words.ranks(others)} followed"
     if waiting:
@@ -72,16 +81,50 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     )
 
 
+def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> list[Verdict] | None:
+    """The verdicts on a job that somebody ended; none where it was well. None where nobody did, or a rank failed first.
+
+    Args:
+        hangs: verdicts on hangs that stood when the first of its ranks ended.
+    """
+    stop = interruption(job.ranks.values())
+    if stop is None or _left_early(job, stop):
+        return None
+    stood = [verdict for verdict in hangs if verdict.finding.level == "finding"]
+    return stood or [_of_then(verdict, stop) for verdict in find_hangs(rewound(job, stop.seconds), transport)]
+
+
+def _left_early(job: Job, stop: Interruption) -> bool:
+    """Whether a rank had left well before, and the others went on without it."""
+    return any(
+        rank.process.exit_reason == CLEAN and gone(rank) > stop.seconds and not _is_done(job, rank)
+        for rank in job.ranks.values()
+    )
+
+
+def _of_then(verdict: Verdict, stop: Interruption) -> Verdict:
+    finding = verdict.finding
+    when = f"when the job was ended ({stop.how}) {words.seconds(stop.seconds)} ago"
+    return replace(verdict, kind="lost", finding=replace(finding, summary=f"{when}: {finding.summary}"))
+
+
+def _together(job: Job, dead: dict[int, Rank], same: list[int]) -> str:
+    """What ranks that failed of the same have said."""
+    who = f"all {job.world_size} ranks" if len(same) == job.world_size else words.ranks(same)
+    process = dead[same[0]].process
+    return f"{who} failed with {process.exit_reason}, {words.seconds(max(gone(dead[n]) for n in same))} ago"
+
+
 def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
     """Who may have died first, of these who did as far as it can be told, and whether that is certain."""
-    earliest = max(gone(rank) for rank in failed.values())
-    near = [number for number, rank in failed.items() if gone(rank) >= earliest - _AFTERMATH]
+    earliest = max(said(rank) for rank in failed.values())
+    near = [number for number, rank in failed.items() if said(rank) >= earliest - _AFTERMATH]
     own = [number for number in near if not is_secondary(failed[number])] or near
-    start = max(gone(failed[number]) for number in own)
-    tied = [number for number in own if gone(failed[number]) >= start - _MOMENT]
+    start = max(said(failed[number]) for number in own)
+    tied = [number for number in own if said(failed[number]) >= start - _MOMENT]
     # What cannot be told apart by time: the one that got less far had no part in the others' last operations.
     progress = {number: sum(group.enqueued for group in failed[number].process_groups) for number in tied}
-    tied.sort(key=lambda number: (progress[number], -gone(failed[number]), number))
+    tied.sort(key=lambda number: (progress[number], -said(failed[number]), number))
     least = [number for number in tied if progress[number] == progress[tied[0]]]
     return least[:MAX_SUSPECTS], len(least) == 1 and (len(tied) == 1 or len(near) > len(own))
 
@@ -113,6 +156,8 @@ def _is_done(job: Job, rank: Rank) -> bool:
 
 def _end(rank: Rank) -> str:
     process = rank.process
+    if process.is_alive:
+        return f"failed with {process.exit_reason} {words.seconds(gone(rank))} ago, and its process lives on"
     how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
     return f"{how} {words.seconds(gone(rank))} ago"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..model import Confidence
-from .exit_reasons import CLEAN, is_secondary
+from .exit_reasons import CLEAN, has_failed, is_secondary
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NO_FAILURE = ("", CLEAN)  # exit reasons
 _MOMENT_SECONDS = 2.5  # agents poll once a second
+_SAME_SECONDS = 1.0  # times that are known to a poll
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
 
 
@@ -84,6 +85,21 @@ class State:
         since = self.time - seconds
         self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
         return {number: phase for number, (phase, _) in self.phases.items()}
+
+    def failed_alive(self) -> dict[int, Rank]:
+        """Ranks that have said what they failed of, have done nothing since, and live on: as if they had gone then."""
+        failed = {}
+        for number, since in self.leaving.items():
+            rank = self.ranks.get(number)
+            if rank is None or not rank.process.is_alive or not has_failed(rank):
+                continue
+            age = rank.process.exit_seconds if rank.process.exit_seconds is not None else self.time - since
+            idle = min(
+                (group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None), default=age
+            )
+            if idle >= age - _SAME_SECONDS:
+                failed[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
+        return failed
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""

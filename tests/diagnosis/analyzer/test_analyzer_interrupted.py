@@ -1,0 +1,219 @@
+"""The analyzer on jobs that somebody ended, and on ranks that failed and live on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tests.support.observations import WORLD, dead, member, observed, rank
+from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorwire.diagnosis.model import Finding, Observation, Rank
+
+CTRL_C = "KeyboardInterrupt"
+CLOSED = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+AGO = 3600.0
+
+
+def found(ranks: list[Rank]) -> list[Finding]:
+    """By an analyzer that sees the job for the first time, long after."""
+    return Analyzer(SECONDS).update(observed(5000.0, ranks)).findings
+
+
+def ended(waited: float, culprit: int, states: Callable[[int], dict[str, Any]], **more: Any) -> list[Finding]:
+    """A job whose ranks had waited so long for one of them when it was ended."""
+    ranks = []
+    for n in range(WORLD):
+        group = member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited)
+        ranks.append(rank(n, group, **states(n), **more))
+    return found(ranks)
+
+
+def by_ctrl_c(culprit: int) -> Callable[[int], dict[str, Any]]:
+    """Only the rank that runs Python speaks of it; the launcher kills those that wait in gloo a moment later."""
+    return lambda n: dead(AGO, CTRL_C) if n == culprit else dead(AGO + 0.04)
+
+
+def by_signal(name: str) -> Callable[[int], dict[str, Any]]:
+    """The probe has seen it come in all."""
+    said = {"exit_kind": "interruption", "signal": name, "signal_seconds": AGO, "exit_seconds": AGO}
+    return lambda n: dead(AGO - 0.01 * n, name) | said
+
+
+WAYS = {
+    "Ctrl-C": by_ctrl_c,
+    "SIGINT in all": lambda culprit: by_signal("SIGINT"),
+    "scancel": lambda culprit: by_signal("SIGTERM"),
+    "closed terminal": lambda culprit: by_signal("SIGHUP"),
+}
+
+
+@every_rank
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_what_the_ranks_had_waited_in_decides(culprit: int, way: Any) -> None:
+    finding = only(ended(20.0, culprit, way(culprit)))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert finding.summary.startswith("when the job was ended (")
+    assert "1 h 0 min ago: rank" in finding.summary
+    assert "in state" not in " ".join(finding.evidence), "nobody knows any more"
+
+
+@every_rank
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_job_that_was_well_is_no_finding(culprit: int, way: Any) -> None:
+    assert ended(0.3, culprit, way(culprit)) == []
+
+
+@every_rank
+def test_peers_whose_operation_fails_with_the_connection_had_waited_in_it(culprit: int) -> None:
+    """torch counts it as completed at that moment."""
+
+    def at(waited: float) -> list[Finding]:
+        ranks = []
+        for n in range(WORLD):
+            state = dead(AGO, CTRL_C) if n == culprit else dead(AGO - 0.2, CLOSED)
+            ranks.append(
+                rank(n, member(30, idle=AGO + waited) if n == culprit else member(31, idle=AGO - 0.1), **state)
+            )
+        return found(ranks)
+
+    finding = only(at(20.0))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert at(0.3) == []
+
+
+@every_rank
+def test_ranks_that_do_not_end_of_it_had_waited_too(culprit: int) -> None:
+    finding = only(ended(20.0, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+
+
+@every_rank
+def test_who_had_called_something_else_is_named(culprit: int) -> None:
+    ranks = [
+        rank(n, member(31, waits=AGO + 20.0, name="broadcast" if n == culprit else "all_reduce"), **by_ctrl_c(0)(n))
+        for n in range(WORLD)
+    ]
+    finding = only(found(ranks))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+def test_a_declared_phase_is_no_finding_after_the_end_either() -> None:
+    notice = only(ended(20.0, 0, by_ctrl_c(0), phase="checkpoint"))
+    assert notice.level == "notice"
+
+
+@every_rank
+@pytest.mark.parametrize("reason", ["ValueError: loss is NaN", "", "exit 1"], ids=["exception", "killed", "exit"])
+def test_a_rank_that_went_before_is_lost_though_the_others_were_ended(culprit: int, reason: str) -> None:
+    """A launcher sends SIGTERM to the others once one has failed."""
+    states = by_signal("SIGTERM")
+    finding = only(ended(4.0, culprit, lambda n: dead(AGO + 0.06, reason) if n == culprit else states(n)))
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+
+
+@every_rank
+def test_an_error_that_comes_of_ctrl_c_is_not_to_blame(culprit: int) -> None:
+    states = by_ctrl_c(culprit)
+    late = (culprit + 1) % WORLD
+    at = {late: dead(AGO - 1.0, "ValueError: I/O operation on closed file")}
+    finding = only(ended(20.0, culprit, lambda n: at.get(n) or states(n)))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
+def test_what_was_found_while_it_ran_stays(culprit: int) -> None:
+    base = hung(lambda n, age: [member(31 - (n == culprit), waits=None if n == culprit else age, idle=age)])
+
+    def at(time: float) -> Observation:
+        seen = base(time)
+        if time >= 12.0:
+            for n, one in seen.ranks.items():
+                for name, value in (dead(time - 12.0, CTRL_C) if n == culprit else dead(time - 11.96)).items():
+                    setattr(one.process, name, value)
+        return seen
+
+    told = [(time, finding) for time, analysis in watch(at, 40.0) for finding in analysis.findings]
+    assert {(finding.code, *finding.suspects, finding.time) for _, finding in told} == {("TW-H1", culprit, 8.0)}
+    assert [time for time, _ in told] == [float(time) for time in range(8, 41)]
+
+
+def test_a_job_that_is_well_may_be_ended_at_any_time() -> None:
+    def at(time: float) -> Observation:
+        seen = healthy(min(time, 20.0))
+        if time >= 20.0:
+            for n, one in seen.ranks.items():
+                one.process_groups = [
+                    replace(g, idle_seconds=(g.idle_seconds or 0.0) + time - 20.0) for g in one.process_groups
+                ]
+                for name, value in dead(time - 20.0 + 0.01 * n, CTRL_C if n != 2 else "").items():
+                    setattr(one.process, name, value)
+        return replace(seen, time=time)
+
+    assert everything(at, 60.0) == []
+
+
+# Ranks that failed and live on.
+
+ERROR = "ValueError: loss is NaN"
+
+
+def lives_on(culprit: int, *, waits: float | None, **more: Any) -> list[Rank]:
+    return [
+        rank(n, member(30, idle=9.0), exit_reason=ERROR, exit_kind="failure", **more)
+        if n == culprit
+        else rank(n, member(31, waits=waits))
+        for n in range(WORLD)
+    ]
+
+
+@every_rank
+def test_who_has_said_its_error_and_lives_on_is_named_with_it_at_once(culprit: int) -> None:
+    analysis = Analyzer(SECONDS).update(observed(50.0, lives_on(culprit, waits=2.9, exit_seconds=3.0)))
+    finding = only(analysis.findings)
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
+    assert finding.summary.startswith(f"rank {culprit} failed with {ERROR} 3.0 s ago, and its process lives on")
+    assert analysis.stacks_of == [culprit]
+
+
+def test_where_the_age_of_its_words_is_not_known_it_is_named_a_moment_later() -> None:
+    analyzer = Analyzer(SECONDS)
+    assert analyzer.update(observed(50.0, lives_on(1, waits=0.5))).findings == []
+    assert only(analyzer.update(observed(52.0, lives_on(1, waits=2.5))).findings).suspects == [1]
+
+
+def test_who_goes_on_after_an_error_is_well() -> None:
+    """Whatever caught it there."""
+
+    def at(time: float) -> Observation:
+        seen = healthy(time)
+        seen.ranks[2].process.exit_reason = ERROR
+        return seen
+
+    assert everything(at, 60.0) == []
+
+
+@pytest.mark.parametrize("world", [2, WORLD])
+def test_all_ranks_that_fail_alike_are_one_finding(world: int) -> None:
+    ranks = [rank(n, **dead(60.0 - 3 * n, f"ImportError: no module named foo{n}"), world=world) for n in range(world)]
+    finding = only(Analyzer(SECONDS).update(observed(50.0, ranks, world=world)).findings)
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-LOST", list(range(world)), "high")
+    assert finding.summary == f"all {world} ranks failed with ImportError: no module named foo0, 1 min 0 s ago"
+
+
+def test_those_that_fail_alike_because_of_another_are_not_named() -> None:
+    ranks = [rank(n, **dead(60.0 - n, ERROR if n else "")) for n in range(WORLD)]
+    assert only(found(ranks)).suspects == [0]
+
+
+def test_some_that_fail_alike_are_named_and_those_that_follow_are_not() -> None:
+    ranks = [rank(n, **dead(60.0 - n, ERROR if n < 2 else CLOSED)) for n in range(WORLD)]
+    finding = only(found(ranks))
+    assert finding.suspects == [0, 1]
+    assert finding.summary == f"ranks 0-1 failed with {ERROR}, 1 min 0 s ago; ranks 2-3 followed"
