@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 import itertools
 
+from tensorwire.torch import _ahead
 from tensorwire.torch._ahead import ALIGNMENT, Ahead
 from tests.support.processes import exit_code_of_child
 
@@ -191,6 +192,47 @@ def test_a_thread_that_is_gone_is_not_waited_for() -> None:
     entry.next, entry.done_nbytes = 0, 0
     entry.claim(SIZES["b"])  # by a thread whose references are gone with it
     assert ahead.take("b") is None
+    ahead.close()
+
+
+def test_a_part_that_an_interrupt_left_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps the exception keeps the part, as an interactive shell does."""
+    work = Slow(3000)
+    ahead = pipeline(work)
+    use(ahead, "ab")
+    ahead.take("a")
+    assert work.begun.wait(10)  # b
+
+    def interrupted(key: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead, "_plan", interrupted)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            ahead.take("b")
+    work.go_on.set()
+    started = time.monotonic()
+    assert use(ahead, "b") == 0
+    assert time.monotonic() - started < 10
+    del kept
+    gc.collect()
+    use(ahead, "abab", 0.01)
+    assert use(ahead, "abab", 0.01) >= 2, "as ever, once the exception is gone"
+    ahead.close()
+
+
+def test_a_part_that_another_thread_left_behind_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ahead, "_PATIENCE_SECONDS", 0.1)
+    ahead = pipeline()
+    use(ahead, "ab", 0.01)
+    ahead.take("a")
+    settle(ahead)
+    (entry,) = (entry for entry in ahead._entries if entry.key == "b")
+    entry.next, entry.done_nbytes = 0, 0
+    with ThreadPoolExecutor(1) as pool:
+        kept = pool.submit(entry.claim, SIZES["b"]).result()
+    assert ahead.take("b") is None
+    assert (kept.start, kept.stop) == (0, SIZES["b"])
     ahead.close()
 
 

@@ -208,6 +208,38 @@ def test_interrupts_while_it_generates(file: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "30\n"), result.stderr
 
 
+SIGNAL_HANDLER = """
+    import contextlib, signal, sys
+    from tensorwire.torch import decode_ahead
+
+    reference = chain()
+    model = loaded(sys.argv[1], resident_nbytes=3_000_000)
+    expected, expected_in_handler = reference(inputs()), reference(inputs(40))
+    handled = 0
+
+    def handler(number, frame):
+        global handled
+        assert same(model(inputs(40)), expected_in_handler)
+        handled += 1
+        signal.setitimer(signal.ITIMER_REAL, 0.001 + 0.0007 * (handled % 9))
+
+    with decode_ahead(model) if sys.argv[2] == "ahead" else contextlib.nullcontext():
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        while handled < 60:
+            assert same(model(inputs()), expected)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    print(handled >= 60)
+"""
+
+
+@pytest.mark.parametrize("ahead", ["", "ahead"])
+def test_a_signal_handler_that_runs_the_model(file: Path, ahead: str) -> None:
+    """In the same thread, in the middle of a layer."""
+    result = run(SIGNAL_HANDLER, file, ahead)
+    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+
+
 @pytest.mark.parametrize("resident_nbytes", [None, 0], ids=["", "in its file"])
 def test_a_fork_after_the_thread_has_started(file: Path, resident_nbytes: int | None) -> None:
     torch.set_num_threads(1)  # OpenMP of GNU does not survive a fork otherwise

@@ -80,6 +80,8 @@ READS: dict[str, Callable[[Any], Any]] = {
     "narrow": lambda w: w.narrow(0, 3, 4),
     "narrow columns": lambda w: w.narrow(1, 3, 4),
     "split": lambda w: torch.cat(w.split(100)[1:]),
+    "split into other sizes": lambda w: torch.cat(w.split([200, 0, 20, 100])[::-1]),
+    "split columns": lambda w: torch.cat(w.split(100, dim=-1)[1:], dim=1),
     "chunk": lambda w: w.chunk(3)[2],
     "unbind": lambda w: w.unbind()[11],
     "indices": lambda w: w[torch.tensor([1, 5, 5, -1])],
@@ -107,6 +109,18 @@ def test_reads_give_the_bits_of_the_dense_tensor(
     with torch.inference_mode(inference):
         result = read(compressed)
         assert same(result.decode() if isinstance(result, CompressedTensor) else result, read(dense))
+
+
+def test_parts_of_a_split_do_not_keep_the_whole(dense: Any, compressed: CompressedTensor) -> None:
+    """As those of a fused projection, of which one is used for longer than the others."""
+    for part in (*compressed.split(100), *compressed.split([300, 20])):
+        assert part.untyped_storage().nbytes() == part.numel() * 2
+    for sizes in (0, -1, [300, 21], [-20, 340], []):
+        with pytest.raises(RuntimeError) as expected:
+            dense.split(sizes)
+        with pytest.raises(RuntimeError) as found:
+            compressed.split(sizes)
+        assert str(found.value) == str(expected.value)
 
 
 def test_rows_decode_their_blocks_alone() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     [
         ("compressed_model.py", "torch"),
         ("larger_than_memory.py", "torch"),
+        ("damaged_model.py", "safetensors"),
         ("sentences.py", "sentence_transformers"),
         ("diffusion.py", "diffusers"),
         ("device_kernels.py", "triton"),

@@ -218,7 +218,7 @@ def test_the_reader_may_be_closed_and_the_file_replaced(own_file: Path, referenc
 
 
 @pytest.mark.parametrize("cache", [False, True], ids=["direct", "page cache"])
-@pytest.mark.parametrize("use", ["linear", "decode", "rows", "clone", "deepcopy"])
+@pytest.mark.parametrize("use", ["linear", "decode", "rows", "clone", "deepcopy", "torch.save"])
 def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if cache:
         monkeypatch.setattr(direct, "_open_directly", lambda number: None)
@@ -231,6 +231,7 @@ def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, cache: bool, m
         "rows": lambda: weight[-1],
         "clone": lambda: weight.clone(),
         "deepcopy": lambda: copy.deepcopy(weight),
+        "torch.save": lambda: torch.save(weight, io.BytesIO()),
     }
     with pytest.raises(OSError, match="changed while it was read") as caught:
         uses[use]()

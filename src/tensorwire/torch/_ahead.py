@@ -28,6 +28,8 @@ _LINGER_SECONDS = 0.5
 """How long the thread waits for more before it ends. So nobody has to end it, and it keeps nothing alive for long."""
 
 _LOOK_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0
+"""How long a caller waits for others that finish nothing. One that was interrupted may have left a part behind."""
 
 
 class Work(Protocol[WorkKey]):
@@ -49,6 +51,7 @@ class _Part:
     def __init__(self, start: int, stop: int) -> None:
         self.start = start
         self.stop = stop
+        self.thread = threading.get_ident()
 
 
 class _Entry(Generic[Key]):
@@ -139,6 +142,7 @@ class Ahead(Generic[Key]):
     def _begin(self) -> None:
         # The lock is the one of C: an interrupt cannot come between taking it and the block that gives it back.
         self._lock = threading.RLock()
+        self._taker: int | None = None  # a thread that is there already, when the handler of a signal comes in between
         self._changed = threading.Condition(self._lock)
         self._entries: deque[_Entry[Key]] = deque()
         self._thread: int | None = None
@@ -151,19 +155,21 @@ class Ahead(Generic[Key]):
         Raises:
             Exception: what `Work.make` raises for a part that the caller has made here.
         """
+        if self._taker == threading.get_ident():
+            return None
         with self._lock:
             if self._closed:
                 return None
-            self._learn(key)
-            entry = self._find(key)
-            if entry is not None and entry.next <= self._least * len(entry.memory):
-                entry.over = True
-                entry = None
-            lease = None
-            if entry is not None:
-                lease, rest = Lease(entry), entry.claim(len(entry.memory))
-                entry.used = True
-            self._plan(key)
+            try:
+                self._taker = threading.get_ident()
+                entry = self._chosen(key)
+                lease = None
+                if entry is not None:
+                    lease, rest = Lease(entry), entry.claim(len(entry.memory))
+                    entry.used = True
+                self._plan(key)
+            finally:
+                self._taker = None
         if entry is None:
             return None
         self._make(entry, rest, ahead=False)
@@ -197,13 +203,33 @@ class Ahead(Generic[Key]):
                 self._changed.notify_all()
 
     def _finished(self, entry: _Entry[Key]) -> bool:
-        """Wait for those who are at other parts. Whether all is there then."""
+        """Wait for other threads that are at parts of it. Whether all is there then.
+
+        A part of the calling thread is not waited for: it was interrupted, and who keeps the exception keeps the part;
+        or it is at work below, and a signal handler has come in between.
+        """
+        own = threading.get_ident()
         with self._lock:
-            while not entry.ready and entry.parts and not sys.is_finalizing():
+            done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
+            while not entry.ready and any(part.thread != own for part in entry.parts) and not sys.is_finalizing():
                 self._changed.wait(_LOOK_SECONDS)
+                if entry.done_nbytes != done:
+                    done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
+                elif time.monotonic() > deadline:
+                    break
+            entry.over |= not entry.ready
             return entry.ready
 
     # All up to _run is called with the lock held.
+
+    def _chosen(self, key: Key) -> _Entry[Key] | None:
+        """What is made for `key`, if enough of it is; else it is the caller's."""
+        self._learn(key)
+        entry = self._find(key)
+        if entry is not None and entry.next <= self._least * len(entry.memory):
+            entry.over = True
+            entry = None
+        return entry
 
     def _learn(self, key: Key) -> None:
         last = getattr(self._last, "key", None)

@@ -60,6 +60,9 @@ class FileFrame(OpenFrame):
                 opened(whole).check()
         return whole
 
+    def check_unchanged(self) -> None:
+        self._file.check_unchanged()
+
     @contextmanager
     def loaded(self) -> Iterator[OpenFrame]:
         with self._telling_of_changes():

@@ -93,6 +93,9 @@ class OpenFrame:
         """`frame`, which this is, with all its bytes in memory."""
         return frame
 
+    def check_unchanged(self) -> None:
+        """Raise OSError if the bytes of the frame lie in a file that was written to."""
+
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
         return nullcontext(self)
@@ -231,6 +234,13 @@ def in_memory_nbytes(frame: Tensor) -> int:
     """How much memory a frame takes, which may be less than its size."""
     found: OpenFrame | None = _open_frames.get(frame)
     return int(frame.numel()) if found is None else found.in_memory_nbytes
+
+
+def check_unchanged(frame: Tensor) -> None:
+    """Raise OSError if the frame lies in a file that was written to: then its bytes are not to be read as memory."""
+    found: OpenFrame | None = _open_frames.get(frame)
+    if found is not None:
+        found.check_unchanged()
 
 
 def check_matches(frame: OpenFrame | DeviceFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:

@@ -41,17 +41,24 @@ def _bytes(nbytes: int) -> Tensor:
 
 
 class _Scratch(threading.local):
-    """Memory for decoded weights, one piece a thread, as large as the largest so far."""
+    """Memory for decoded weights, one piece a thread, as large as the largest so far.
+
+    Who takes it has it alone until it is given back: the handler of a signal may run a model in the middle of another
+    one, in the same thread. After an error it is not given back, and the next one gets new memory.
+    """
 
     def __init__(self) -> None:
-        self._memory = _bytes(0)
+        self._memory: Tensor | None = None
 
-    def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        nbytes = math.prod(shape) * dtype.itemsize
-        if self._memory.numel() < nbytes:
-            self._memory = _bytes(0)  # the old piece is freed before the new one is asked for
-            self._memory = _bytes(nbytes)
-        return self._memory[:nbytes].view(dtype).view(shape)
+    def take(self, nbytes: int) -> Tensor:
+        memory, self._memory = self._memory, None
+        if memory is None or memory.numel() < nbytes:
+            memory = None  # the old piece is freed before the new one is asked for
+            memory = _bytes(nbytes)
+        return memory
+
+    def give_back(self, memory: Tensor) -> None:
+        self._memory = memory
 
 
 _scratch = _Scratch()
@@ -68,9 +75,12 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     few = x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and _has_usual_strides(x)
     if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
         return _linear_by_slabs(x, rows, slab, bias, lambda first, part: frame.decode(first * columns, part))
-    weight = _scratch.take(shape, frame.dtype)
+    memory = _scratch.take(rows * columns * x.element_size())
+    weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
-    return linear(x, weight, bias)
+    output = linear(x, weight, bias)
+    _scratch.give_back(memory)
+    return output
 
 
 def _linear_fused(x: Tensor, frame: OpenFrame, rows: int, bias: Tensor | None) -> Tensor:
@@ -85,13 +95,21 @@ def _linear_by_slabs(
 ) -> Tensor:
     """`fill` writes the rows of the weight from the given one on."""
     output = x.new_empty((*x.shape[:-1], rows))
-    memory = _scratch.take((slab, x.shape[-1]), x.dtype)
+    memory = _scratch.take(slab * x.shape[-1] * x.element_size())
+    part = _as_weight(memory, slab, x)
     for start in range(0, rows, slab):
         stop = min(rows, start + slab)
-        weight = memory if stop - start == slab else memory[: stop - start]
+        weight = part if stop - start == slab else part[: stop - start]
         fill(start, weight)
         output[..., start:stop] = linear(x, weight, None if bias is None else bias[start:stop])
+    _scratch.give_back(memory)
     return output
+
+
+def _as_weight(memory: Tensor, rows: int, x: Tensor) -> Tensor:
+    """The front of the memory as so many rows of a weight for inputs like `x`."""
+    columns = x.shape[-1]
+    return memory[: rows * columns * x.element_size()].view(x.dtype).view(rows, columns)
 
 
 def _has_usual_strides(x: Tensor) -> bool:

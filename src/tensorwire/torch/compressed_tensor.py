@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
-from ._frames import Origin, attach, copy_of, opened, opened_anywhere
+from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -109,6 +110,11 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
             for name in vars(self).keys() - {"frame", "linear_mode"}:  # a parameter is one by an attribute
                 setattr(twin, name, copy.deepcopy(vars(self)[name], memo))
         return cast("CompressedTensor", memo[id(self)])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Whoever pickles reads a frame in a file as memory, and is killed if the file was cut meanwhile."""
+        check_unchanged(self.frame)
+        return super().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["frame"], (self.dtype, self.linear_mode)
@@ -279,6 +285,21 @@ def _select(tensor: CompressedTensor, dim: int, index: int) -> Any:
     return _rows_of(tensor, row, row + 1)[0]
 
 
+def _split(tensor: CompressedTensor, size: int, dim: int = 0) -> Any:
+    if size <= 0:
+        return NotImplemented
+    rows = tensor.shape[dim]
+    return _split_with_sizes(tensor, [min(size, rows - start) for start in range(0, rows, size)], dim)
+
+
+def _split_with_sizes(tensor: CompressedTensor, sizes: Sequence[int], dim: int = 0) -> Any:
+    """Each part is memory of its own, of which the others are not kept alive."""
+    if dim % tensor.dim() != 0 or not sizes or min(sizes) < 0 or sum(sizes) != tensor.shape[0]:
+        return NotImplemented
+    stops = list(itertools.accumulate(sizes))
+    return [_rows_of(tensor, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+
+
 def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
     first = indices[0]
     if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None or first.dtype == torch.bool:
@@ -305,6 +326,8 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {
     aten.copy_.default: _copy_,
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split_with_sizes,
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.embedding.default: _embedding_op,
