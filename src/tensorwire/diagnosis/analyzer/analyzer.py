@@ -10,6 +10,7 @@ from .hang import find_hangs
 from .job import Job
 from .lost import find_interrupted, find_lost
 from .slow import SlowWatch
+from .standstill import find_standstill
 from .state import State
 from .throughput import STEPS
 from .waits import BLOCKED_SHARE
@@ -68,11 +69,14 @@ class Analyzer:
             observation.edges,
             self._thresholds,
             state.recent_phases(self._thresholds.hang_seconds),
+            state.work,
         )
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step
             state.slow_verdicts = state.slow.sample(job, state.transport)
+            state.still = find_standstill(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
+            state.work.sample(job.time, job.ranks)
         state.settle(_judge(job, state), observation)
         state.keep_hangs()
         return Analysis(
@@ -107,7 +111,7 @@ class Analyzer:
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
-    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness."""
+    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, standstill."""
     failed = state.failed_alive()
     dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
     if state.dead and not failed:
@@ -125,4 +129,4 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     verdicts = find_hangs(job, state.transport) if state.blocked else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
-    return verdicts
+    return verdicts or state.still

@@ -59,6 +59,12 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
         evidence.append(
             f"{words.ranks(moving)} {words.verb(moving, 'completes', 'complete')} other operations meanwhile"
         )
+    working = {number: doing for number in named if (doing := job.doing(job.ranks[number]))}
+    if working:
+        basis = Basis.COMPARISON
+        evidence += [
+            f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]
+        ]
     if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
     phases = {job.phases.get(number, "") for number in unblocked}
@@ -176,6 +182,7 @@ def _account(job: Job, number: int, entered: int | None) -> str:
         text += "; its process is stopped"
     elif rank.process.state:
         text += f"; its process is in state {rank.process.state}"
+    text = ", ".join([text, *job.whereabouts(rank)])
     if number in job.phases:
         text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")
     return text

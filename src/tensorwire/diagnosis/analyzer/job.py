@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import words
 from ..model import ProcessGroup
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
+from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..model import Code, Edge, Level, Rank, Thresholds
     from .confidence import Basis
 
+_MAX_WORKERS = 2
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
 
 
@@ -61,6 +63,7 @@ class Job:
     edges: list[Edge]
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
+    work: Work = field(default_factory=Work)
 
     @cached_property
     def groups(self) -> dict[str, Group]:
@@ -99,6 +102,21 @@ class Job:
         if group.is_whole:
             return []
         return [number for number in self._members(group) or range(self.world_size) if number not in self.ranks]
+
+    def doing(self, rank: Rank) -> str:
+        """What shows that a rank makes progress by itself; "" where nothing does."""
+        return self.work.of(self.time, rank)
+
+    def whereabouts(self, rank: Rank) -> list[str]:
+        """What the script does on a rank, as far as its stack tells, and where its children are."""
+        facts = []
+        if rank.activity:
+            since = "" if rank.activity_seconds is None else f" for {words.seconds(rank.activity_seconds)}"
+            facts.append(f"its main thread is in {rank.activity}{since}")
+        for worker in rank.process.workers[:_MAX_WORKERS]:
+            where = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
+            facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{where}")
+        return facts
 
     def verdict(
         self,

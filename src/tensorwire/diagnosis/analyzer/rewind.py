@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .work import Work
+
 if TYPE_CHECKING:
     from ..model import ProcessGroup, Rank
     from .job import Group, Job
@@ -27,7 +29,7 @@ def rewound(job: Job, seconds: float) -> Job:
         rank.process_groups = [back[group.id].member(group) for group in rank.process_groups]
     thresholds = replace(job.thresholds, hang_seconds=min(job.thresholds.hang_seconds, _patience(job)))
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
-    return replace(job, ranks=ranks, phases=phases, thresholds=thresholds)
+    return replace(job, ranks=ranks, phases=phases, thresholds=thresholds, work=Work())
 
 
 def _alive(rank: Rank, seconds: float) -> Rank:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..model import Confidence
 from .exit_reasons import CLEAN, has_failed, is_secondary
 from .transport import Transport
+from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -32,7 +33,9 @@ class State:
     time: float = float("-inf")
     next_sample: float = float("-inf")
     transport: Transport = field(default_factory=Transport)
+    work: Work = field(default_factory=Work)
     ranks: dict[int, Rank] = field(default_factory=dict)  # those that are in view
+    first_seen: dict[int, float] = field(default_factory=dict)  # of these, and those that were
     silent: set[str] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     blocked: set[int] = field(default_factory=set)  # ranks with an operation beyond the hang gate
@@ -42,11 +45,13 @@ class State:
     hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
     hung: float = float("-inf")  # when they stood last
     slow_verdicts: list[Verdict] = field(default_factory=list)
+    still: list[Verdict] = field(default_factory=list)
     stacks: dict[int, str] = field(default_factory=dict)
 
     def forget_times(self) -> None:
         """Nobody has looked for a while: no rate can be told from before."""
         self.transport.clear()
+        self.work.clear()
         self.slow.clear()
         self.next_sample = self.time
 
@@ -63,6 +68,8 @@ class State:
             if rank is None or rank.generation != generation or (silent and rank.node in silent):
                 self.ranks.pop(number, None)
                 continue
+            if number not in self.ranks:
+                self.first_seen.setdefault(number, self.time)
             self.ranks[number] = rank
             if rank.phase:
                 self.phases[number] = rank.phase, self.time

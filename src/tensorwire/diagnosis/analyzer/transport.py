@@ -103,6 +103,28 @@ class Transport:
                 fastest = max(fastest, flow.acked_bytes, flow.received_bytes)
         return fastest / elapsed
 
+    def moving(self, job: Job) -> set[int]:
+        """Ranks that exchange bytes with others, so many that a transfer goes on, since the oldest sample."""
+        if not self._samples or job.time <= self._samples[0].time:
+            return set()
+        earlier = self._samples[0]
+        elapsed = job.time - earlier.time
+        flows = self._flows(job, job.ranks, earlier)
+        moving = {
+            number
+            for ends, flow in flows.items()
+            if max(flow.acked_bytes, flow.received_bytes) >= PROGRESS * elapsed
+            for number in ends
+        }
+        for group in job.groups.values():
+            for number, member in group.members.items():
+                since = next((sample for sample in self._samples if (group.id, number) in sample.moved), None)
+                if since is not None and job.time > since.time:
+                    moved = member.sent_bytes + member.received_bytes - since.moved[group.id, number]
+                    if moved >= PROGRESS * (job.time - since.time):
+                        moving.add(number)
+        return moving
+
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
         """Whether peers received anything of this rank during the last so many seconds, as far as samples tell."""
         since = next((sample for sample in self._samples if sample.time >= job.time - seconds), None)

@@ -1,0 +1,154 @@
+"""Jobs that run and complete nothing, where the operations in view do not say why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import words
+from .confidence import Basis
+
+if TYPE_CHECKING:
+    from ..model import Rank
+    from .job import Job
+    from .transport import Transport
+    from .verdict import Verdict
+
+_NOBODY_WAITS = 2.0  # times the hang gate
+_MAX_STACKS = 32
+_MAX_FACTS = 6
+
+
+def find_standstill(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
+    """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
+
+    Unknown trouble if no rank works; a notice if one does, or has declared what it does. Of ranks that have not come to
+    init_process_group, in which others wait, H1.
+
+    Args:
+        first_seen: of each rank, on the clock of observations.
+    """
+    alive = {number: rank for number, rank in job.ranks.items() if rank.process.is_alive}
+    if not alive or not job.work.is_known(job.time):
+        return []
+    found = _before_init(job, alive)
+    if found is not None:
+        return [found]
+    seconds = min(_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
+    if seconds < _gate(job, alive):
+        return []
+    works = {number: what for number, rank in alive.items() if (what := job.doing(rank))}
+    if works:
+        return [_working(job, works, seconds)]
+    moving = transport.moving(job)
+    if moving:  # messages that nobody counts, or a transfer that takes long
+        is_long = any(g.is_open_for(job.thresholds.hang_seconds) for n in moving for g in job.ranks[n].process_groups)
+        return [_working(job, dict.fromkeys(sorted(moving), "moves bytes to other ranks"), seconds)] if is_long else []
+    return [_still(job, alive, seconds)]
+
+
+def _gate(job: Job, alive: dict[int, Rank]) -> float:
+    """Where nobody is seen to wait, ranks may all do something that takes long, such as to write a checkpoint."""
+    waits = any(group.open_seconds is not None for rank in alive.values() for group in rank.process_groups)
+    return job.thresholds.hang_seconds * (1.0 if waits else _NOBODY_WAITS)
+
+
+def _idle(rank: Rank, seen: float) -> float:
+    """Since the rank completed anything, or came to where it is."""
+    ages = [group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None and group.completed]
+    if rank.setup_seconds is not None:
+        ages.append(rank.setup_seconds)
+    return min(ages, default=seen)
+
+
+def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
+    """H1 on ranks that others wait for in init_process_group."""
+    waiting = {number: rank.setup_seconds or 0.0 for number, rank in alive.items() if rank.setup == "in init"}
+    if not waiting or max(waiting.values()) < job.thresholds.hang_seconds:
+        return None
+    missing = [number for number, rank in alive.items() if rank.setup == "before init"]
+    unseen = [number for number in range(job.world_size) if number not in job.ranks]
+    evidence = [
+        f"{words.ranks(list(waiting))} {words.verb(waiting, 'is', 'are')} in init_process_group, the longest for "
+        f"{words.seconds(max(waiting.values()))}"
+    ]
+    if not missing:
+        what = f"init_process_group does not return at {words.ranks(list(waiting))}"
+        what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
+        return job.verdict(
+            "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
+            witnesses=sorted(alive)[:_MAX_STACKS],
+        )  # fmt: skip
+    works = [number for number in missing if job.doing(job.ranks[number])]
+    evidence += [_account(job, number) for number in missing[:_MAX_FACTS]]
+    phases = [job.phases.get(number, "") for number in missing]
+    return job.verdict(
+        "still",
+        "TW-H1",
+        None,
+        missing,
+        f"{words.ranks(missing)} {words.verb(missing, 'has', 'have')} not called init_process_group; "
+        f"{words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')} in it",
+        evidence,
+        Basis.COMPARISON if works else Basis.STATE,
+        victims=len(waiting),
+        is_incomplete=bool(unseen),
+        level="notice" if all(phases) else "finding",
+    )
+
+
+def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
+    numbers = sorted(works, key=lambda number: (number not in job.phases, number))
+    what = works[numbers[0]] if len(numbers) == 1 else "work"
+    return job.verdict(
+        "still",
+        "TW-UNKNOWN",
+        None,
+        numbers,
+        f"{words.ranks(numbers)} {what}; no rank has completed an operation for {words.seconds(seconds)}",
+        [_account(job, number, works[number]) for number in numbers[:_MAX_FACTS]],
+        Basis.REMAINDER,
+        victims=len(job.ranks) - len(numbers),
+        level="notice",
+    )
+
+
+def _still(job: Job, alive: dict[int, Rank], seconds: float) -> Verdict:
+    unseen = [number for number in range(job.world_size) if number not in job.ranks]
+    phases = sorted({job.phases[number] for number in alive if number in job.phases})
+    summary = f"no rank has completed an operation for {words.seconds(seconds)}, and "
+    summary += f"none of the {words.count(len(alive), 'rank')} in view uses a CPU or moves bytes"
+    if phases:
+        summary += f" (in declared phase: {', '.join(phases)})"
+    evidence = [_account(job, number) for number in sorted(alive)[:_MAX_FACTS]]
+    if len(alive) > _MAX_FACTS:
+        evidence.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
+    if unseen:
+        evidence.append(f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view")
+    return job.verdict(
+        "still",
+        "TW-UNKNOWN",
+        None,
+        [],
+        summary,
+        evidence,
+        Basis.REMAINDER,
+        victims=len(alive),
+        level="notice" if phases else "finding",
+        witnesses=sorted(alive)[:_MAX_STACKS],
+    )
+
+
+def _account(job: Job, number: int, works: str = "") -> str:
+    """What is known of a rank that is in no operation, or in one that does not tell."""
+    rank = job.ranks[number]
+    facts = [works] if works else [f"its process is in state {rank.process.state}"]
+    opened = [group for group in rank.process_groups if group.open_seconds is not None]
+    if opened:
+        group = max(opened, key=lambda group: group.open_seconds or 0.0)
+        what = f"{words.numbered(group.operation, group.open_sequence)} of {group.name or group.id}"
+        facts.append(f"in {what} for {words.seconds(group.open_seconds or 0.0)}")
+    elif rank.setup in ("before init", "in init"):
+        facts.append("has not called init_process_group" if rank.setup == "before init" else "in init_process_group")
+    else:
+        facts.append("in no operation that the probe sees")
+    return f"rank {number}: {', '.join([*facts, *job.whereabouts(rank)])}"

@@ -1,0 +1,61 @@
+"""What ranks do by themselves, outside of operations: the CPU they use, what they read and write."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from .. import words
+from .throughput import STEPS
+
+if TYPE_CHECKING:
+    from ..model import Process, Rank
+
+_CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
+_WRITTEN = 65536.0  # bytes per second
+_READ = float(1 << 20)  # the probe reads a little, again and again
+_LEAST_SECONDS = 2.0  # to tell from
+
+
+class _Counters(NamedTuple):
+    pid: int
+    cpu_seconds: float
+    written: int
+    read: int
+
+
+class Work:
+    """A few samples of the counters of all processes, and what follows from their differences."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, dict[int, _Counters]]] = deque(maxlen=STEPS + 1)
+
+    def sample(self, time: float, ranks: dict[int, Rank]) -> None:
+        self._samples.append((time, {number: _counters(rank.pid, rank.process) for number, rank in ranks.items()}))
+
+    def clear(self) -> None:
+        self._samples.clear()
+
+    def is_known(self, time: float) -> bool:
+        """Whether there is an earlier sample to compare with."""
+        return bool(self._samples) and time - self._samples[0][0] >= _LEAST_SECONDS
+
+    def of(self, time: float, rank: Rank) -> str:
+        """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does."""
+        if not self.is_known(time):
+            return ""
+        start, counters = self._samples[0]
+        before, now, seconds = counters.get(rank.rank), _counters(rank.pid, rank.process), time - start
+        if before is None or before.pid != now.pid or not rank.process.is_alive:
+            return ""
+        cpu = (now.cpu_seconds - before.cpu_seconds) / seconds
+        written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
+        facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
+        facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
+        facts += [f"reads {words.nbytes(read)}/s"] if before.read >= 0 and read >= _READ else []
+        return ", ".join(facts)
+
+
+def _counters(pid: int, process: Process) -> _Counters:
+    cpu_seconds = process.cpu_seconds + sum(worker.cpu_seconds for worker in process.workers)
+    return _Counters(pid, cpu_seconds, process.written_bytes, process.read_bytes)

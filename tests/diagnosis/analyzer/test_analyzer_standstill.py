@@ -1,0 +1,175 @@
+"""The analyzer on jobs that run and complete nothing: never silent, and a finding only where nobody works."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tensorwire.diagnosis.model import Worker
+from tests.support.observations import WORLD, member, observed, rank, ring
+from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensorwire.diagnosis.model import Observation
+
+GATE = SECONDS.hang_seconds
+
+
+def quiet(
+    of: Callable[[int, float], dict[str, Any]] = lambda n, time: {}, **more: Any
+) -> Callable[[float], Observation]:
+    """Ranks have come back from their last operation at second 3, and enter none."""
+
+    def at(time: float) -> Observation:
+        if time < 3.0:
+            return healthy(time)
+        return observed(time, [rank(n, member(31, idle=time - 3.0), **of(n, time)) for n in range(WORLD)], **more)
+
+    return at
+
+
+def test_a_job_in_which_nobody_does_anything_is_told_with_the_stacks_of_all() -> None:
+    from tensorwire.diagnosis.analyzer import Analyzer
+
+    analyzer, at = Analyzer(SECONDS), quiet()
+    for time in range(20):
+        analysis = analyzer.update(at(float(time)))
+        assert bool(analysis.findings) == (time - 3.0 >= 2 * GATE), time
+    finding = only(analysis.findings)
+    assert (finding.code, finding.level, finding.suspects, finding.victims) == ("TW-UNKNOWN", "finding", [], WORLD)
+    assert finding.summary.startswith("no rank has completed an operation for ")
+    assert analysis.stacks_of == list(range(WORLD))
+    for number in range(WORLD):
+        analyzer.add_stack(number, "in a lock")
+    assert len(only(analyzer.update(at(20.0)).findings).stacks) == WORLD
+
+
+@every_rank
+@pytest.mark.parametrize(
+    ("counters", "says"),
+    [
+        (lambda time: {"cpu_seconds": 0.98 * time}, "uses 98 % of a CPU"),
+        (lambda time: {"written_bytes": int(3e6 * time)}, "writes 2.9 MiB/s"),
+        (lambda time: {"read_bytes": int(3e6 * time)}, "reads 2.9 MiB/s"),
+        (lambda time: {"workers": [Worker(7, "pt_data_worker", "R", "", 0.5 * time)]}, "uses 50 % of a CPU"),
+    ],
+    ids=["compiles", "writes", "loads", "its loader works"],
+)
+def test_a_rank_that_works_is_a_notice_which_says_what_it_does(culprit: int, counters: Any, says: str) -> None:
+    found = everything(quiet(lambda n, time: counters(time) if n == culprit else {}), 30.0)
+    assert {(notice.code, notice.level, *notice.suspects) for notice in found} == {("TW-UNKNOWN", "notice", culprit)}
+    assert found[-1].summary.startswith(f"rank {culprit} {says}; no rank has completed an operation for ")
+
+
+def test_what_its_stack_says_it_is_in_is_told() -> None:
+    def of(n: int, time: float) -> dict[str, Any]:
+        return {"cpu_seconds": time, "activity": "torch.compile", "activity_seconds": time - 3.0}
+
+    assert "its main thread is in torch.compile for " in last(quiet(of), 20.0)[0].evidence[0]
+
+
+def test_a_declared_phase_makes_it_a_notice() -> None:
+    finding = only(last(quiet(lambda n, time: {"phase": "checkpoint"}), 20.0))
+    assert finding.level == "notice"
+    assert "(in declared phase: checkpoint)" in finding.summary
+
+
+def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_well() -> None:
+    def at(time: float) -> Observation:
+        return observed(
+            time, [rank(n, member(1, idle=time)) for n in range(WORLD)], ring(acked_bytes=lambda a, b: int(1e6 * time))
+        )
+
+    assert everything(at, 60.0) == []
+
+
+def test_a_healthy_job_of_few_operations_is_well() -> None:
+    """One in four seconds."""
+    assert everything(lambda time: healthy(time, rate=0.25), 100.0) == []
+
+
+def test_a_rank_that_was_seen_only_now_gets_the_gates_time() -> None:
+    """Nothing is known of it from before: it has no process group yet."""
+
+    def at(time: float) -> Observation:
+        return observed(time, [rank(n) for n in range(WORLD)])
+
+    assert everything(at, 2 * GATE - 1) == []
+    assert only(last(at, 2 * GATE + 1)).code == "TW-UNKNOWN"
+
+
+# Before the first operation.
+
+
+def starting(culprit: int, *, setup: str = "before init", **more: Any) -> Callable[[float], Observation]:
+    def at(time: float) -> Observation:
+        return observed(
+            time,
+            [rank(n, setup=setup if n == culprit else "in init", setup_seconds=time, **(more if n == culprit else {}))
+             for n in range(WORLD)],
+        )  # fmt: skip
+
+    return at
+
+
+@every_rank
+def test_who_has_not_called_init_process_group_is_named(culprit: int) -> None:
+    finding = only(last(starting(culprit), 9.0))
+    assert (finding.code, finding.suspects, finding.victims, finding.confidence) == ("TW-H1", [culprit], 3, "high")
+    assert finding.summary == f"rank {culprit} has not called init_process_group; 3 ranks wait in it"
+    assert everything(starting(culprit), GATE - 1) == []
+
+
+def test_a_rank_that_is_still_loading_is_named_with_less_confidence() -> None:
+    def at(time: float) -> Observation:
+        return starting(2, cpu_seconds=time, activity="import")(time)
+
+    finding = only(last(at, 9.0))
+    assert (finding.suspects, finding.confidence) == ([2], "medium")
+
+
+def test_all_are_in_init_and_it_does_not_return() -> None:
+    finding = only(last(starting(-1), 9.0))
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [])
+    assert "init_process_group does not return" in finding.summary
+
+
+def test_a_rank_that_is_not_in_view_may_be_the_one_that_does_not_come() -> None:
+    def at(time: float) -> Observation:
+        return observed(time, [rank(n, setup="in init", setup_seconds=time) for n in (0, 1, 3)])
+
+    finding = only(last(at, 9.0))
+    assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [2])
+
+
+# Ranks that others wait for, and that work.
+
+
+@every_rank
+def test_who_makes_progress_by_itself_is_named_with_less_confidence(culprit: int) -> None:
+    def at(time: float, *, works: bool) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen.ranks[culprit].process.written_bytes = int(1e8 * time) if works else 10
+        seen.ranks[culprit].activity = "torch.save" if works else ""
+        return seen
+
+    saves, sleeps = (only(last(lambda time, w=works: at(time, works=w))) for works in (True, False))  # type: ignore[misc]
+    assert (saves.code, saves.suspects) == (sleeps.code, sleeps.suspects) == ("TW-H1", [culprit])
+    assert (saves.confidence, sleeps.confidence) == ("medium", "high")
+    assert f"rank {culprit} makes progress by itself: it writes 95.4 MiB/s" in saves.evidence
+    assert any("its main thread is in torch.save" in fact for fact in saves.evidence)
+
+
+def test_the_workers_of_a_suspect_are_told_of() -> None:
+    at = hung(lambda n, age: [member(30 + (n != 1), waits=age if n != 1 else None)])
+
+    def with_worker(time: float) -> Observation:
+        seen = at(time)
+        seen.ranks[1].process.workers = [Worker(4711, "pt_data_worker", "S", "pipe_read")]
+        return seen
+
+    finding = only(last(with_worker))
+    assert any("its child pt_data_worker (pid 4711) is in state S in pipe_read" in fact for fact in finding.evidence)
