@@ -10,7 +10,7 @@ from .hang import find_hangs
 from .job import Job
 from .lost import find_interrupted, find_lost
 from .slow import SlowWatch
-from .standstill import find_standstill
+from .no_progress import find_no_progress
 from .state import State
 from .throughput import STEPS
 from .waits import BLOCKED_SHARE
@@ -74,7 +74,7 @@ class Analyzer:
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step
             state.slow_verdicts = state.slow.sample(job, state.transport)
-            state.still = find_standstill(job, state.transport, state.first_seen)
+            state.still = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.ranks)
         state.settle(_judge(job, state), observation)
@@ -111,7 +111,7 @@ class Analyzer:
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
-    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, standstill."""
+    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress."""
     failed = state.failed_alive()
     dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
     if state.dead and not failed:

@@ -18,7 +18,7 @@ _MAX_STACKS = 32
 _MAX_FACTS = 6
 
 
-def find_standstill(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
+def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
     """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
 
     Unknown trouble if no rank works; a notice if one does, or has declared what it does. Of ranks that have not come to
