@@ -9,8 +9,8 @@ from ..model import Thresholds
 from .hang import find_hangs
 from .job import Job
 from .lost import find_interrupted, find_lost
-from .slow import SlowWatch
 from .no_progress import find_no_progress
+from .slow import SlowWatch
 from .state import State
 from .throughput import STEPS
 from .waits import BLOCKED_SHARE
