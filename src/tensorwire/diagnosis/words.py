@@ -54,6 +54,11 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def percent(share: float) -> str:
+    """Of the time: never more than all of it, though several threads may have waited at once."""
+    return f"{100 * min(share, 1.0):.0f} %"
+
+
 def nbytes(value: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

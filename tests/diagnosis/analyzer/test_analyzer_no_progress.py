@@ -173,3 +173,32 @@ def test_the_workers_of_a_suspect_are_told_of() -> None:
 
     finding = only(last(with_worker))
     assert any("its child pt_data_worker (pid 4711) is in state S in pipe_read" in fact for fact in finding.evidence)
+
+
+# Types that differ where nothing stops.
+
+
+@every_rank
+def test_another_type_that_nothing_stops_at_is_a_notice(culprit: int) -> None:
+    def at(time: float) -> Observation:
+        stands = 10.0 <= time < 12.0  # ranks describe what they called where they stand still for a moment
+        done = int(10 * min(time, 10.0) + 10 * max(0.0, time - 12.0)) + 1
+        return observed(
+            time,
+            [
+                rank(n, member(done, name="all_gather", dtype="int32" if n == culprit else "float32", known=stands))
+                for n in range(WORLD)
+            ],
+        )
+
+    told = everything(at, 30.0)
+    assert {(notice.code, notice.level, *notice.suspects) for notice in told} == {("TW-H2", "notice", culprit)}
+    assert f"rank {culprit} called all_gather(int32, 1024 elements)" in told[-1].summary
+    assert told[-1].time == 10.0
+    assert last(at, 30.0), "it is remembered after they have gone on"
+
+
+def test_messages_and_what_may_differ_are_no_notice() -> None:
+    for name in ("send", "all_to_all", "scatter", "barrier"):
+        at = [rank(n, member(5, name=name, root=0, dtype="int32" if n == 1 else "float32")) for n in range(WORLD)]
+        assert everything(lambda time, at=at: observed(time, at), 8.0) == []  # type: ignore[misc]

@@ -98,6 +98,26 @@ def test_a_cpu_quota_is_decided_by_throttling_where_p_reads_mixed(culprit: int) 
     assert any("throttled by its CPU quota for 80 %" in fact for fact in finding.evidence)
 
 
+@every_rank
+def test_starvation_decides_where_p_reads_mixed_and_no_share_exceeds_all_of_the_time(culprit: int) -> None:
+    """Several of its threads waited at once."""
+
+    def states(number: int, time: float) -> dict[str, Any]:
+        return {"wait_seconds": (2.09 if number == culprit else 0.2) * max(0.0, time - 20)}
+
+    finding = only(last(job_at_rate({culprit: 0.3}, 0.3, timed_after=0.0, states=states), 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
+    assert any("waited for a CPU for 100 % of the time" in fact for fact in finding.evidence)
+
+
+def test_starvation_of_a_rank_that_does_not_come_late_decides_nothing() -> None:
+    def states(number: int, time: float) -> dict[str, Any]:
+        return {"wait_seconds": (0.9 if number == 2 else 0.1) * time}
+
+    assert only(last(job_at_rate({1: 0.5}, timed_after=0.0, states=states), 60)).suspects == [1]
+    assert only(last(job_at_rate({}, 0.5, timed_after=0.0, states=states), 60)).code == "TW-S2"
+
+
 def test_a_quota_that_holds_all_alike_decides_nothing() -> None:
     def states(number: int, time: float) -> dict[str, Any]:
         return {"throttled_seconds": 0.8 * time}

@@ -74,6 +74,7 @@ class Analyzer:
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step
             state.slow_verdicts = state.slow.sample(job, state.transport)
+            state.unlike = state.types.sample(job)
             state.still = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.ranks)
@@ -129,4 +130,6 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     verdicts = find_hangs(job, state.transport) if state.blocked else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
-    return verdicts or state.still
+    verdicts = verdicts or state.still
+    named = {verdict.finding.process_group for verdict in verdicts}
+    return verdicts + [verdict for verdict in state.unlike if verdict.finding.process_group not in named]

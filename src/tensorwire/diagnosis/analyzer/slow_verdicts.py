@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
+from .held_back import held_back, shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Code, Process
+    from ..model import Code
+    from .held_back import Poll
     from .job import Group, Job
     from .rounds import Rounds
     from .transport import Blame, Transport
     from .verdict import Verdict
 
-    Poll = tuple[float, dict[int, Process]]  # when, and the processes of all ranks then
-
 _ACCOUNTS = 0.5  # of the time lost: from here on a process group, or a wait elsewhere, explains it
 _LATE = 0.25  # of the way from Tmin to Tmax: ranks below come late
-_THROTTLED = 0.1  # of the time
-_STOPPED = 0.25  # of the polls
 _MAX_FINDINGS = 3
 
 
@@ -128,7 +126,7 @@ def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Poll])
     """Processes kept from running decide; else P where it is valid, and edges before pairwise waits where it is not."""
     thresholds, rounds = job.thresholds, one.rounds
     edges = transport.busy(job, list(one.group.members), thresholds.slow_seconds)
-    limited = _throttled(job, one, history) or _stopped(one, history)
+    limited = held_back(job, one, history)
     if limited:
         return _finding(job, one, "TW-S1", list(limited), Basis.STATE, list(limited.values()))
     if rounds.p_is_valid:
@@ -191,49 +189,15 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
 def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
     """What the late ranks did meanwhile, as the kernel has it."""
     mean = one.rounds.mean
+    used = shares(job, one, history, lambda process: process.cpu_seconds)
+    queued = shares(job, one, history, lambda process: process.wait_seconds)
     facts = []
     for number in one.late[:3]:
         fact = f"rank {number} waits {words.seconds(mean[number])} per operation, the median rank "
         fact += words.seconds(median(mean.values()))
-        start, processes = history[0]
-        rank, before = job.ranks[number], processes.get(number)
-        elapsed = job.time - start
-        if before is not None and elapsed > 0:
-            cpu = 100 * (rank.process.cpu_seconds - before.cpu_seconds) / elapsed
-            queued = 100 * (rank.process.wait_seconds - before.wait_seconds) / elapsed
-            fact += f"; it used {cpu:.0f} % of a CPU and waited for a CPU {queued:.0f} % of the time"
+        if number in used:
+            fact += (
+                f"; it used {used[number]:.2f} CPUs and waited for a CPU {words.percent(queued[number])} of the time"
+            )
         facts.append(fact)
     return facts
-
-
-def _stopped(one: Slow, history: Sequence[Poll]) -> dict[int, str]:
-    """Members that were found stopped again and again, with the fact: of their operations these take long too."""
-    polls = {
-        number: sum(processes[number].is_stopped for _, processes in history if number in processes)
-        for number in one.rounds.mean
-    }
-    return {
-        number: f"the process of rank {number} was stopped (state T) in {count} of {len(history)} polls"
-        for number, count in polls.items()
-        if count >= max(2, _STOPPED * len(history))
-    }
-
-
-def _throttled(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
-    """Members that their cgroup's quota slowed far more than the others, with the fact."""
-    start, before = history[0]
-    elapsed = job.time - start
-    if elapsed <= 0:
-        return {}
-    shares = {
-        number: (job.ranks[number].process.throttled_seconds - before[number].throttled_seconds) / elapsed
-        for number in one.rounds.mean
-        if number in job.ranks and number in before
-    }
-    ordinary = median(shares.values()) if shares else 0.0
-    limited = [number for number, share in shares.items() if share >= _THROTTLED and share > 2 * ordinary]
-    limited.sort(key=lambda number: (-shares[number], number))
-    return {
-        number: f"rank {number} was throttled by its CPU quota for {100 * shares[number]:.0f} % of the time"
-        for number in limited
-    }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..model import Confidence
 from .exit_reasons import CLEAN, has_failed, is_secondary
 from .transport import Transport
+from .unlike_types import UnlikeTypes
 from .work import Work
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class State:
     hung: float = float("-inf")  # when they stood last
     slow_verdicts: list[Verdict] = field(default_factory=list)
     still: list[Verdict] = field(default_factory=list)
+    types: UnlikeTypes = field(default_factory=UnlikeTypes)
+    unlike: list[Verdict] = field(default_factory=list)
     stacks: dict[int, str] = field(default_factory=dict)
 
     def forget_times(self) -> None:

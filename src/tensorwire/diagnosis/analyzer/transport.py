@@ -202,8 +202,8 @@ class Transport:
             is_lossy = flow.retransmits >= _LOSSY and 5 * flow.retransmits >= lost
             if is_busy or is_lossy:
                 facts.append(
-                    f"edge {a} -> {b}: busy {100 * flow.share:.0f} % of the time, the ordinary edge "
-                    f"{100 * ordinary:.0f} %; {words.count(flow.retransmits, 'retransmission')}, "
+                    f"edge {a} -> {b}: busy {words.percent(flow.share)} of the time, the ordinary edge "
+                    f"{words.percent(ordinary)}; {words.count(flow.retransmits, 'retransmission')}, "
                     f"{words.nbytes(flow.send_queue)} unacknowledged"
                 )
         if not facts:

@@ -1,0 +1,76 @@
+"""Ranks that called one operation with other types than the rest, which the transport let pass: the job runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import words
+from .confidence import Basis
+
+if TYPE_CHECKING:
+    from ..model import Operation
+    from .job import Group, Job
+    from .verdict import Verdict
+
+# All ranks have to name one type in these, and do so in what a page says of them.
+_OF_ONE_TYPE = frozenset({
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce",
+    "all_reduce_coalesced", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+})  # fmt: skip
+_REMEMBERED_SECONDS = 300.0
+
+
+class UnlikeTypes:
+    """Remembers what was seen for a while: ranks describe an operation only where they stand still for a moment."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[float, Verdict]] = {}
+
+    def sample(self, job: Job) -> list[Verdict]:
+        """The notices that stand: one for each process group."""
+        for group in job.groups.values():
+            verdict = _unlike(job, group)
+            if verdict is not None:
+                self._found[group.id] = job.time, verdict
+        self._found = {
+            group_id: (time, verdict)
+            for group_id, (time, verdict) in self._found.items()
+            if group_id in job.groups and job.time - time < _REMEMBERED_SECONDS
+        }
+        return [verdict for _, verdict in self._found.values()]
+
+
+def _unlike(job: Job, group: Group) -> Verdict | None:
+    by_type: dict[tuple[int, str], dict[str, list[int]]] = {}
+    operations: dict[int, Operation] = {}
+    for number, member in group.members.items():
+        operation = member.operation
+        if operation is not None and operation.name in _OF_ONE_TYPE and operation.dtype:
+            operations[number] = operation
+            of_call = by_type.setdefault((operation.sequence, operation.name), {})
+            of_call.setdefault(operation.dtype, []).append(number)
+    for (sequence, _), types in by_type.items():
+        if len(types) > 1:
+            sides = sorted(types.values(), key=lambda side: (-len(side), sorted(side)))
+            return _notice(job, group, sequence, sides, operations)
+    return None
+
+
+def _notice(job: Job, group: Group, sequence: int, sides: list[list[int]], operations: dict[int, Operation]) -> Verdict:
+    majority = 2 * len(sides[0]) > sum(map(len, sides))
+    suspects = sorted(number for side in sides[1:] for number in side) if majority else []
+    calls = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in sides[:4]]
+    return job.verdict(
+        "types",
+        "TW-H2",
+        group,
+        suspects,
+        f"#{sequence} of {group.title} was called with different types, and nothing stopped: its result is wrong; "
+        + ", ".join(calls),
+        [f"{call} as #{sequence}" for call in calls],
+        Basis.STATE,
+        victims=0,
+        level="notice",
+        sides=[] if majority else [sorted(side) for side in sides],
+    )
