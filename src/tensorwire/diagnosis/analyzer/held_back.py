@@ -56,7 +56,7 @@ def _stopped(one: Slow, history: Sequence[Poll]) -> dict[int, str]:
 def _throttled(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
     """Members that their cgroup's quota slowed far more than the others."""
     found = shares(job, one, history, lambda process: process.throttled_seconds)
-    limited = _standing_out(found, _THROTTLED)
+    limited = _far_above_others(found, _THROTTLED)
     return {n: f"rank {n} was throttled by its CPU quota for {words.percent(found[n])} of the time" for n in limited}
 
 
@@ -64,11 +64,11 @@ def _starved(job: Job, one: Slow, history: Sequence[Poll]) -> dict[int, str]:
     """Late members that waited for a CPU far more than the others, and about as long as the others for them."""
     found = shares(job, one, history, lambda process: process.wait_seconds)
     least = max(_STARVED, _EXPLAINS * min(one.late_by, 1.0))
-    limited = [number for number in _standing_out(found, least) if number in one.late]
+    limited = [number for number in _far_above_others(found, least) if number in one.late]
     return {n: f"rank {n} waited for a CPU for {words.percent(found[n])} of the time: others had it" for n in limited}
 
 
-def _standing_out(found: dict[int, float], least: float) -> list[int]:
+def _far_above_others(found: dict[int, float], least: float) -> list[int]:
     """Those with at least so much and far more than the ordinary, the most first."""
     ordinary = median(found.values()) if found else 0.0
     limited = [number for number, share in found.items() if share >= least and share > 2 * ordinary]
