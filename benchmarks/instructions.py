@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 import tensorwire
 from tensorwire.torch import triton_decode, triton_kernels, triton_linear
 from tensorwire.torch.triton_fields import PRMT
-from tensorwire.torch.triton_plan import RUN, CascadeLaunch, EnecLaunch, counts_of, plan
+from tensorwire.torch.triton_plan import RUN, CascadeLaunch, EnecLaunch, counts_of, leading, plan
 from tensorwire.torch.triton_products import CASCADE, ENEC, LISTED, product_kernel
 from tests.torch.compile_kernels import BF16, compile_kernel
 
@@ -74,12 +74,17 @@ def later_launches(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
     """Instructions a word, slope and all, of the launches that come before that of words: tiers, or high parts."""
     if isinstance(launch, EnecLaunch):
         high = {"rest_bits": 8, "m": launch.m, "high_bits": launch.nb - launch.m, "quads_log2": launch.quads_log2}
+        high["lead"] = leading(high["high_bits"])
         launches = [(triton_kernels.high_kernel, high, [row[4] for row in rows])]
     else:
         last = len(launch.widths)
         shared = {"rest_bits": 8, "widths": launch.packed_widths, "last": last, "permutation": PRMT.value}
         launches = [
-            (triton_kernels.resolve_kernel, {**shared, "tier": tier}, [counts_of(row)[tier - 2] for row in rows])
+            (
+                triton_kernels.resolve_kernel,
+                {**shared, "tier": tier, "lead": leading(launch.widths[tier - 1])},
+                [counts_of(row)[tier - 2] for row in rows],
+            )
             for tier in range(2, last + 1)
         ]
     words, tile = sum(row[2] for row in rows), triton_decode._LATER_RUNS
@@ -98,10 +103,10 @@ def decoding(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
     words, tile = sum(row[2] for row in rows), triton_decode._RUNS_OF_WORDS
     constants = {**BF16, "whole": 1, "permutation": PRMT.value}
     if isinstance(launch, EnecLaunch):
-        constants |= {"quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb}
+        constants |= {"quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb, "lead": leading(launch.m)}
         kernel = triton_kernels.enec_words_kernel
     else:
-        constants |= {"widths": launch.packed_widths, "last": len(launch.widths)}
+        constants |= {"widths": launch.packed_widths, "last": len(launch.widths), "lead": leading(launch.widths[0])}
         kernel = triton_kernels.cascade_words_kernel
     once, more = both(kernel, constants, "runs", tile, lambda outside, loops: outside + sum(loops))
     programs = sum(-(-row[2] // (tile * RUN)) for row in rows)
@@ -115,9 +120,11 @@ def product(launch: Any, rows: list[list[int]], weight: torch.Tensor) -> tuple[f
     escapes = 0.0
     if isinstance(launch, EnecLaunch):
         constants |= {"coding": ENEC.value, "quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb}
+        constants["lead"] = leading(launch.m)
     else:
         coding = LISTED if launch.widths == (4,) else CASCADE
         constants |= {"coding": coding.value, "widths": launch.packed_widths, "last": len(launch.widths)}
+        constants["lead"] = leading(launch.widths[0])
         if coding is LISTED:
             escapes = most_escapes(rows, weight)
     tile, trips = triton_linear._ROWS, COLUMNS // RUN // CHUNKS

@@ -13,46 +13,66 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tensorwire.torch import triton_kernels, triton_products
+from tensorwire.torch.triton_fields import BY_GROUP
+from tensorwire.torch.triton_plan import leading
 
+Source = tuple[Any, dict[str, int], str]  # a kernel, its constants, and the type of `words`
 TYPES = {
-    **dict.fromkeys(("frame", "blocks", "exponents"), "*u8"),
-    **dict.fromkeys(("table", "counts", "places", "resolved"), "*i32"),
+    **dict.fromkeys(("frame", "blocks", "resolved"), "*u32"),
+    **dict.fromkeys(("table", "counts", "places"), "*i32"),
     **dict.fromkeys(("x", "y"), "*fp32"),
+    "exponents": "*u8",
     "before": "*i16",
-    "words": "*i16",
+    "words": "*u64",
 }
-NUMBERS = ("first_block", "block_words", "runs_per_block", "num_rows", "rows_per_block", "columns", "all_rows")
+NUMBERS = ("first_block", "block_nwords", "runs_per_block", "num_rows", "rows_per_block", "columns", "all_rows")
 BF16 = {"exponent_bits": 8, "mantissa_bits": 7, "rest_bits": 8, "trail": 0}
 F32 = {"exponent_bits": 8, "mantissa_bits": 23, "rest_bits": 13, "trail": 11}
 F8 = {"exponent_bits": 4, "mantissa_bits": 3, "rest_bits": 4, "trail": 0}
 
 
-def sources(permutation: int) -> list[tuple[Any, dict[str, int], str]]:
-    """Each kernel, its constants, and the type of `words`."""
-    k, permuted = triton_kernels, {"permutation": permutation, "runs": 8}
+def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
+    """All kernels. Those of products are none by group."""
+    k, lead = triton_kernels, {w: BY_GROUP.value if by_group else leading(w) for w in range(1, 5)}
     tiers, enec = {"widths": 0x8322, "last": 3}, {"quads_log2": 2, "m": 3, "nb": 6}
+    resident = {"widths": 0x84, "last": 1, "lead": lead[4]}
+    permuted = {"permutation": permutation, "runs": 8}
+    f8 = {**F8, "widths": 0x81, "last": 1, "whole": by_group, "lead": lead[1]}
+    f32 = {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": by_group, "lead": lead[1]}
     product = {**tiers, **enec, "permutation": permutation, "chunks": 4, "rows": 4, "inputs": 1}
+    kernels = [
+        (k.stored_kernel, {"word_nbytes": 2}, "*u32"),
+        (k.constant_kernel, {"word_nbytes": 4}, "*u32"),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], "runs": 8}, "*u64"),
+        (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], "runs": 8}, "*u64"),
+        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], "runs": 8}, "*u64"),
+        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, "lead": lead[3], **permuted}, "*u64"),
+        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "lead": lead[3], "runs": 8}, "*u64"),
+        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, "lead": lead[2], **permuted}, "*u64"),
+        (k.cascade_words_kernel, {**BF16, **resident, "whole": 1, **permuted}, "*u64"),
+        (k.cascade_words_kernel, {**f8, **permuted}, "*u32"),
+        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, "lead": lead[3], **permuted}, "*u64"),
+        (k.enec_words_kernel, {**f32, **permuted}, "*u64"),
+    ]
+    if by_group:
+        return kernels
     return [
-        (k.stored_kernel, {}, "*i16"),
-        (k.constant_kernel, {}, "*i32"),
-        (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "runs": 8}, "*i16"),
-        (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "runs": 8}, "*i16"),
-        (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, "*i16"),
-        (k.resolve_kernel, {"rest_bits": 8, **tiers, "tier": 3, **permuted}, "*i16"),
-        (k.high_kernel, {"rest_bits": 8, "m": 3, "high_bits": 3, "quads_log2": 2, "runs": 8}, "*i16"),
-        (k.cascade_words_kernel, {**BF16, **tiers, "whole": 1, **permuted}, "*i16"),
-        (k.cascade_words_kernel, {**F8, "widths": 0x81, "last": 1, "whole": 0, **permuted}, "*u8"),
-        (k.enec_words_kernel, {**BF16, **enec, "whole": 1, **permuted}, "*i16"),
-        (k.enec_words_kernel, {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": 0, **permuted}, "*i32"),
-        *((triton_products.product_kernel, {**product, "coding": coding}, "*i16") for coding in (0, 1, 3)),
-        (triton_products.product_kernel, {**product, "coding": 2, "widths": 0x84, "last": 1, "inputs": 8}, "*i16"),
+        *kernels,
+        (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, "*u64"),
+        *((triton_products.product_kernel, {**product, "coding": coding, "lead": 2}, "*u64") for coding in (0, 1, 3)),
+        (triton_products.product_kernel, {**product, "coding": 2, **resident, "inputs": 8}, "*u64"),
     ]
 
 
-def compile_kernel(kernel: Any, constants: dict[str, int], target: Any, words: str = "*i16", warps: int = 1) -> Any:
-    """What Triton makes of a kernel whose pointers are multiples of 16 bytes."""
+def types_of(kernel: Any, words: str) -> dict[str, str]:
+    """Of a kernel's arguments that are no constants."""
     types = {name: words if name == "words" else TYPES[name] for name in kernel.arg_names if name in TYPES}
-    types |= {name: "i32" for name in kernel.arg_names if name in NUMBERS}
+    return types | {name: "i32" for name in kernel.arg_names if name in NUMBERS}
+
+
+def compile_kernel(kernel: Any, constants: dict[str, int], target: Any, words: str = "*u64", warps: int = 1) -> Any:
+    """What Triton makes of a kernel whose pointers are multiples of 16 bytes."""
+    types = types_of(kernel, words)
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     aligned = {
         (place,): [["tt.divisibility", 16]]

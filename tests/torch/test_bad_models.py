@@ -311,11 +311,45 @@ def test_torch_is_missing(tmp_path: Path) -> None:
     assert result.stdout.startswith("compressed tensors (tensorwire.torch) need PyTorch 2.4 or later, which cannot be")
 
 
-def test_the_version_of_torch_is_read_as_it_is_written() -> None:
-    from tensorwire.torch._torch_version import check_version
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("sys.modules['triton'] = None", "which cannot be imported: import of triton halted"),
+        ("sys.modules['triton'] = types.SimpleNamespace(__version__='3.1.0')", "got 3.1.0; pip install -U triton"),
+    ],
+    ids=["missing", "too old"],
+)
+def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
+    """All else works without it: a tensor on a device without memory stands for one that Triton would decode."""
+    program = f"""
+        import sys, types, torch, tensorwire.torch
+        {made}
+        weight = tensorwire.torch.CompressedTensor.from_dense(torch.ones(512, 512, dtype=torch.bfloat16))
+        assert weight.decode().sum() == 512 * 512
+        from tensorwire.torch._frames import opened_anywhere
+        for attempt in (
+            lambda: __import__("tensorwire.torch.triton_decode"),
+            lambda: opened_anywhere(weight.frame.to("meta")),
+        ):
+            try:
+                attempt()
+            except ImportError as error:
+                print(error)
+    """
+    result = run(program)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("decoding on a device (tensorwire.torch.triton_decode) needs Triton 3.2 or later, ")
+        assert message in line
+
+
+def test_a_version_is_read_as_it_is_written() -> None:
+    from tensorwire.torch._versions import check_version
 
     for version in ("2.4", "2.4.0", "2.13.0+cpu", "3.0.0a0", "unknown"):
-        check_version(version)
+        check_version("torch", version, (2, 4), "this needs PyTorch")
     for version in ("2.3.1", "1.13.1+cu117", "0.4"):
         with pytest.raises(ImportError, match=r"2\.4 or later, got"):
-            check_version(version)
+            check_version("torch", version, (2, 4), "this needs PyTorch")

@@ -216,16 +216,14 @@ def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:
     """The open frame of a uint8 tensor on the CPU, or on a device for which Triton compiles.
 
     Raises:
-        ImportError: it lies on a device, and Triton is not installed.
+        ImportError: it lies on a device, and Triton is missing or too old.
     """
     if frame.device.type == "cpu":
         return opened(frame)
     found: DeviceFrame | None = _device_frames.get(frame)
     if found is None:
-        try:
-            from .triton_decode import DeviceFrame
-        except ImportError as error:
-            raise ImportError(f"decoding on {frame.device} needs the package triton") from error
+        from .triton_decode import DeviceFrame
+
         found = _device_frames[frame] = DeviceFrame(frame)
     return found
 

@@ -20,11 +20,13 @@ import triton
 import triton.language as tl
 
 from .triton_fields import (
+    BY_GROUP,
     SHIFTS,
     add_in_bytes,
     bytes_of,
     escapes_in,
     group,
+    look_up,
     merge,
     numbers_in_group,
     permute,
@@ -39,6 +41,7 @@ __all__ = [
     "cascade_exponents",
     "enec_exponents",
     "escapes_of_rows",
+    "high_of_groups",
     "interval",
     "later_octets",
     "later_runs",
@@ -46,6 +49,7 @@ __all__ = [
     "mask_of_runs",
     "names_of_tier",
     "numbers_in_tier",
+    "octet",
     "octet_of_words",
     "pairs_of_words",
     "ranks_in_run",
@@ -58,7 +62,13 @@ _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 @_jit
 def block_stream(frame: tl.tensor, row: tl.tensor) -> tl.tensor:
     """The first 32-bit word of a block."""
-    return frame.to(tl.pointer_type(tl.uint32)) + tl.load(row).to(tl.uint32).to(tl.int64) * 8
+    return frame + tl.load(row).to(tl.uint32).to(tl.int64) * 8
+
+
+@_jit
+def octet(stream: tl.tensor, number: tl.tensor, valid: tl.tensor) -> tl.tensor:
+    """A byte of a stream; 0 where it is not valid."""
+    return (tl.load(stream + (number >> 2), mask=valid, other=0) >> ((number & 3) * 8).to(tl.uint32)) & 0xFF
 
 
 @_jit
@@ -92,7 +102,7 @@ def later_runs(row: tl.tensor, tier: tl.constexpr) -> tl.tensor:
 @_jit
 def later_octets(resolved: tl.tensor, run: tl.tensor) -> tl.tensor:
     """The resolved exponents of a later run, as 32-bit words."""
-    return resolved.to(tl.pointer_type(tl.uint32)) + run * 64
+    return resolved + run * 64
 
 
 @_jit
@@ -131,7 +141,7 @@ def escapes_of_rows(
     w: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """In byte k: how many digits of row k escape; none in lanes that do not exist."""
-    if w == 2:
+    if (w == 2) and (lead == 2):
         words = tl.load(field + run * 16 + j)
         escapes = words & (words >> 1) & 0x55555555
         even = ((escapes & 0x11111111) * 0x01010101) >> 24  # row 0, and 16 times row 2
@@ -168,25 +178,39 @@ def ranks_in_run(counts: tl.tensor, axis: tl.constexpr, rows: tl.constexpr) -> t
 
 @_jit
 def cascade_exponents(
-    escapes: tl.tensor, names: tl.tensor, rank: tl.tensor, following: tl.tensor, permutation: tl.constexpr
-) -> tl.tensor:
-    """Of a group of digits. `rank` is the place of its first escape in `following`, the exponents that escape, of which
-    two 32-bit words are read."""
-    at = following + (rank >> 2)
-    window = tl.load(at).to(tl.uint64) | (tl.load(at + 1).to(tl.uint64) << 32)
-    window = (window >> ((rank & 3) * 8).to(tl.uint64)).to(tl.uint32)
+    escapes: tl.tensor, names: tl.tensor, earlier: tl.tensor, rank: tl.tensor, k: tl.constexpr, following: tl.tensor,
+    permutation: tl.constexpr, lead: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Of a group of digits. `following` has the exponents that escape, `earlier` of them before the run, and as many as
+    byte k of `rank` says between its begin and the group. Two 32-bit words are read."""
+    place = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+    start = earlier >> 2 if lead == BY_GROUP else 0
+    at = (place >> 2) - start
+    low = look_up(following, start, at, 128, lead)
+    high = look_up(following, start, at + 1, 128, lead)
+    window = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
+    window = (window >> ((place & 3) * 8).to(tl.uint64)).to(tl.uint32)
     return select_following(names, escapes, window, permutation)
 
 
 @_jit
-def mask_bits(mask: tl.tensor, num_groups: tl.tensor, number: tl.tensor, valid: tl.tensor) -> tl.tensor:
-    """Bits of enec's mask."""
-    in_run = tl.minimum(num_groups - (number >> 8 << 8), 256)
+def mask_bits(
+    mask: tl.tensor, num_groups: tl.tensor, run: tl.tensor, number: tl.tensor, valid: tl.tensor,
+    quads_log2: tl.constexpr, lead: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Bits of enec's mask: of group `number` of a run of words. 4 << quads_log2 of such runs share one of the mask."""
+    shared: tl.constexpr = 2 + quads_log2
+    in_run = tl.minimum(num_groups - (run >> shared) * 256, 256)
     stride = tl.maximum(row_stride(in_run, 1, False), 1)
-    quad = (number & 255) >> 2
+    in_mask = (run & ((1 << shared) - 1)) * (64 >> quads_log2) + number
+    quad = in_mask >> 2
     row = (quad * ((65535 + stride) // stride)) >> 16  # quad // stride
-    words = tl.load(mask + (number >> 8) * 8 + quad - row * stride, mask=valid & (number < num_groups), other=0)
-    return (words >> (row + (number & 3) * 8).to(tl.uint32)) & 1
+    if lead == BY_GROUP:
+        words = look_up(mask, (run >> shared) * 8, quad - row * stride, 8, lead)
+    else:
+        at = mask + (run >> shared) * 8 + quad - row * stride
+        words = tl.load(at, mask=valid & (in_mask < in_run), other=0)
+    return (words >> (row + (in_mask & 3) * 8).to(tl.uint32)) & 1
 
 
 @_jit
@@ -202,11 +226,29 @@ def mask_of_runs(
     stride = row_stride(in_run, lead, whole)
     for k in tl.static_range(8 // lead):
         g = stride * k + lane
-        number = run * (64 >> quads_log2) + (g >> quads_log2)
-        bits = mask_bits(mask, num_groups, number, (lane < stride) & (g * 4 < in_run))
+        valid = (lane < stride) & (g * 4 < in_run)
+        bits = mask_bits(mask, num_groups, run, g >> quads_log2, valid, quads_log2, lead)
         flags |= bits.to(packed) << (8 * k)
         starts |= tl.where((g & ((1 << quads_log2) - 1)) == 0, bits, 0).to(packed) << (8 * k)
     return flags, ranks_in_run(starts, axis, 8 // lead) + starts - flags
+
+
+@_jit
+def high_of_groups(
+    high_parts: tl.tensor, earlier: tl.tensor, rank: tl.tensor, flags: tl.tensor, g: tl.tensor, k: tl.constexpr,
+    quads_log2: tl.constexpr, lead: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The high parts of group g, of row k, four a register; 0 where its mask bit is. `rank` and `flags` are those of
+    `mask_of_runs`, `earlier` is how many mask bits are set before the run."""
+    in_run = ((rank >> (8 * k)) & 0xFF).to(tl.int32)
+    flagged = ((flags >> (8 * k)) & 1) > 0
+    in_quads = g & ((1 << quads_log2) - 1)
+    if lead == BY_GROUP:
+        place = ((in_run << quads_log2) + in_quads) & 63
+        high = tl.where(flagged, look_up(high_parts, earlier << quads_log2, place, 64, lead), 0)
+    else:
+        high = tl.load(high_parts + (((earlier + in_run) << quads_log2) + in_quads), mask=flagged, other=0)
+    return high
 
 
 @_jit

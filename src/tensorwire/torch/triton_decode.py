@@ -15,8 +15,9 @@ import torch
 
 from ..codec import torch_name
 from ..errors import CorruptDataError, UnsupportedTensorError
+from . import _triton_version  # noqa: F401 - raises where Triton is missing or too old
 from . import triton_kernels as kernels
-from .triton_fields import PRMT, SHIFTS
+from .triton_fields import BY_GROUP, OVERREAD, PRMT, SHIFTS
 from .triton_plan import (
     RUN,
     CascadeLaunch,
@@ -26,6 +27,7 @@ from .triton_plan import (
     StoredLaunch,
     counts_of,
     host_bytes,
+    leading,
     plan,
 )
 
@@ -59,8 +61,10 @@ class DeviceFrame:
         dtype: torch's dtype of the tensor.
         shape: its shape.
         plan: what the host read of it.
+        frame: its bytes, as 32-bit words.
         before: on the device, for each run how many words escape before it in its block; of enec: mask bits.
         permutation: how kernels permute bytes (triton_fields).
+        by_group: whether tiles have their elements by group (triton_fields).
     """
 
     def __init__(self, frame: torch.Tensor) -> None:
@@ -81,21 +85,27 @@ class DeviceFrame:
                 "expected a contiguous tensor of uint8 with one dimension, at a multiple of 16 bytes, got "
                 f"{frame.dtype}, shape {tuple(frame.shape)}, strides {frame.stride()}, address {frame.data_ptr():#x}"
             )
-        self.plan: Plan = plan(frame)
+        self.by_group = _is_vector_processor(frame.device)
+        self.plan: Plan = plan(frame, _RUNS_OF_WORDS, OVERREAD) if self.by_group else plan(frame)
         self.info = self.plan.reader.info
         name = torch_name(self.info.dtype)
         if name is None or self.info.bits % 8:
             raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
         self.dtype: torch.dtype = getattr(torch, name)
         self.shape = self.info.shape
-        self.frame = frame.detach()  # whoever keeps this object by the tensor `frame` must not keep that alive
+        self._bytes = frame.detach()  # whoever keeps this object by the tensor `frame` must not keep that alive
+        self.frame = self._bytes.view(torch.uint32)
         self.permutation = PRMT.value if frame.is_cuda and torch.version.hip is None else SHIFTS.value
         self.runs_per_block = self.info.block_words // RUN
         self._word = _WORDS[self.plan.word_nbytes]
         self._tables = {launch: self.to_device(_table(rows)) for launch, rows in self.plan.rows.items()}
         self._ordinals = {launch: [row[1] for row in rows] for launch, rows in self.plan.rows.items()}
-        self._host_words = self.to_device(self._decode_by_host())
+        self._host_words = self.to_device(self._decode_by_host()).view(torch.uint32)
         self.before, self._before_later = self._count()
+
+    def lead(self, w: int) -> int:
+        """How kernels lay out tiles of a field of `w` bits."""
+        return BY_GROUP.value if self.by_group else leading(w)
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """`tensor`, where the frame is."""
@@ -153,43 +163,47 @@ class DeviceFrame:
         return self._host_words if launch.by_host else self.frame
 
     def _launch(self, begin: int, end: int, words: torch.Tensor) -> None:
-        fields, common = self.plan.fields, (begin, self.info.block_words)
+        fields, word_nbytes = self.plan.fields, self.plan.word_nbytes
+        copied = (words.view(torch.uint32), begin, self.info.block_words * word_nbytes // 4, word_nbytes)
+        groups = words.view(torch.uint32 if word_nbytes == 1 else torch.uint64)
         resolved = self.scratch()
         for launch, table, count in self.launches(begin, end):
             grid = (count, -(-self.runs_per_block // _RUNS_OF_WORDS))
             if isinstance(launch, StoredLaunch):
-                kernels.stored_kernel[(count,)](self.source(launch), table, words, *common)
+                kernels.stored_kernel[(count,)](self.source(launch), table, *copied)
             elif isinstance(launch, ConstantLaunch):
-                kernels.constant_kernel[(count,)](table, words, *common)
+                kernels.constant_kernel[(count,)](table, *copied)
             else:
                 assert fields is not None
                 self.resolve(launch, table, count, resolved)
-                arguments = (self.frame, table, self.before, resolved, words, begin, self.runs_per_block, *fields)
+                arguments = (self.frame, table, self.before, resolved, groups, begin, self.runs_per_block, *fields)
                 rest = (launch.rest_bits, launch.trail)
-                tail = (launch.whole, self.permutation, _RUNS_OF_WORDS)
                 if isinstance(launch, EnecLaunch):
                     coding: tuple[int, ...] = (launch.quads_log2, launch.m, launch.nb)
-                    kernel = kernels.enec_words_kernel
+                    kernel, w = kernels.enec_words_kernel, launch.m
                 else:
                     coding = (launch.packed_widths, len(launch.widths))
-                    kernel = kernels.cascade_words_kernel
+                    kernel, w = kernels.cascade_words_kernel, launch.widths[0]
+                tail = (launch.whole, self.lead(w), self.permutation, _RUNS_OF_WORDS)
                 kernel[grid](*arguments, *rest, *coding, *tail, num_warps=1)
 
     def scratch(self) -> torch.Tensor:
         """Memory for the exponents of later tiers and for high parts."""
-        return torch.empty((self.plan.later_runs * RUN + _BEHIND) // 4, dtype=torch.int32, device=self.frame.device)
+        return torch.empty((self.plan.later_runs * RUN + _BEHIND) // 4, dtype=torch.uint32, device=self.frame.device)
 
     def resolve(self, launch: CascadeLaunch | EnecLaunch, table: torch.Tensor, count: int, resolved: Any) -> None:
         """Fill the scratch memory as far as blocks of this launch need it, from the last tier to the second."""
         if isinstance(launch, EnecLaunch):
-            high = (launch.rest_bits, launch.m, launch.nb - launch.m, launch.quads_log2, _LATER_RUNS)
+            high_bits = launch.nb - launch.m
+            high = (launch.rest_bits, launch.m, high_bits, launch.quads_log2, self.lead(high_bits), _LATER_RUNS)
             kernels.high_kernel[(count,)](self.frame, table, resolved, *high, num_warps=1)
             return
         widths, last = launch.packed_widths, len(launch.widths)
         for tier in range(last, 1, -1):
             kernels.resolve_kernel[(count,)](
                 self.frame, table, self._before_later, resolved,
-                launch.rest_bits, widths, tier, last, self.permutation, _LATER_RUNS, num_warps=1,
+                launch.rest_bits, widths, tier, last, self.lead(launch.widths[tier - 1]), self.permutation,
+                _LATER_RUNS, num_warps=1,
             )  # fmt: skip
 
     def _decode_by_host(self) -> torch.Tensor:
@@ -201,7 +215,7 @@ class DeviceFrame:
             start = block * reader.block_nbytes
             stop = min(start + reader.block_nbytes, self.info.uncompressed_nbytes)
             lo, hi = reader.data_range(start, stop)
-            data = host_bytes(self.frame[header_nbytes + lo : header_nbytes + hi])
+            data = host_bytes(self._bytes[header_nbytes + lo : header_nbytes + hi])
             out = memoryview(words.numpy())[place * size : place * size + stop - start]
             reader.decode(data, out, start=start, stop=stop, data_offset=lo)
         return words
@@ -216,11 +230,12 @@ class DeviceFrame:
         later = torch.zeros(self.plan.later_runs, dtype=torch.int32, device=device)
         for launch, table, count in self.launches(0, self.info.num_blocks):
             if isinstance(launch, EnecLaunch):
-                enec = (launch.rest_bits, launch.m, launch.quads_log2, _LATER_RUNS)
+                enec = (launch.rest_bits, launch.m, launch.quads_log2, self.lead(1), _LATER_RUNS)
                 kernels.count_mask_kernel[(count,)](self.frame, table, first, per_block, *enec, num_warps=1)
             elif isinstance(launch, CascadeLaunch):
                 for tier in range(1, len(launch.widths) + 1):
-                    cascade = (launch.rest_bits, launch.packed_widths, tier, _LATER_RUNS)
+                    lead = self.lead(launch.widths[tier - 1])
+                    cascade = (launch.rest_bits, launch.packed_widths, tier, lead, _LATER_RUNS)
                     counts = first if tier == 1 else later
                     kernels.count_kernel[(count,)](self.frame, table, counts, per_block, *cascade, num_warps=1)
         first, later = first.cpu().to(torch.int64), later.cpu().to(torch.int64)
@@ -236,6 +251,10 @@ class DeviceFrame:
                 elif isinstance(launch, CascadeLaunch):
                     _check_tiers(row, totals[row[1]], len(launch.widths), sums, before_later)
         return self.to_device(before.reshape(-1).to(torch.int16)), self.to_device(before_later.to(torch.int16))
+
+
+def _is_vector_processor(device: torch.device) -> bool:
+    return str(device.type) == "npu"
 
 
 def _table(rows: list[list[int]]) -> torch.Tensor:

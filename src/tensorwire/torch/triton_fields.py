@@ -9,6 +9,11 @@ streams, are read for the same groups. `run` is a tensor that broadcasts with j.
 all places are known when the kernel is compiled. Otherwise j and run are at most the last ones that exist, so that
 nothing is read behind a stream; a run then may come twice.
 
+That is for threads, each of which can load from an address of its own. A vector processor loads words that follow each
+other. For it, `lead` is BY_GROUP: a tile has an element for each group of a run, 64 in one row, in their order. What
+stands at computed places is loaded with all that surrounds it and gathered in registers, so up to OVERREAD bytes behind
+a stream are read.
+
 The language is that of Triton 3.2. Registers are unsigned; counts and places are 32-bit integers.
 """
 
@@ -21,6 +26,8 @@ import triton
 import triton.language as tl
 
 __all__ = [
+    "BY_GROUP",
+    "OVERREAD",
     "PRMT",
     "PRMT_IN_STEPS",
     "SHIFTS",
@@ -30,6 +37,7 @@ __all__ = [
     "field_nwords",
     "group",
     "lanes",
+    "look_up",
     "merge",
     "numbers_in_group",
     "permute",
@@ -47,13 +55,17 @@ SHIFTS = tl.constexpr(0)
 PRMT = tl.constexpr(1)
 PRMT_IN_STEPS = tl.constexpr(2)
 
+BY_GROUP = tl.constexpr(8)
+OVERREAD = 1024
+
 
 @_jit
 def lanes(lead: tl.constexpr, word_nbytes: tl.constexpr) -> tl.tensor:
     """j, for a tile whose groups of words are stored: a thread has as many neighbours as one store may write, so that
     loads and stores are shared out alike."""
     j = tl.arange(0, 8 * lead)[None, :]
-    return tl.max_contiguous(j, [1, max(4 // word_nbytes, 1)])
+    neighbours: tl.constexpr = 4 // word_nbytes
+    return tl.max_contiguous(j, [1, neighbours])
 
 
 @_jit
@@ -85,6 +97,20 @@ def row_stride(in_run: tl.tensor, p: tl.constexpr, whole: tl.constexpr) -> tl.te
 
 
 @_jit
+def look_up(
+    stream: tl.tensor, start: tl.tensor, place: tl.tensor, length: tl.constexpr, lead: tl.constexpr
+) -> tl.tensor:
+    """Words `place`, below `length`, of those that begin at word `start` of a stream."""
+    if lead == BY_GROUP:
+        window = tl.load(stream + (start + tl.arange(0, length)[None, :]))
+        # Triton-Ascend gathers floats, and no 32-bit integers.
+        words = tl.gather(window.to(tl.float32, bitcast=True), place, 1).to(tl.uint32, bitcast=True)
+    else:
+        words = tl.load(stream + start + place)
+    return words
+
+
+@_jit
 def group(
     plane: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
     p: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr,
@@ -94,6 +120,10 @@ def group(
         if p >= lead:
             at = run * (8 * p) + (8 * lead * k) % (8 * p) + j
             words = tl.load(plane + at) >> (p * (8 * lead * k // (8 * p)))
+        elif lead == BY_GROUP:
+            shifts = (tl.arange(0, 8 // p) * p).to(tl.uint32)
+            words = tl.load(plane + run * (8 * p) + tl.arange(0, 8 * p)[None, :])
+            words = tl.reshape(words[:, None, :] >> shifts[None, :, None], [run.shape[0], 64])
         else:
             at = run * (8 * p) + j % (8 * p)
             words = tl.load(plane + at) >> (lead * k + p * (j // (8 * p))).to(tl.uint32)
@@ -103,7 +133,7 @@ def group(
         g = tl.minimum(row_stride(in_run, lead, False) * k + j, (in_run - 1) >> 2)
         stride = row_stride(in_run, p, False)
         row = (g * ((65535 + stride) // stride)) >> 16  # g // stride, for g and strides up to 64
-        words = tl.load(plane + run * (8 * p) + g - row * stride) >> (p * row).to(tl.uint32)
+        words = look_up(plane, run * (8 * p), g - row * stride, 8 * p, lead) >> (p * row).to(tl.uint32)
     return words & (((1 << p) - 1) * 0x01010101)
 
 
@@ -188,7 +218,7 @@ def select_following(
         selected = (names & ~escaped) | (moved & escaped)
     else:
         # Of `following` the byte whose number is that of the escapes before, else the own one of `names`.
-        source = ((escapes * 0x01010100) & escaped) | (0x07060504 & ~escaped)
+        source = ((escapes * 0x01010100) & escaped) | (~escaped & 0x07060504)
         source = source | (source >> 4)
         source = permute(source, source, source * 0 + 0x20, permutation)
         selected = permute(following, names, source, permutation)

@@ -7,6 +7,7 @@ the frame is opened, which also proves that no rank leads out of a stream.
 
 `frame`, at a multiple of 16 bytes, is all its bytes; `table` has the launch data of blocks (triton_blocks); `runs` is
 how many a program decodes at a time. `whole` is for blocks of full runs: `words` is then a multiple of 16 bytes too.
+`lead` says how a tile is laid out (triton_fields): the bits of the leading plane, or BY_GROUP.
 """
 
 # No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.
@@ -22,6 +23,7 @@ from .triton_blocks import (
     cascade_exponents,
     enec_exponents,
     escapes_of_rows,
+    high_of_groups,
     interval,
     later_octets,
     later_runs,
@@ -29,12 +31,13 @@ from .triton_blocks import (
     mask_of_runs,
     names_of_tier,
     numbers_in_tier,
+    octet,
     octet_of_words,
     pairs_of_words,
     ranks_in_run,
     tier_stream,
 )
-from .triton_fields import escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
+from .triton_fields import BY_GROUP, escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
 
 __all__ = [
     "cascade_words_kernel",
@@ -55,34 +58,65 @@ _SEGMENT = tl.constexpr(1024)
 
 @_jit
 def stored_kernel(
-    blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_words: tl.int32
-) -> None:
-    """Copy words."""
+    blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32,
+    word_nbytes: tl.constexpr,
+) -> None:  # fmt: skip
+    """Copy words; `words` is 32-bit ones, of which a full block has `block_nwords`."""
     row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
-    source = block_stream(blocks, row).to(tl.pointer_type(words.dtype.element_ty))
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_words
+    n = (tl.load(row + 2) * word_nbytes + 3) >> 2
+    source = block_stream(blocks, row)
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_nwords
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
         tl.store(target + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
 
 
 @_jit
-def constant_kernel(table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_words: tl.int32) -> None:
-    """Number 3 of a block's launch data is the word."""
+def constant_kernel(
+    table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32, word_nbytes: tl.constexpr
+) -> None:
+    """The same of one word: number 3 of a block's launch data is 32 bits of such words."""
     row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
-    word = tl.load(row + 3)
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_words
+    n = (tl.load(row + 2) * word_nbytes + 3) >> 2
+    word = tl.load(row + 3).to(tl.uint32, bitcast=True)
+    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_nwords
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
-        tl.store(target + i, i * 0 + word, mask=i < n)
+        tl.store(target + i, (i * 0).to(tl.uint32) + word, mask=i < n)
 
 
 @_jit
-def _runs_from(start: tl.tensor, runs: tl.constexpr, count: tl.tensor) -> tl.tensor:
-    """`runs` runs of a stream of `count` numbers, the last one repeated where there are no more."""
-    return tl.minimum((start + tl.arange(0, runs))[:, None], ((count + 255) >> 8) - 1)
+def _runs_from(start: tl.tensor, runs: tl.constexpr, count: tl.tensor, lead: tl.constexpr) -> Any:
+    """`runs` runs of a stream of `count` numbers, and how many numbers each has. Where there are no more runs, the last
+    one is repeated. By group the last `runs` of them are taken instead; if there are fewer, some do not exist."""
+    num_runs = (count + 255) >> 8
+    if lead == BY_GROUP:
+        run = tl.maximum(tl.minimum(start, num_runs - runs), 0) + tl.arange(0, runs)[:, None]
+        in_run = tl.maximum(tl.minimum(count - run * 256, 256), 1)
+    else:
+        run = tl.minimum((start + tl.arange(0, runs))[:, None], num_runs - 1)
+        in_run = tl.minimum(count - run * 256, 256)
+    return run, in_run
+
+
+@_jit
+def _store_by_run(at: tl.tensor, values: tl.tensor, run: tl.tensor, count: tl.tensor, lead: tl.constexpr) -> None:
+    if lead == BY_GROUP:
+        tl.store(at, values, mask=run < ((count + 255) >> 8))
+    else:
+        tl.store(at, values)
+
+
+@_jit
+def _store_octets(
+    target: tl.tensor, octets: tl.tensor, run: tl.tensor, count: tl.tensor, lane: tl.tensor, stride: tl.tensor,
+    k: tl.constexpr, lead: tl.constexpr,
+) -> None:  # fmt: skip
+    """Row k of resolved exponents. A run has 64 words of memory, as by group are written of a short one too."""
+    if lead == BY_GROUP:
+        _store_by_run(target + run * 64 + lane, octets, run, count, lead)
+    else:
+        tl.store(target + run * 64 + stride * k + lane, octets, mask=lane < stride)
 
 
 # Preparation ----------------------------------------------------------------------------------------------------------
@@ -91,19 +125,17 @@ def _runs_from(start: tl.tensor, runs: tl.constexpr, count: tl.tensor) -> tl.ten
 @_jit
 def count_kernel(
     frame: tl.tensor, table: tl.tensor, counts: tl.tensor, runs_per_block: tl.int32,
-    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, runs: tl.constexpr,
+    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """How many digits of a run escape; tier 1 has `runs_per_block` entries a block, later tiers those of later runs."""
     w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
-    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
     row = table + tl.program_id(0) * _ROW
     count = numbers_in_tier(row, tier)
     field = tier_stream(frame, row, tier, widths, rest_bits, False)
     first = tl.load(row + 1) * runs_per_block if tier == 1 else later_runs(row, tier)
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run = _runs_from(start, runs, count)
-        in_run = tl.minimum(count - run * 256, 256)
+        run, in_run = _runs_from(start, runs, count, lead)
         stride = row_stride(in_run, lead, False)
         j = tl.minimum(lane, stride - 1)
         escaped = (run + j) * 0
@@ -111,13 +143,13 @@ def count_kernel(
             digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
             escaped += ((escapes_in(digits, w) * 0x01010101) >> 24).to(tl.int32)
         escaped = tl.where(lane < stride, escaped, 0)
-        tl.store(counts + first + run, tl.sum(escaped, 1, keep_dims=True))
+        _store_by_run(counts + first + run, tl.sum(escaped, 1, keep_dims=True), run, count, lead)
 
 
 @_jit
 def count_mask_kernel(
     frame: tl.tensor, table: tl.tensor, counts: tl.tensor, runs_per_block: tl.int32,
-    rest_bits: tl.constexpr, m: tl.constexpr, quads_log2: tl.constexpr, runs: tl.constexpr,
+    rest_bits: tl.constexpr, m: tl.constexpr, quads_log2: tl.constexpr, lead: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """How many of enec's mask bits of a run are set."""
     row = table + tl.program_id(0) * _ROW
@@ -125,11 +157,11 @@ def count_mask_kernel(
     mask = block_stream(frame, row) + field_nwords(n, rest_bits) + field_nwords(n, m)
     num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
     for start in range(0, (n + 255) >> 8, runs):
-        run = (start + tl.arange(0, runs))[:, None]
-        number = run * (64 >> quads_log2) + tl.arange(0, 64 >> quads_log2)[None, :]
-        bits = mask_bits(mask, num_groups, number, run * 256 < n)
+        run, _ = _runs_from(start, runs, n, lead)
+        number = tl.arange(0, 64 >> quads_log2)[None, :]
+        bits = mask_bits(mask, num_groups, run, number, run >= 0, quads_log2, lead)
         total = tl.sum(bits.to(tl.int32), 1, keep_dims=True)
-        tl.store(counts + tl.load(row + 1) * runs_per_block + run, total, mask=run * 256 < n)
+        _store_by_run(counts + tl.load(row + 1) * runs_per_block + run, total, run, n, lead)
 
 
 @_jit
@@ -141,20 +173,20 @@ def escapes_kernel(
     at number 7 of its launch data."""
     row = table + tl.program_id(0) * _ROW
     n = tl.load(row + 2)
-    digits = tier_stream(frame, row, 1, 0x84, rest_bits, False).to(tl.pointer_type(tl.uint8))
-    octets = tier_stream(frame, row, 2, 0x84, rest_bits, False).to(tl.pointer_type(tl.uint8))
+    digits = tier_stream(frame, row, 1, 0x84, rest_bits, False)
+    octets = tier_stream(frame, row, 2, 0x84, rest_bits, False)
     i = tl.arange(0, 256)[None, :]
     for start in range(0, n >> 8, runs):
         run = (start + tl.arange(0, runs))[:, None]
         valid = (run < (n >> 8)) & (i >= 0)
-        digit = tl.load(digits + run * 128 + i % 128, mask=valid, other=0).to(tl.int32) >> (4 * (i // 128)) & 15
+        digit = octet(digits, run * 128 + i % 128, valid) >> (4 * (i // 128)) & 15
         escaped = (digit == 15).to(tl.int32)
         rank = tl.load(before + tl.load(row + 1) * runs_per_block + run, mask=run < (n >> 8), other=0).to(tl.int32)
         rank = (rank & 0xFFFF) + tl.cumsum(escaped, 1).to(tl.int32) - escaped
         at = tl.load(row + 7) + rank
-        x = tl.load(octets + rank, mask=valid & (escaped > 0), other=0)
-        tl.store(places + at, run * 256 + i, mask=valid & (escaped > 0))
-        tl.store(exponents + at, x, mask=valid & (escaped > 0))
+        valid = valid & (escaped > 0)
+        tl.store(places + at, run * 256 + i, mask=valid)
+        tl.store(exponents + at, octet(octets, rank, valid).to(tl.uint8), mask=valid)
 
 
 # Later tiers and high parts -------------------------------------------------------------------------------------------
@@ -163,13 +195,12 @@ def escapes_kernel(
 @_jit
 def resolve_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor,
-    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, last: tl.constexpr, permutation: tl.constexpr,
-    runs: tl.constexpr,
+    rest_bits: tl.constexpr, widths: tl.constexpr, tier: tl.constexpr, last: tl.constexpr, lead: tl.constexpr,
+    permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """The exponents of the words that escape to tier `tier`, 2 or more; those that it escapes are resolved already, or
     bytes if it is the last one. `before` and `resolved` are of later runs."""
     w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
-    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
     row = table + tl.program_id(0) * _ROW
     count = numbers_in_tier(row, tier)
     field = tier_stream(frame, row, tier, widths, rest_bits, False)
@@ -182,29 +213,28 @@ def resolve_kernel(
     target = later_octets(resolved, first_run)
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run = _runs_from(start, runs, count)
-        in_run = tl.minimum(count - run * 256, 256)
+        run, in_run = _runs_from(start, runs, count, lead)
         stride = row_stride(in_run, lead, False)
         j = tl.minimum(lane, stride - 1)
         counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
         rank = ranks_in_run(counts, 1, 8 // lead)
-        earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
+        exists = run < ((count + 255) >> 8)
+        earlier = tl.load(before + first_run + run, mask=exists, other=0).to(tl.int32) & 0xFFFF
         for k in tl.static_range(8 // lead):
             digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
             escapes = escapes_in(digits, w)
             names = names_of_tier(digits, escapes, first, below, jump, tier)
-            places = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
-            x = cascade_exponents(escapes, names, places, following, permutation)
-            tl.store(target + run * 64 + stride * k + lane, x, mask=lane < stride)
+            x = cascade_exponents(escapes, names, earlier, rank, k, following, permutation, lead)
+            _store_octets(target, x, run, count, lane, stride, k, lead)
 
 
 @_jit
 def high_kernel(
     frame: tl.tensor, table: tl.tensor, resolved: tl.tensor,
-    rest_bits: tl.constexpr, m: tl.constexpr, high_bits: tl.constexpr, quads_log2: tl.constexpr, runs: tl.constexpr,
+    rest_bits: tl.constexpr, m: tl.constexpr, high_bits: tl.constexpr, quads_log2: tl.constexpr, lead: tl.constexpr,
+    runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """enec's high parts as bytes."""
-    lead: tl.constexpr = 4 if high_bits >= 4 else (2 if high_bits >= 2 else 1)
     row = table + tl.program_id(0) * _ROW
     n = tl.load(row + 2)
     count = numbers_in_tier(row, 2)
@@ -213,16 +243,24 @@ def high_kernel(
     target = later_octets(resolved, tl.load(row + 7))
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run = _runs_from(start, runs, count)
-        in_run = tl.minimum(count - run * 256, 256)
+        run, in_run = _runs_from(start, runs, count, lead)
         stride = row_stride(in_run, lead, False)
         j = tl.minimum(lane, stride - 1)
         for k in tl.static_range(8 // lead):
             high = numbers_in_group(field, count, run, in_run, j, k, high_bits, lead, False)
-            tl.store(target + run * 64 + stride * k + lane, high, mask=lane < stride)
+            _store_octets(target, high, run, count, lane, stride, k, lead)
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
+
+
+@_jit
+def _words_of_block(
+    words: tl.tensor, row: tl.tensor, first_block: tl.int32, runs_per_block: tl.int32, word_bits: tl.constexpr
+) -> tl.tensor:
+    """Where the words of a block go: `words` is 64-bit ones, or 32-bit ones if that is four words."""
+    in_run: tl.constexpr = 128 if word_bits == 32 else 64
+    return words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * in_run)
 
 
 @_jit
@@ -239,9 +277,9 @@ def _store_group(
         x, rest, count, run, in_run, j, k, exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 0, permutation
     )
     if nbytes == 1:
-        _store(words.to(tl.pointer_type(tl.uint32)) + run * 64 + g, byte0, exists, whole)
+        _store(words + run * 64 + g, byte0, exists, whole)
     else:
-        target = words.to(tl.pointer_type(tl.uint64)) + (run * 64 + g) * (nbytes // 2)
+        target = words + (run * 64 + g) * (nbytes // 2)
         byte1 = octet_of_words(
             x, rest, count, run, in_run, j, k,
             exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, 1, permutation,
@@ -281,11 +319,10 @@ def cascade_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
     first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr, trail: tl.constexpr, widths: tl.constexpr, last: tl.constexpr, whole: tl.constexpr,
-    permutation: tl.constexpr, runs: tl.constexpr,
+    lead: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of tier 1, of the exponents that escape from it, and of the rest. `before` is of tier 1."""
     w: tl.constexpr = widths & 15
-    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
     row = table + tl.program_id(0) * _ROW
     n = tl.load(row + 2)
     rest = block_stream(frame, row)
@@ -294,9 +331,8 @@ def cascade_words_kernel(
     if last == 1:
         following = tier_stream(frame, row, 2, widths, rest_bits, whole)
     first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * 256)
-    run = _runs_from(tl.program_id(1) * runs, runs, n)
-    in_run = tl.minimum(n - run * 256, 256)
+    target = _words_of_block(words, row, first_block, runs_per_block, exponent_bits + mantissa_bits + 1)
+    run, in_run = _runs_from(tl.program_id(1) * runs, runs, n, lead)
     lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
     exists = lane < row_stride(in_run, lead, whole)
     j = lane if whole else tl.minimum(lane, row_stride(in_run, lead, whole) - 1)
@@ -308,8 +344,7 @@ def cascade_words_kernel(
         digits = numbers_in_group(field, n, run, in_run, j, k, w, lead, whole)
         escapes = escapes_in(digits, w)
         names = names_of_tier(digits, escapes, first, below, jump, 1)
-        places = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
-        x = cascade_exponents(escapes, names, places, following, permutation)
+        x = cascade_exponents(escapes, names, earlier, rank, k, following, permutation, lead)
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,
             exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
@@ -321,10 +356,9 @@ def enec_words_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, words: tl.tensor,
     first_block: tl.int32, runs_per_block: tl.int32, exponent_bits: tl.constexpr, mantissa_bits: tl.constexpr,
     rest_bits: tl.constexpr, trail: tl.constexpr, quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr,
-    whole: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
+    whole: tl.constexpr, lead: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of enec; 4 << `quads_log2` words share a mask bit. `before` counts the mask bits before a run."""
-    lead: tl.constexpr = 4 if m >= 4 else (2 if m >= 2 else 1)
     row = table + tl.program_id(0) * _ROW
     n = tl.load(row + 2)
     rest = block_stream(frame, row)
@@ -333,9 +367,8 @@ def enec_words_kernel(
     num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
     high_parts = later_octets(resolved, tl.load(row + 7))
     first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * 256)
-    run = _runs_from(tl.program_id(1) * runs, runs, n)
-    in_run = tl.minimum(n - run * 256, 256)
+    target = _words_of_block(words, row, first_block, runs_per_block, exponent_bits + mantissa_bits + 1)
+    run, in_run = _runs_from(tl.program_id(1) * runs, runs, n, lead)
     lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
     stride = row_stride(in_run, lead, whole)
     exists = lane < stride
@@ -345,9 +378,7 @@ def enec_words_kernel(
     flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, 1, quads_log2, lead, whole)
     for k in tl.static_range(8 // lead):
         low = numbers_in_group(low_field, n, run, in_run, j, k, m, lead, whole)
-        place = (earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)) << quads_log2
-        place += (stride * k + j) & ((1 << quads_log2) - 1)
-        high = tl.load(high_parts + place, mask=((flags >> (8 * k)) & 1) > 0, other=0)
+        high = high_of_groups(high_parts, earlier, rank, flags, stride * k + j, k, quads_log2, lead)
         x = enec_exponents(low, high, b, m, nb, exponent_bits)
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from . import triton_kernels as kernels
-from .triton_plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch
+from .triton_plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
 from .triton_products import CASCADE, DENSE, ENEC, LISTED, product_kernel
 
 if TYPE_CHECKING:
@@ -67,14 +67,15 @@ class DeviceLinear:
         for launch, blocks, number in frame.launches(0, frame.info.num_blocks):
             table, places, exponents = self._lists.get(launch, (blocks, blocks, frame.frame))
             coding, widths, last, quads_log2, m, nb = self._constants(launch)
+            lead = leading(m or widths & 15)
             if isinstance(launch, CascadeLaunch | EnecLaunch):
                 frame.resolve(launch, blocks, number, resolved)
             source = frame.source(launch) if isinstance(launch, StoredLaunch) else frame.frame
             num_rows = sum(row[2] for row in frame.plan.rows[launch]) // columns
             product_kernel[(-(-num_rows // rows),)](
-                source, table, frame.before, resolved, places, exponents, arranged(inputs, leading(m or widths & 15)),
+                source, table, frame.before, resolved, places, exponents, arranged(inputs, lead),
                 out, num_rows, rows_per_block, columns, self._rows,
-                coding, widths, last, quads_log2, m, nb, count, frame.permutation, chunks, rows, num_warps=1,
+                coding, widths, last, quads_log2, m, nb, count, lead, frame.permutation, chunks, rows, num_warps=1,
             )  # fmt: skip
         return out
 
@@ -104,8 +105,14 @@ class DeviceLinear:
 
 def can_multiply(frame: DeviceFrame) -> bool:
     """Whether a frame is BF16 of two dimensions with a multiple of 256 columns, its blocks whole rows, its
-    sign_mantissa verbatim, and none of its blocks constant."""
-    if frame.dtype != torch.bfloat16 or len(frame.shape) != 2 or 0 in frame.shape or frame.shape[1] % RUN:
+    sign_mantissa verbatim, and none of its blocks constant. The kernel is for threads, not for vector processors."""
+    if (
+        frame.by_group
+        or frame.dtype != torch.bfloat16
+        or len(frame.shape) != 2
+        or 0 in frame.shape
+        or frame.shape[1] % RUN
+    ):
         return False
     if frame.info.block_words % frame.shape[1]:
         return False
@@ -114,11 +121,6 @@ def can_multiply(frame: DeviceFrame) -> bool:
         or (not isinstance(launch, ConstantLaunch) and (launch.rest_bits, launch.trail) == (8, 0))
         for launch in frame.plan.rows
     )
-
-
-def leading(w: int) -> int:
-    """Bits of the leading plane of a field of `w` bits."""
-    return 4 if w >= 4 else 2 if w >= 2 else 1
 
 
 def arranged(inputs: torch.Tensor, lead: int) -> torch.Tensor:

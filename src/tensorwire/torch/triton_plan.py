@@ -1,7 +1,8 @@
 """What the host reads of a frame that lies on a device: header, index, and the descriptors of blocks.
 
 A block is decoded by kernels if it is stored, constant, or, in BF16, F16, F32, F8_E4M3 and F8_E5M2, enec or cascade
-with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once.
+with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once. Kernels that
+work by group (triton_fields) also leave short blocks to it, and those at the end of the frame.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ import torch
 from ..codec import FloatFields, FrameReader, float_fields
 from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
 
-__all__ = ["CascadeLaunch", "ConstantLaunch", "EnecLaunch", "Launch", "Plan", "StoredLaunch", "field_nbytes", "plan"]
+__all__ = [
+    "CascadeLaunch",
+    "ConstantLaunch",
+    "EnecLaunch",
+    "Launch",
+    "Plan",
+    "StoredLaunch",
+    "field_nbytes",
+    "leading",
+    "plan",
+]
 
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor that is read here is longer
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
@@ -105,8 +116,13 @@ class _Block(NamedTuple):
             raise self.corrupt(f"expected a block of {needed} bytes by its descriptor, got {self.nbytes}")
 
 
-def plan(frame: torch.Tensor) -> Plan:
+def plan(frame: torch.Tensor, full_runs: int = 0, overread: int = 0) -> Plan:
     """Read what is needed of a frame.
+
+    Args:
+        frame: its bytes.
+        full_runs: if not 0, kernels decode coded blocks only if these are that many full runs, or more.
+        overread: how many bytes kernels may read behind a coded block.
 
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError: it is not valid.
@@ -125,6 +141,10 @@ def plan(frame: torch.Tensor) -> Plan:
     host_blocks: list[int] = []
     for block in _blocks(frame, reader, word_nbytes):
         planned = _plan_block(block, word_nbytes, fields)
+        if planned is not None and isinstance(planned[0], CascadeLaunch | EnecLaunch):
+            short = full_runs and (block.num_words % RUN or block.num_words < full_runs * RUN)
+            if short or block.position + block.nbytes + overread > len(frame):
+                planned = None
         if planned is None:
             units = len(host_blocks) * -(-reader.block_nbytes // 32)
             host_blocks.append(block.ordinal)
@@ -194,7 +214,8 @@ def _plan_block(block: _Block, word_nbytes: int, fields: FloatFields | None) -> 
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind == _CONSTANT and word_nbytes <= 4:
         block.check_size(0, word_nbytes)
-        return ConstantLaunch(), [*row, int.from_bytes(block.tail[-1 - word_nbytes : -1], "little")]
+        word = block.tail[-1 - word_nbytes : -1]
+        return ConstantLaunch(), [*row, int.from_bytes(word * (4 // word_nbytes), "little")]
     cascade = kind == _CASCADE or (kind == _EXTENDED and block.tail[-2] == _EXTENDED_CASCADE)
     if fields is None or not (cascade or kind == _ENEC):
         return None
@@ -267,6 +288,11 @@ def _plan_cascade(
     launch = CascadeLaunch(rest_bits, trail, widths, block.num_words % RUN == 0)
     pairs = [counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4]]
     return launch, [*row, lo | packed << 8, *pairs]
+
+
+def leading(w: int) -> int:
+    """Bits of the leading plane of a field of `w` bits, 1 to 8."""
+    return 4 if w >= 4 else 2 if w >= 2 else 1
 
 
 def field_nbytes(count: int, w: int) -> int:

@@ -22,10 +22,12 @@ from .triton_blocks import (
     cascade_exponents,
     enec_exponents,
     escapes_of_rows,
+    high_of_groups,
     interval,
     later_octets,
     mask_of_runs,
     names_of_tier,
+    octet,
     octet_of_words,
     pairs_of_words,
     ranks_in_run,
@@ -71,7 +73,7 @@ def _listed_products(
     behind = in_block * runs_per_row + runs_per_row < (tl.load(row + 2) >> 8)
     stop = tl.load(before + first_run + runs_per_row, mask=behind, other=0).to(tl.int32) & 0xFFFF
     stop = tl.where(behind, stop, tl.load(row + 4) & 0xFFFF)
-    rest = block_stream(frame, row).to(tl.pointer_type(tl.uint8))[:, None]
+    rest = block_stream(frame, row)[:, None]
     listed = tl.load(row + 7)[:, None]
     first_place = (in_block * columns)[:, None]
     number = start[:, None] + tl.arange(0, _ESCAPES)[None, :]
@@ -80,8 +82,8 @@ def _listed_products(
         mask = number + i < stop[:, None]
         place = tl.load(places + listed + number + i, mask=mask, other=0)
         exponent = tl.load(exponents + listed + number + i, mask=mask, other=0).to(tl.uint32)
-        octet = tl.load(rest + place, mask=mask, other=0).to(tl.uint32)
-        word = ((octet & 0x80) << 24) | (exponent << 23) | ((octet & 0x7F) << 16)
+        sign_mantissa = octet(rest, place, mask)
+        word = ((sign_mantissa & 0x80) << 24) | (exponent << 23) | ((sign_mantissa & 0x7F) << 16)
         column = place - first_place
         quad = (column & 255) >> 2
         at = (column >> 8 << 8) + (quad // (8 * lead) * 4 + (column & 3)) * (8 * lead) + quad % (8 * lead)
@@ -94,8 +96,8 @@ def product_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, places: tl.tensor,
     exponents: tl.tensor, x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32,
     columns: tl.int32, all_rows: tl.int32, coding: tl.constexpr, widths: tl.constexpr, last: tl.constexpr,
-    quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, inputs: tl.constexpr, permutation: tl.constexpr,
-    chunks: tl.constexpr, rows: tl.constexpr,
+    quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, inputs: tl.constexpr, lead: tl.constexpr,
+    permutation: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
     """`num_rows` rows of the blocks of `table`, `rows_per_block` of each but the last.
 
@@ -103,7 +105,6 @@ def product_kernel(
     `all_rows` numbers for each.
     """
     w: tl.constexpr = m if coding == ENEC else widths & 15
-    lead: tl.constexpr = 4 if w >= 4 else (2 if w >= 2 else 1)
     number = tl.program_id(0) * rows + tl.arange(0, rows)
     exists = number < num_rows
     number = tl.minimum(number, num_rows - 1)
@@ -153,17 +154,13 @@ def product_kernel(
             rank = ranks_in_run(counts, 2, 8 // lead)
         for k in tl.static_range(8 // lead):
             if coding == DENSE:
-                words = tl.load(rest.to(tl.pointer_type(tl.uint64)) + run * 64 + 8 * lead * k + j)
-                word0 = (words << 16).to(tl.uint32)
-                word1 = words.to(tl.uint32) & 0xFFFF0000
-                word2 = (words >> 32).to(tl.uint32) << 16
-                word3 = (words >> 32).to(tl.uint32) & 0xFFFF0000
+                at = rest + (run * 64 + 8 * lead * k + j) * 2
+                pair0 = tl.load(at)
+                pair1 = tl.load(at + 1)
             else:
                 digits = numbers_in_group(field, n, run, full, j, k, w, lead, True)
                 if coding == ENEC:
-                    place = (earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)) << quads_log2
-                    place += (8 * lead * k + j) & ((1 << quads_log2) - 1)
-                    high = tl.load(following + place, mask=((flags >> (8 * k)) & 1) > 0, other=0)
+                    high = high_of_groups(following, earlier, rank, flags, 8 * lead * k + j, k, quads_log2, lead)
                     exponent = enec_exponents(digits, high, b, m, nb, 8)
                 else:
                     if coding == LISTED:
@@ -172,18 +169,17 @@ def product_kernel(
                     else:
                         escapes = escapes_in(digits, w)
                         exponent = names_of_tier(digits, escapes, first, below, jump, 1)
-                        at = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
-                        exponent = cascade_exponents(escapes, exponent, at, following, permutation)
+                        exponent = cascade_exponents(escapes, exponent, earlier, rank, k, following, permutation, lead)
                 lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
                 upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
                 if coding == LISTED:
                     lower = lower & ~escaped
                     upper = upper & ~escaped
                 pair0, pair1 = pairs_of_words(lower, upper, permutation)
-                word0 = pair0 << 16
-                word1 = pair0 & 0xFFFF0000
-                word2 = pair1 << 16
-                word3 = pair1 & 0xFFFF0000
+            word0 = pair0 << 16
+            word1 = pair0 & 0xFFFF0000
+            word2 = pair1 << 16
+            word3 = pair1 & 0xFFFF0000
             for i in tl.static_range(4):
                 word = word0 if i == 0 else (word1 if i == 1 else (word2 if i == 2 else word3))
                 weight = word.to(tl.float32, bitcast=True)

@@ -1,0 +1,31 @@
+"""Packages that parts of this one need, and how their absence is reported."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+__all__ = ["check_version", "require"]
+
+
+def require(package: str, least: tuple[int, int], needs: str) -> None:
+    """Import a package, or say in an ImportError what needs it, in which version, and how to get that.
+
+    Args:
+        package: its name.
+        least: its oldest version that will do.
+        needs: what needs it, and the name by which its users know it.
+    """
+    try:
+        version = str(importlib.import_module(package).__version__)
+    except ImportError as error:
+        needed = f"{needs} {least[0]}.{least[1]} or later"
+        raise ImportError(f"{needed}, which cannot be imported: {error}; pip install -U {package}") from error
+    check_version(package, version, least, needs)
+
+
+def check_version(package: str, version: str, least: tuple[int, int], needs: str) -> None:
+    """ImportError for a version that is too old; a name that is no version passes."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < least:
+        raise ImportError(f"{needs} {least[0]}.{least[1]} or later, got {version}; pip install -U {package}")
