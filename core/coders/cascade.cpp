@@ -126,13 +126,26 @@ void tiers_of(const CascadeParams& params, Tier tiers[kMaxTiers]) {
   }
 }
 
-DigitNames names_of(const Tier& tier) {
-  DigitNames names;
-  const auto name = [&](unsigned d) { return static_cast<uint8_t>(tier.start + d + (d >= tier.below ? tier.gap : 0)); };
+uint8_t turned(uint8_t x) { return static_cast<uint8_t>(x >> 1 | x << 7); }
+
+// Bytes all the way, for the vectoriser.
+void name(const Tier& tier, ExponentForm form, const uint8_t digits[kMaxNames], uint8_t names[kMaxNames]) {
+  const uint8_t start = tier.start, below = tier.below, gap = tier.gap;
   for (unsigned i = 0; i < kMaxNames; ++i) {
-    names.low[i] = name(i & tier.escape);
-    names.high[i] = name(i >> 2);
+    const uint8_t above = digits[i] >= below ? gap : 0;
+    names[i] = static_cast<uint8_t>(digits[i] + static_cast<uint8_t>(start + above));
   }
+  if (form == ExponentForm::kPlain) return;
+  for (unsigned i = 0; i < kMaxNames; ++i) names[i] = turned(names[i]);
+}
+
+DigitNames names_of(const Tier& tier, ExponentForm form) {
+  DigitNames names;
+  uint8_t digits[kMaxNames];
+  for (unsigned i = 0; i < kMaxNames; ++i) digits[i] = static_cast<uint8_t>(i & tier.escape);
+  name(tier, form, digits, names.low);
+  for (unsigned i = 0; i < kMaxNames; ++i) digits[i] = static_cast<uint8_t>(i >> 2);
+  name(tier, form, digits, names.high);
   return names;
 }
 
@@ -243,8 +256,13 @@ bool cascade_in_range(const CascadeParams& params, unsigned exponent_bits) {
   return start >= 0 && start + length <= 1 << exponent_bits;
 }
 
+bool has_runs(const CascadeParams& params) {
+  const unsigned width = kTierWidths[params.shape][0];
+  return (width == 2 || width == 4) && params.counts[0] % kRun == 0;
+}
+
 bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits,
-                          CascadeScratch* scratch) {
+                          CascadeScratch* scratch, ExponentForm form) {
   Tier tiers[kMaxTiers];
   tiers_of(params, tiers);
   const unsigned count = num_tiers(params.shape);
@@ -263,10 +281,14 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
       if (next[i] >> exponent_bits != 0) return false;
     }
   }
+  if (form != ExponentForm::kPlain) {
+    for (size_t i = 0; i < params.counts[count]; ++i) next[i] = turned(next[i]);
+  }
   for (unsigned k = count - 1; k > 0; --k) {
     const size_t n = params.counts[k];
-    if (!filler_is_zero(fields[k], n, kTierWidths[params.shape][k])) return false;
-    const size_t used = decode_tier(names_of(tiers[k]), kTierWidths[params.shape][k], fields[k], n, 0, n, next, out);
+    const unsigned width = kTierWidths[params.shape][k];
+    if (!filler_is_zero(fields[k], n, width)) return false;
+    const size_t used = decode_tier(names_of(tiers[k], form), width, fields[k], n, 0, n, next, out);
     if (used != params.counts[k + 1]) return false;
     uint8_t* decoded = out;
     out = next;
@@ -279,7 +301,7 @@ bool CascadeDecoder::open(const uint8_t* src, const CascadeParams& params, unsig
   used_ = 0;
   num_escapes_ = params.counts[1];
   width_ = kTierWidths[params.shape][0];
-  names_ = names_of(tiers[0]);
+  names_ = names_of(tiers[0], form);
   return true;
 }
 

@@ -52,15 +52,34 @@ void cascade_count(const uint8_t* field, size_t num_runs, uint8_t lo, const uint
 // As cascade_encode(), if the first tier is written and scratch->even has what it escapes.
 void cascade_encode_behind(const CascadeParams& params, uint8_t* dst, CascadeScratch* scratch);
 
+// Whether the digits of the first tier are whole runs of one plane of 2 or 4 bits.
+bool has_runs(const CascadeParams& params);
+
+// Such runs, for who takes the digits himself.
+struct DigitRuns {
+  unsigned width;         // of a digit, 2 or 4
+  const uint8_t* digits;  // a plane
+  const DigitNames* names;
+  const uint8_t* next;  // the exponents that they escape, in order; kSlack to spare
+};
+
+// A turned exponent is one of 8 bits, rotated right by one: its uppermost bit is the one that has its place in the
+// lower byte of a word of BF16.
+enum class ExponentForm : uint8_t { kPlain, kTurned };
+
 // Decodes the exponents of a block in order, tile by tile.
 class CascadeDecoder {
  public:
   // Decodes all tiers but the first. False if a count is not the number of escapes before it, or a raw
   // exponent is too wide. `src` holds cascade_nbytes(params) bytes and kSlack to spare; params.counts are at most
-  // kMaxBlockWords and their widths are consistent.
-  bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch);
+  // kMaxBlockWords and their widths are consistent. Only exponents of 8 bits are turned.
+  bool open(const uint8_t* src, const CascadeParams& params, unsigned exponent_bits, CascadeScratch* scratch,
+            ExponentForm form = ExponentForm::kPlain);
   // Exponents [first, first + count) to out, which has kSlack to spare; tiles in order, of whole runs but for the last.
   void decode(size_t first, size_t count, uint8_t* out);
+  // Where has_runs(params): the digits from the first one of a run on, in place of decode(); and how many they escaped.
+  DigitRuns runs(size_t first) const { return {width_, field_ + first * width_ / 8, &names_, next_ + used_}; }
+  void took(size_t num_escapes) { used_ += num_escapes; }
   // After the last tile: whether there were as many escapes as announced.
   bool finish() const { return used_ == num_escapes_; }
 

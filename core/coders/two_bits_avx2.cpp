@@ -1,82 +1,15 @@
 #if defined(__x86_64__)
+#include "coders/two_bits_avx2.h"
+
 #include <immintrin.h>
 
 #include <cstring>
 
 #include "coders/byte_select.h"
-#include "coders/two_bits.h"
 #include "transforms/planes.h"
 
 namespace tw {
 namespace {
-
-inline __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline void store(uint8_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
-inline __m256i bytes(unsigned byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
-
-// For each byte of a 16-byte half, the sum of those before it in the half. The bytes are of two 4-bit numbers, 0 or 1:
-// no sum exceeds 15.
-inline __m256i sums_before(__m256i ones, __m256i every) {
-  const __m256i from_low = _mm256_setr_epi8(-1, -1, -1, -1, 3, 3, 3, 3, -1, -1, -1, -1, 11, 11, 11, 11,  //
-                                            -1, -1, -1, -1, 3, 3, 3, 3, -1, -1, -1, -1, 11, 11, 11, 11);
-  const __m256i from_half = _mm256_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, 7, 7, 7, 7, 7, 7, 7, 7,  //
-                                             -1, -1, -1, -1, -1, -1, -1, -1, 7, 7, 7, 7, 7, 7, 7, 7);
-  __m256i sums = _mm256_mullo_epi32(ones, every);                     // of 4 bytes
-  sums = _mm256_add_epi8(sums, _mm256_shuffle_epi8(sums, from_low));  // of 8
-  return _mm256_add_epi8(_mm256_sub_epi8(sums, ones), _mm256_shuffle_epi8(sums, from_half));
-}
-
-// 32 numbers. `escapes` has the upper bit of each that is escaped, `ranks` which of the next that is in its half.
-inline const uint8_t* expand32(__m256i named, __m256i escapes, __m256i ranks, const uint8_t* next, uint8_t* out) {
-  const unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(escapes));
-  const uint8_t* high = next + _mm_popcnt_u32(mask & 0xffff);
-  const __m256i exponents =
-      _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(next));
-  store(out, _mm256_blendv_epi8(named, _mm256_shuffle_epi8(exponents, ranks), escapes));
-  return next + _mm_popcnt_u32(mask);
-}
-
-// Half of a run: 32 bytes with 4 slices of digits, which are 64 numbers apart.
-struct Half {
-  __m256i digits, three, even, odd;
-
-  Half(const uint8_t* field, __m256i every) {
-    const __m256i ones = bytes(0x11);
-    digits = load(field);
-    three = _mm256_and_si256(digits, _mm256_srli_epi16(digits, 1));  // at bits 0, 2, 4 and 6
-    even = sums_before(_mm256_and_si256(three, ones), every);
-    odd = sums_before(_mm256_and_si256(_mm256_srli_epi16(three, 2), ones), every);
-  }
-
-  template <int K>
-  const uint8_t* expand(__m256i names, const uint8_t* next, uint8_t* out) const {
-    const __m256i nibble = bytes(0x0f);
-    const __m256i index = _mm256_and_si256(K < 2 ? digits : _mm256_srli_epi16(digits, 4), nibble);
-    const __m256i sums = K % 2 == 0 ? even : odd;
-    const __m256i ranks = _mm256_and_si256(K < 2 ? sums : _mm256_srli_epi16(sums, 4), nibble);
-    return expand32(_mm256_shuffle_epi8(names, index), _mm256_slli_epi16(three, 7 - 2 * K), ranks, next, out);
-  }
-};
-
-size_t expand(const uint8_t* field, const DigitNames& names, const uint8_t* next, size_t num_runs, uint8_t* out) {
-  const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.low)));
-  const __m256i high = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.high)));
-  __m256i every = _mm256_set1_epi32(0x01010101);
-  asm("" : "+x"(every));  // or GCC multiplies by shifts, which are more
-  const uint8_t* source = next;
-  for (size_t run = 0; run < num_runs; ++run, field += kRun / 4, out += kRun) {
-    const Half a(field, every), b(field + 32, every);
-    source = a.expand<0>(low, source, out);
-    source = b.expand<0>(low, source, out + 32);
-    source = a.expand<1>(high, source, out + 64);
-    source = b.expand<1>(high, source, out + 96);
-    source = a.expand<2>(low, source, out + 128);
-    source = b.expand<2>(low, source, out + 160);
-    source = a.expand<3>(high, source, out + 192);
-    source = b.expand<3>(high, source, out + 224);
-  }
-  return static_cast<size_t>(source - next);
-}
 
 // The bytes at the set bits of the mask, of 8; writes 8.
 inline uint8_t* compress8(const uint64_t* select, unsigned mask, __m128i bytes, uint8_t* next) {
@@ -151,7 +84,7 @@ void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
 }  // namespace
 
 extern const TwoBitKernels kTwoBitAvx2;
-const TwoBitKernels kTwoBitAvx2 = {expand, split, count};
+const TwoBitKernels kTwoBitAvx2 = {expand_two_bits, split, count};
 
 }  // namespace tw
 #endif

@@ -1,31 +1,18 @@
 #if defined(__x86_64__)
-#include "coders/two_bits.h"
-#include "common/avx512.h"
+#include "coders/two_bits_avx512.h"
+
 #include "transforms/planes.h"
 
 namespace tw {
 namespace {
 
-inline __m512i bytes(unsigned byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
-
 size_t expand(const uint8_t* field, const DigitNames& names, const uint8_t* next, size_t num_runs, uint8_t* out) {
-  const __m512i low_names = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.low)));
-  const __m512i high_names = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.high)));
-  const __m512i nibble = bytes(0x0f);
+  const TwoBitNames both(names);
   const uint8_t* source = next;
   for (size_t run = 0; run < num_runs; ++run, field += kRun / 4, out += kRun) {
-    const __m512i digits = _mm512_loadu_si512(field);
-    const __m512i three = _mm512_and_si512(digits, _mm512_srli_epi16(digits, 1));  // at bits 0, 2, 4 and 6
-    const __m512i first = _mm512_and_si512(digits, nibble);
-    const __m512i second = _mm512_and_si512(_mm512_srli_epi16(digits, 4), nibble);
-    const __m512i named[4] = {_mm512_shuffle_epi8(low_names, first), _mm512_shuffle_epi8(high_names, first),
-                              _mm512_shuffle_epi8(low_names, second), _mm512_shuffle_epi8(high_names, second)};
+    const TwoBitRun digits(field, both);
 #pragma GCC unroll 4
-    for (unsigned k = 0; k < 4; ++k) {
-      const __mmask64 escapes = _mm512_test_epi8_mask(three, bytes(1u << (2 * k)));
-      _mm512_storeu_si512(out + 64 * k, _mm512_mask_expand_epi8(named[k], escapes, _mm512_loadu_si512(source)));
-      source += _mm_popcnt_u64(escapes);
-    }
+    for (unsigned k = 0; k < 4; ++k) _mm512_storeu_si512(out + 64 * k, digits.expand(k, &source));
   }
   return static_cast<size_t>(source - next);
 }

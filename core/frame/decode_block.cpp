@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "coders/digit_words.h"
 #include "frame/open_block.h"
 #include "frame/relative_decode.h"
 #include "transforms/expand.h"
@@ -39,6 +40,7 @@ class Prefetcher {
 struct Exponents {
   const uint8_t* whole = nullptr;
   CascadeDecoder* cascade = nullptr;
+  bool by_runs = false;  // of the cascade, with turned exponents
   EntropyDecoder* entropy = nullptr;
   // Of kind modal: the mask of the words whose exponent is not the mode, the mode, and the next of these exponents.
   const uint64_t* other_mask = nullptr;
@@ -103,13 +105,15 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
   for (size_t s = 0; s < num_segments; ++s) {
     prefetcher.next();
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
-    const uint8_t* symbols = exponents.get(first, count, scratch->exponents);
-    if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "expected exponents that the dtype has";
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream || output.taker != nullptr ? scratch->words : words;
-    if (field != nullptr) {
+    if (exponents.by_runs) {
+      CascadeDecoder* const cascade = exponents.cascade;
+      cascade->took(digit_word_kernels.weave_runs(cascade->runs(first), field + first, count / kRun, target));
+    } else if (const uint8_t* const symbols = exponents.get(first, count, scratch->exponents); field != nullptr) {
       kernels.weave(dtype, symbols, field, coded.n, first, count, target);
     } else {
+      if (entropy && bits < 8 && !kernels.fits(symbols, count, bits)) return "expected exponents that the dtype has";
       const uint8_t* sign_mantissas = coded.rest.segment(first, count);
       kernels.assemble(dtype, symbols, exponents.params.base, exponents.params.k, sign_mantissas, count, target);
       const char* wrong = entropy ? mend_escapes(dtype, exponents, symbols, sign_mantissas, count, target) : nullptr;
@@ -164,19 +168,34 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
   return weave(coded, exponents, output, scratch);
 }
 
+// Whether words are made of digits and rests in one pass.
+bool goes_by_runs(const Coded& coded, const CascadeParams& params) {
+  const Dtype& dtype = coded.dtype();
+  const bool bf16 = dtype.exponent_bits == Bf16::kE && dtype.mantissa_bits == Bf16::kM;
+  return digit_word_kernels.weave_runs != nullptr && bf16 && coded.rest.untrimmed() != nullptr && has_runs(params);
+}
+
 const char* decode_cascade(Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
   CascadeParams params;
   size_t nbytes = 0;
   const char* wrong = open_cascade(coded, &params, &nbytes);
   if (wrong != nullptr) return wrong;
+  Taker* const taker = output.taker;
+  const bool by_runs = goes_by_runs(coded, params);
   CascadeDecoder cascade;
-  if (!cascade.open(coded.kind_streams(), params, coded.dtype().exponent_bits, &scratch->cascade)) {
+  if (!cascade.open(coded.kind_streams(), params, coded.dtype().exponent_bits, &scratch->cascade,
+                    by_runs ? ExponentForm::kTurned : ExponentForm::kPlain)) {
     return "expected counts of tiers to be their escapes, exponents of the dtype, zeros in filler bits";
   }
-  Exponents exponents;
-  exponents.cascade = &cascade;
-  wrong = weave(coded, exponents, output, scratch);
-  if (wrong != nullptr) return wrong;
+  if (by_runs && taker != nullptr && taker->take_runs != nullptr) {
+    taker->take_runs(taker, &cascade, coded.rest.untrimmed(), coded.n);
+  } else {
+    Exponents exponents;
+    exponents.cascade = &cascade;
+    exponents.by_runs = by_runs;
+    wrong = weave(coded, exponents, output, scratch);
+    if (wrong != nullptr) return wrong;
+  }
   return cascade.finish() ? nullptr : "expected the count of tier 2 to be the escapes of tier 1";
 }
 

@@ -55,6 +55,8 @@ struct BlockBytes {
 // Somebody who uses words as soon as they are decoded.
 struct Taker {
   void (*take)(Taker* taker, const uint8_t* words, size_t count);
+  // Of BF16, if there is one: all words of a block as runs of digits, with turned exponents, and rests of a byte each.
+  void (*take_runs)(Taker* taker, CascadeDecoder* cascade, const uint8_t* rests, size_t count);
 };
 
 // Where the words go.

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linear/prefetcher.h"
+
 namespace tw {
 
 constexpr size_t kDotLanes = 32;
@@ -16,12 +18,6 @@ inline size_t weight_nbytes(WeightFormat format) { return format == WeightFormat
 // The order in which the kernels want inputs, filled up with zeros to a multiple of kDotLanes. Of BF16 the even columns
 // of each 32 come first, since a word of two weights is split by a shift and a mask.
 void arrange_input(WeightFormat format, const float* input, size_t columns, float* arranged);
-
-// Bytes that will be read next, fetched while others are multiplied.
-struct Fetch {
-  const uint8_t* bytes;
-  size_t nbytes;
-};
 
 struct DotKernels {
   // out[i * out_stride + r] = row r of weights times input i; the inputs, arranged, are `stride` apart. No pointer to

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "linear/dot.h"
+#include "linear/prefetcher.h"
 
 namespace tw {
 namespace {
@@ -24,24 +25,6 @@ struct LoadF32 {
   static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) {
     for (size_t i = 0; i < kVectors; ++i) w[i] = Vec::load(reinterpret_cast<const float*>(from) + i * Vec::kWidth);
   }
-};
-
-// Fetches what is read next into the second-level cache, a share with each step.
-class Prefetcher {
- public:
-  Prefetcher(Fetch next, size_t num_steps)
-      : at_(next.bytes), end_(next.bytes + next.nbytes), share_((next.nbytes / num_steps + 63) / 64 * 64) {}
-
-  // Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
-  inline __attribute__((always_inline)) void step() {
-    const uint8_t* const stop = static_cast<size_t>(end_ - at_) < share_ ? end_ : at_ + share_;
-    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* end_;
-  size_t share_;
 };
 
 template <class Load, size_t R, size_t M>
@@ -122,6 +105,7 @@ void add_terms(WeightFormat format, const uint8_t* weights, size_t count, const 
 
 float total(const float* sums) {
   V lanes[kVectors];
+#pragma GCC unroll 32  // or GCC copies them by way of memory, in pieces of another size
   for (size_t i = 0; i < kVectors; ++i) lanes[i] = Vec::load(sums + i * Vec::kWidth);
   return sum_lanes(lanes);
 }

@@ -3,17 +3,21 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <numeric>
 
 #include "frame/blocks.h"
 #include "frame/decode_block.h"
 #include "frame/workers.h"
 #include "linear/dot.h"
+#include "linear/row_taker.h"
 
 namespace tw {
 namespace {
 
 // Blocks that a thread takes at a time.
 constexpr uint64_t kBlocksAtOnce = 8;
+// As many times a thread should find something to take.
+constexpr uint64_t kTilesAThread = 4;
 // While a block is decoded and multiplied, the next one is fetched; so much of it during the product.
 constexpr uint64_t kFetchShare = 4;
 // Dense weights that a thread takes at a time, and those that it multiplies while it fetches as many of the next.
@@ -55,17 +59,21 @@ class Inputs {
  public:
   Inputs(WeightFormat format, const float* inputs, uint64_t count, uint64_t columns)
       : stride_(ceil_to(columns, kDotLanes)),
-        values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, count * stride_) * sizeof(float)))) {
+        values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, 2 * count * stride_) * sizeof(float)))) {
     if (values_ == nullptr) return;
     for (uint64_t m = 0; m < count; ++m) arrange_input(format, inputs + m * columns, columns, values_ + m * stride_);
+    if (count == 1) of_rows_ = RowTaker::make_input(format, columns, values_, values_ + stride_);
   }
   const float* values() const { return values_; }
   uint64_t stride() const { return stride_; }
+  // Of the one input.
+  const RowTaker::Input& of_rows() const { return of_rows_; }
 
  private:
   Lines memory_;
   uint64_t stride_;
   float* values_;
+  RowTaker::Input of_rows_{};
 };
 
 struct Product {
@@ -78,16 +86,19 @@ struct Product {
 
   uint64_t rows() const { return blocks.frame.shape[0]; }
   uint64_t columns() const { return blocks.frame.shape[1]; }
-  // Whether blocks are whole rows that are multiplied piece by piece.
-  bool takes_rows() const {
-    return dot_kernels.prefers_single_rows && num_inputs == 1 && columns() % kDotLanes == 0 &&
-           blocks.frame.block_words % columns() == 0;
-  }
+  bool takes_single_rows() const { return num_inputs == 1 && RowTaker::is_faster(format, columns()); }
   // Rows that are decoded together: those of a block; of several where blocks cut rows, since a block at the border of
   // two such steps is decoded twice.
   uint64_t rows_at_once() const {
     const uint64_t words = blocks.frame.block_words;
     return std::max<uint64_t>(1, (words % columns() == 0 ? words : words * kBlocksAtOnce) / columns());
+  }
+  // Rows that a thread takes at a time. If possible they end with a block, or two threads would decode that one.
+  uint64_t rows_of_tile(uint32_t threads) const {
+    const uint64_t words = blocks.frame.block_words, some = std::max<uint64_t>(1, words * kBlocksAtOnce / columns());
+    if (!takes_single_rows()) return ceil_to(some, rows_at_once());
+    const uint64_t whole = ceil_to(some, words / std::gcd(words, columns()));
+    return whole <= rows() / (kTilesAThread * std::max(threads, 1u)) ? whole : some;
   }
 };
 
@@ -103,32 +114,9 @@ Fetch next_block(const Blocks& blocks, uint64_t block) {
   return {blocks.data.at(blocks.end_of(block)), blocks.end_of(block + 1) - blocks.end_of(block)};
 }
 
-// Multiplies the words of whole rows with the one input, as they come.
-struct RowTaker : Taker {
-  const Product& product;
-  float* out;
-  uint64_t column = 0, num_taken = 0;
-  alignas(64) float sums[kDotLanes] = {};
-
-  RowTaker(const Product& whole, uint64_t row) : Taker{take_words}, product(whole), out(whole.outputs + row) {}
-
-  void add(const uint8_t* words, uint64_t count) {
-    const uint64_t columns = product.columns(), width = weight_nbytes(product.format);
-    num_taken += count;
-    while (count != 0) {
-      const uint64_t piece = std::min(count, columns - column);
-      dot_kernels.add_terms(product.format, words, piece, product.inputs.values() + column, sums);
-      words += piece * width, count -= piece, column += piece;
-      if (column != columns) continue;
-      *out++ = dot_kernels.total(sums);
-      std::fill(sums, sums + kDotLanes, 0.0f);
-      column = 0;
-    }
-  }
-  static void take_words(Taker* taker, const uint8_t* words, size_t count) {
-    static_cast<RowTaker*>(taker)->add(words, count);
-  }
-};
+int no_memory(uint64_t block, uint64_t nbytes, tw_error* error) {
+  return fail(error, TW_NO_MEMORY, block, 0, "no memory for %llu bytes", as_ull(nbytes));
+}
 
 int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* words, RowScratch* scratch, Taker* taker,
                tw_error* error) {
@@ -144,6 +132,26 @@ int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* word
   return fault ? blocks.report(fault, block, error) : TW_OK;
 }
 
+// Rows [first, last) one by one, while their blocks are decoded.
+int multiply_single_rows(const Product& product, uint64_t first, uint64_t last, RowScratch* scratch, tw_error* error) {
+  const tw_frame& frame = product.blocks.frame;
+  const uint64_t start = first * product.columns(), stop = last * product.columns();
+  const uint64_t first_block = start / frame.block_words, last_block = ceil_div(stop, frame.block_words);
+  const uint64_t nbytes = block_nbytes(frame) + kSlack;
+  uint8_t* const words = scratch->words.take(nbytes);
+  if (words == nullptr) return no_memory(first_block, nbytes, error);
+  RowTaker taker(product.format, product.columns(), product.inputs.of_rows(), start - first_block * frame.block_words,
+                 last - first, product.outputs + first);
+  for (uint64_t block = first_block; block < last_block; ++block) {
+    const Fetch next = next_block(product.blocks, block);
+    taker.begin(next);
+    const int status = decode_one(product, block, next, words, scratch, &taker, error);
+    if (status != TW_OK) return status;
+    if (taker.has_none()) taker.add(words, num_block_words(frame, block));
+  }
+  return TW_OK;
+}
+
 // Rows [first, last): their blocks side by side, then their products.
 int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScratch* scratch, tw_error* error) {
   const tw_frame& frame = product.blocks.frame;
@@ -151,14 +159,7 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
   const uint64_t first_block = start / frame.block_words, last_block = ceil_div(stop, frame.block_words);
   const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
   uint8_t* const words = scratch->words.take(nbytes);
-  if (words == nullptr) return fail(error, TW_NO_MEMORY, first_block, 0, "no memory for %llu bytes", as_ull(nbytes));
-  if (product.takes_rows()) {
-    RowTaker taker(product, first);
-    const Fetch next = next_block(product.blocks, first_block);
-    const int status = decode_one(product, first_block, next, words, scratch, &taker, error);
-    if (status == TW_OK && taker.num_taken == 0) taker.add(words, stop - start);  // a kind that writes all at once
-    return status;
-  }
+  if (words == nullptr) return no_memory(first_block, nbytes, error);
   Fetch left = {nullptr, 0};  // for the product, so that memory has something to do meanwhile
   for (uint64_t block = first_block; block < last_block; ++block) {
     Fetch next = next_block(product.blocks, block);
@@ -212,15 +213,16 @@ int tw_linear(const tw_frame* frame, const void* header, const void* data, uint6
   const Inputs arranged(format, inputs, num_inputs, frame->shape[1]);
   if (arranged.values() == nullptr) return no_memory(error);
   const Product product = {blocks, format, arranged, num_inputs, outputs, (flags & TW_VERIFY) != 0};
-  const uint64_t step = product.rows_at_once();
-  const uint64_t per_tile = ceil_to(std::max<uint64_t>(1, frame->block_words * kBlocksAtOnce / frame->shape[1]), step);
+  const bool singly = product.takes_single_rows();
+  const uint64_t per_tile = product.rows_of_tile(threads), step = singly ? per_tile : product.rows_at_once();
   FirstFailure failure;
   const bool ran = run_tiles<RowScratch>(
       ceil_div(product.rows(), per_tile), Workers(threads, parallel), [&](RowScratch& scratch, uint64_t tile) {
         const uint64_t stop = std::min((tile + 1) * per_tile, product.rows());
         for (uint64_t row = tile * per_tile; row < stop; row += step) {
           tw_error why;
-          const int result = multiply_rows(product, row, std::min(row + step, stop), &scratch, &why);
+          const uint64_t last = std::min(row + step, stop);
+          const int result = (singly ? multiply_single_rows : multiply_rows)(product, row, last, &scratch, &why);
           if (result == TW_OK) continue;
           failure.note(result, why);
           return false;

@@ -71,8 +71,8 @@ struct Shape {
   uint64_t rows, columns;
 };
 // Blocks have several whole rows, or several of which some are cut; rows have whole blocks, or blocks of which some are
-// cut; a row is one element.
-constexpr Shape kShapes[] = {{40, 128}, {41, 100}, {3, 3072}, {3, 2000}, {1700, 1}};
+// cut, amid runs or between them; a row is one element.
+constexpr Shape kShapes[] = {{40, 128}, {41, 100}, {3, 3072}, {3, 2000}, {23, 768}, {1700, 1}};
 
 const Type& type_named(const char* name) {
   for (const Type& type : tests::kTypes) {
