@@ -38,7 +38,7 @@ INCLUDES = {
     "transforms": {"common", "transforms"},
     "coders": {"common", "transforms", "coders"},
     "frame": {"common", "transforms", "coders", "frame"},
-    "linear": {"common", "frame", "linear"},
+    "linear": {"common", "coders", "frame", "linear"},
     "probe": {"probe"},
 }
 
