@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,6 +142,9 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "item assignment": lambda w: w.__setitem__(0, 1),
     "out": lambda w: torch.add(torch.ones(ROWS, COLUMNS), 1, out=w),
     "foreach": lambda w: torch._foreach_add_([w], 1),
+    "data": lambda w: setattr(w, "data", torch.zeros(ROWS, COLUMNS, dtype=w.dtype)),
+    "data of another shape": lambda w: setattr(w, "data", torch.zeros(3)),
+    "through data": lambda w: w.data.zero_(),
     "renormalizing embedding": lambda w: embedding(torch.tensor([1]), w, max_norm=0.001),
 }
 
@@ -150,6 +154,27 @@ def test_writes_in_place_are_refused(dense: Any, compressed: CompressedTensor, w
     with pytest.raises(RuntimeError, match=r"read-only.*decompress_module"):
         write(compressed)
     assert same(compressed.decode(), dense)
+
+
+@pytest.mark.parametrize("view", ["data", "detach", "state_dict", "all rows", "parameter"])
+def test_a_copy_into_what_passes_for_a_view_is_seen_by_all(dense: Any, view: str) -> None:
+    """As loaders write: `parameter.data.copy_(tensor)`."""
+    module = nn.Linear(COLUMNS, ROWS, bias=False)
+    module.weight = nn.Parameter(CompressedTensor.from_dense(dense), requires_grad=False)
+    views = {
+        "data": module.weight.data,
+        "detach": module.weight.detach(),
+        "state_dict": module.state_dict()["weight"],
+        "all rows": module.weight[:],
+        "parameter": nn.Parameter(module.weight, requires_grad=False),
+    }
+    with torch.no_grad():
+        views[view].copy_(dense * 2)
+    for seen in (module.weight, *views.values()):
+        assert same(seen.decode(), dense * 2)
+    with torch.no_grad():
+        module.weight.clone().copy_(dense)
+    assert same(module.weight.decode(), dense * 2)
 
 
 def test_it_is_frozen(compressed: CompressedTensor) -> None:
@@ -177,6 +202,40 @@ def test_saved_and_loaded_with_weights_only(dense: Any, compressed: CompressedTe
     loaded = torch.load(file, weights_only=True)["w"]
     assert isinstance(loaded, CompressedTensor)
     assert same(loaded.decode(), dense)
+
+
+def test_it_is_sent_to_other_processes(dense: Any, compressed: CompressedTensor) -> None:
+    """Torch moves the memory of tensors that it sends; what reads the frame must not be left behind."""
+    address = compressed.frame.data_ptr()
+    for sent in (compressed, nn.Parameter(compressed, requires_grad=False)):
+        pickled = io.BytesIO()
+        ForkingPickler(pickled).dump(sent)
+        received = ForkingPickler.loads(pickled.getvalue())
+        assert isinstance(received, CompressedTensor)
+        assert isinstance(received, nn.Parameter) == isinstance(sent, nn.Parameter)
+        assert same(received.decode(), dense)
+    assert compressed.frame.data_ptr() == address
+    assert same(compressed.decode(), dense)
+
+
+def test_a_module_is_moved_into_shared_memory(dense: Any, compressed: CompressedTensor) -> None:
+    module = nn.Linear(COLUMNS, ROWS, bias=False)
+    module.weight = nn.Parameter(compressed, requires_grad=False)
+    before = module.weight.frame
+    for _ in range(2):
+        module.share_memory()
+        assert module.weight.is_shared()
+        assert module.weight.frame.is_shared()
+    assert same(module.weight.decode(), dense)
+    assert not before.is_shared()
+    address = module.weight.frame.data_ptr()
+    ForkingPickler(io.BytesIO()).dump(module.weight)
+    assert module.weight.frame.data_ptr() == address, "what is shared is sent as it is"
+    assert same(module.weight.decode(), dense)
+
+
+def test_it_is_exported_decoded(dense: Any, compressed: CompressedTensor) -> None:
+    assert same(torch.from_dlpack(compressed), dense)
 
 
 @pytest.mark.parametrize("mode", ["exact", "fused"])

@@ -212,6 +212,13 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
 
 
+def shared_copy_of(frame: Tensor) -> Tensor:
+    """A copy in memory that processes share. Torch moves what it shares, so the copy is opened once more."""
+    copy = copy_of(frame)
+    origin = opened(copy).origin
+    return attach(copy.share_memory_(), origin)
+
+
 def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:
     """The open frame of a uint8 tensor on the CPU, or on a device for which Triton compiles.
 

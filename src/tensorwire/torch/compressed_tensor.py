@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
-from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere
+from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, shared_copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,12 +37,13 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
     Safe to be read by several threads at once, but not while another one calls `copy_` or `set_linear_mode`.
 
     Attributes:
-        frame: one plain frame (docs/format.md), a uint8 tensor of one dimension on the same device.
         linear_mode: "exact" or "fused": how `torch.nn.functional.linear` multiplies with it.
     """
 
-    frame: Tensor
     linear_mode: str
+    _held: list[Tensor]
+    """The frame. All that pass for views of one tensor, such as its `detach()`, hold it together, so that all see a
+    `copy_` to one of them. A list: it can be unpickled with `weights_only=True`."""
 
     @staticmethod
     def __new__(cls, frame: Tensor, requires_grad: bool = False, *, linear_mode: str = "exact") -> CompressedTensor:
@@ -60,6 +62,11 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         _ops.check_linear_mode(linear_mode)
         head = opened_anywhere(frame)
         return _wrap(frame, head.dtype, head.shape, linear_mode)
+
+    @property
+    def frame(self) -> Tensor:
+        """One plain frame (docs/format.md), a uint8 tensor of one dimension on the same device."""
+        return self._held[0]
 
     @classmethod
     def from_dense(cls, tensor: Tensor, profile: Profile = "fast", *, linear_mode: str = "exact") -> CompressedTensor:
@@ -107,8 +114,8 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
             if id(self.frame) not in memo:
                 memo[id(self.frame)] = copy_of(self.frame)
             twin = memo[id(self)] = _like(self, memo[id(self.frame)])
-            for name in vars(self).keys() - {"frame", "linear_mode"}:  # a parameter is one by an attribute
-                setattr(twin, name, copy.deepcopy(vars(self)[name], memo))
+            for name, value in _attributes(self).items():
+                setattr(twin, name, copy.deepcopy(value, memo))
         return cast("CompressedTensor", memo[id(self)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -156,16 +163,31 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     return result
 
 
-def _wrap(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], linear_mode: str) -> CompressedTensor:
+def _wrap(
+    frame: Tensor, dtype: torch.dtype, shape: Sequence[int], linear_mode: str, held: list[Tensor] | None = None
+) -> CompressedTensor:
     tensor = torch.Tensor._make_wrapper_subclass(
         CompressedTensor, shape, dtype=dtype, device=frame.device, requires_grad=False
     )
-    tensor.frame, tensor.linear_mode = frame, linear_mode
+    tensor._held, tensor.linear_mode = [frame] if held is None else held, linear_mode
     return cast("CompressedTensor", tensor)
 
 
 def _like(tensor: CompressedTensor, frame: Tensor) -> CompressedTensor:
     return _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode)
+
+
+def _attributes(tensor: CompressedTensor) -> dict[str, Any]:
+    """What others have set: a parameter is one by an attribute."""
+    return {name: value for name, value in vars(tensor).items() if name not in ("_held", "linear_mode")}
+
+
+def _for_another_process(tensor: CompressedTensor) -> Any:
+    """How multiprocessing pickles it. Torch shares memory that it sends, and moves it: so it gets some of its own."""
+    twin = _like(tensor, tensor.frame if tensor.is_shared() else copy_of(tensor.frame))
+    for name, value in _attributes(tensor).items():
+        setattr(twin, name, value)
+    return twin.__reduce_ex__(2)
 
 
 # Functions, which see the arguments as the caller gave them ----------------------------------------------------------
@@ -186,6 +208,28 @@ def _set_item(tensor: Any, key: Any, value: Any) -> Any:
     if isinstance(tensor, CompressedTensor):
         raise RuntimeError(_read_only("item assignment", tensor))
     return NotImplemented
+
+
+def _set_data(tensor: Any, value: Any) -> Any:
+    """Torch would change the shape that the tensor shows, and nothing else."""
+    if isinstance(tensor, CompressedTensor):
+        raise RuntimeError(_read_only("assignment to .data", tensor))
+    return NotImplemented
+
+
+def _share_memory(tensor: CompressedTensor) -> CompressedTensor:
+    """A copy takes the place of the frame: torch moves the memory of what it shares from under those who read it."""
+    if not tensor.frame.is_shared():
+        tensor._held[0] = shared_copy_of(tensor.frame)
+    return tensor
+
+
+def _is_shared(tensor: CompressedTensor) -> bool:
+    return bool(tensor.frame.is_shared())
+
+
+def _to_dlpack(tensor: CompressedTensor, **options: Any) -> Any:
+    return tensor.decode().__dlpack__(**options)
 
 
 def _stay_frozen(tensor: Any, requires_grad: bool = True) -> Any:
@@ -213,13 +257,17 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.embedding: _embedding,
     torch.Tensor.__setitem__: _set_item,
     torch.Tensor.requires_grad_: _stay_frozen,
+    torch.Tensor.data.__set__: _set_data,
+    torch.Tensor.share_memory_: _share_memory,
+    torch.Tensor.is_shared: _is_shared,
+    torch.Tensor.__dlpack__: _to_dlpack,
 }
 
 # Operations of aten ---------------------------------------------------------------------------------------------------
 
 
 def _detach(tensor: CompressedTensor) -> CompressedTensor:
-    return _like(tensor, tensor.frame)
+    return _wrap(tensor.frame, tensor.dtype, tensor.shape, tensor.linear_mode, tensor._held)
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
@@ -253,11 +301,12 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
     if source.shape != target.shape:
         raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
     if isinstance(source, CompressedTensor) and source.dtype == target.dtype:
-        target.frame = source.frame.to(target.device)
+        target._held[0] = source.frame.to(target.device)
     else:
         dense = source.decode() if isinstance(source, CompressedTensor) else source
         profile = opened(target.frame.cpu()).info.profile
-        target.frame = CompressedTensor.from_dense(dense.to(target.dtype), profile).frame.to(target.device)
+        compressed = CompressedTensor.from_dense(dense.to(target.dtype), profile)
+        target._held[0] = compressed.frame.to(target.device)
     return target
 
 
@@ -355,3 +404,4 @@ def _read_only(what: str, tensor: CompressedTensor) -> str:
 
 
 torch.serialization.add_safe_globals([CompressedTensor])
+ForkingPickler.register(CompressedTensor, _for_another_process)
