@@ -115,9 +115,10 @@ FOLDERS = {
     "diagnosis": {
         "model": set(),
         "words": {"model"},
-        "page": {"model"},
-        "rank": {"page", "model"},
-        "protocol": {"model"},
+        "members": {"model"},
+        "page": {"model", "members"},
+        "rank": {"page", "model", "members"},
+        "protocol": {"model", "members"},
         "node": {"page", "protocol", "model"},
         "analyzer": {"model", "words"},
         "report": {"model", "words"},

@@ -1,4 +1,4 @@
-// The rank page: 4,096 bytes of shared memory that say what a rank is doing and outlive it.
+// The rank page: 8,192 bytes of shared memory that say what a rank is doing and outlive it.
 //
 // A page has one writing process, named in its header, and any number of readers. Inside that process any thread may
 // write: the functions below keep what they write in private memory under a mutex and publish it under the sequence
@@ -12,9 +12,10 @@ namespace tw::probe {
 
 constexpr uint64_t kPageMagic = 0x315f454741505754;     // "TWPAGE_1"
 constexpr uint64_t kControlMagic = 0x314c544e43505754;  // "TWPCNTL1"
-constexpr uint32_t kLayout = 1;
-constexpr size_t kPageNbytes = 4096;
-constexpr size_t kNumSlots = 32;
+constexpr uint32_t kLayout = 2;
+constexpr size_t kPageNbytes = 8192;
+constexpr size_t kNumSlots = 50;
+constexpr size_t kMaxDimensions = 3;
 constexpr uint8_t kNoName = 255;
 constexpr uint16_t kNoRoot = 65535;
 
@@ -55,9 +56,35 @@ enum Operation : uint8_t {
   kNumOperations,
 };
 
+// What the exit reason of a page is.
+enum ExitKind : uint32_t {
+  kNoExit,
+  kEnd,           // the script ended, or called for the end of the process, whatever its status
+  kFailure,       // an exception that nobody caught
+  kInterruption,  // Ctrl-C, or a signal that asks for the end; without a text the signal is the reason
+};
+
+// Where a rank is with init_process_group.
+enum Setup : uint32_t {
+  kUnknownSetup,
+  kBeforeInit,
+  kInInit,
+  kInitialized,
+  kDestroyed,
+};
+
+// Global ranks in the order of their ranks in a group: `first` plus a multiple below extents[i] of strides[i] for
+// each dimension, of which the last runs fastest. Dimensions in front that are not needed have extent 1.
+// Where all extents are 0 the members are not known, or not of this kind.
+struct Members {
+  uint32_t first;
+  uint32_t strides[kMaxDimensions];
+  uint32_t extents[kMaxDimensions];
+};
+
 // What one process group does: its collectives. What send and recv do on it stands in slots of their own, one for each
-// direction and peer: while operations are timed, or while the main thread waits in one of torch's two functions.
-// Their numbers count from the timing on, apart on either side.
+// direction and peer: while operations are timed, or while a thread waits for a message.
+// Their numbers count apart on either side.
 struct Slot {
   uint32_t lock;  // odd while it is written; a writer that died within leaves it odd
   uint8_t operation;
@@ -85,13 +112,15 @@ struct Slot {
   uint16_t size;        // ranks of the group; 65535: that many or more
   uint16_t root;        // rank within the group, for send and recv the peer's global rank; kNoRoot
   float baseline_rate;  // completed operations per second in good times; 0 unknown
+  Members members;
+  uint32_t reserved;
 };
-static_assert(sizeof(Slot) == 120);
+static_assert(sizeof(Slot) == 152);
 
 struct Header {
   uint64_t magic;
   uint32_t layout;
-  uint32_t lock;  // of phase, exit reason, names
+  uint32_t lock;  // of the texts and what belongs to them
   uint8_t boot_id[16];
   uint64_t run;         // hash of the run id
   uint64_t start_time;  // of the process, in clock ticks since boot, as /proc/PID/stat gives it
@@ -103,13 +132,20 @@ struct Header {
   uint32_t control;       // number of the last request of the control page that was acted on
   uint64_t heartbeat_ns;  // when the probe's thread last ran
   uint64_t heartbeats;
-  uint64_t exit_ns;
-  uint64_t reserved;
-  char exit_reason[64];  // texts are UTF-8, cut to their room, and end with a zero byte
-  char phase[24];
-  char names[64];  // of groups, one after another
+  uint64_t exit_ns;       // when the exit reason was given; a process may live on
+  uint64_t signal_ns;     // when the first signal came that asks for the end
+  uint64_t setup_ns;      // since when `setup` is what it is
+  uint64_t activity_ns;   // so with `activity`
+  uint32_t exit_kind;     // an ExitKind
+  uint32_t signal;        // SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
+  uint32_t setup;         // a Setup
+  uint32_t reserved;
+  char exit_reason[256];  // texts are UTF-8, cut to their room, and end with a zero byte
+  char phase[24];         // as the script declared it
+  char activity[24];      // what the main thread has been in since no operation was completed, as far as it is known
+  char names[152];        // of groups, one after another
 };
-static_assert(sizeof(Header) == 256);
+static_assert(sizeof(Header) == 592);
 
 struct Page {
   Header header;
@@ -126,7 +162,7 @@ struct ControlEntry {
   uint64_t first_sequence;
 };
 
-constexpr size_t kNumControlEntries = 253;
+constexpr size_t kNumControlEntries = 509;
 
 struct Control {
   uint64_t magic;
@@ -174,13 +210,22 @@ TW_PROBE_API uint64_t tw_probe_now(void);
 TW_PROBE_API void tw_probe_heartbeat(tw::probe::Probe* probe);
 TW_PROBE_API void tw_probe_set_flag(tw::probe::Probe* probe, uint32_t flag, int on);
 TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
-// The first exit reason stays.
-TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, const char* text);
+TW_PROBE_API void tw_probe_activity(tw::probe::Probe* probe, const char* text);
+// A Setup.
+TW_PROBE_API void tw_probe_setup(tw::probe::Probe* probe, uint32_t setup);
+// An ExitKind and its text. The first exit reason stays.
+TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, uint32_t kind, const char* text);
+// Notes SIGINT, SIGTERM and SIGHUP in the page from now on, and does what would have been done without it. Handlers
+// are put before those that are there only where they are the default ones, or `known`, which may be null. Call it
+// again after others may have set theirs, while they cannot do so. Gives the handler of SIGINT that was found, null
+// where that is not one.
+TW_PROBE_API void* tw_probe_watch_signals(tw::probe::Probe* probe, void* known);
 
 // The slot of a group, or of a pair of ranks, a new one on first sight; -1 where there is no more room, which raises
 // kOverflow.
 TW_PROBE_API int tw_probe_slot(tw::probe::Probe* probe, uint64_t id, const char* name, uint64_t size);
 TW_PROBE_API int tw_probe_pair(tw::probe::Probe* probe, uint64_t id, const char* name);
+TW_PROBE_API void tw_probe_members(tw::probe::Probe* probe, int slot, const tw::probe::Members* members);
 
 // Passive: counts seen from outside the operations. Ignored for a slot that enter and complete keep up to date.
 TW_PROBE_API void tw_probe_counts(tw::probe::Probe* probe, int slot, uint64_t enqueued, uint64_t completed);

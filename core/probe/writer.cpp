@@ -22,9 +22,13 @@ namespace {
 std::atomic<uint32_t> num_forks{0};
 void count_fork() { ++num_forks; }
 
+}  // namespace
+
 bool writes(const Probe* probe) {
   return probe != nullptr && probe->num_forks == num_forks.load(std::memory_order_relaxed);
 }
+
+namespace {
 
 SlotState* find_slot(Probe* probe, int slot) {
   if (!writes(probe) || slot < 0 || static_cast<uint32_t>(slot) >= probe->num_slots) return nullptr;
@@ -54,7 +58,7 @@ void set_text(char* shared, size_t room, const char* text) {
     --nbytes;
     while (nbytes > 0 && (static_cast<unsigned char>(text[nbytes]) & 0xC0) == 0x80) --nbytes;
   }
-  char padded[64] = {};
+  char padded[sizeof(Header::exit_reason)] = {};
   std::memcpy(padded, text, nbytes);
   copy_to_shared(shared, padded, room);
 }
@@ -167,6 +171,7 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
 
 void tw_probe_close(Probe* probe) {
   if (!writes(probe)) return;
+  forget_signals(probe);
   munmap(probe->page, kPageNbytes);
   delete probe;
 }
@@ -190,16 +195,33 @@ void tw_probe_phase(Probe* probe, const char* text) {
   set_text(header.phase, sizeof(header.phase), text);
 }
 
-void tw_probe_exit_reason(Probe* probe, const char* text) {
+void tw_probe_activity(Probe* probe, const char* text) {
+  if (!writes(probe)) return;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  Header& header = probe->page->header;
+  const WriteLock lock(&header.lock);
+  store_shared(&header.activity_ns, tw_probe_now());
+  set_text(header.activity, sizeof(header.activity), text);
+}
+
+void tw_probe_setup(Probe* probe, uint32_t setup) {
+  if (!writes(probe)) return;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  Header& header = probe->page->header;
+  const WriteLock lock(&header.lock);
+  store_shared(&header.setup, setup);
+  store_shared(&header.setup_ns, tw_probe_now());
+}
+
+void tw_probe_exit_reason(Probe* probe, uint32_t kind, const char* text) {
   if (!writes(probe)) return;
   const std::lock_guard<std::mutex> guard(probe->header_mutex);
   Header& header = probe->page->header;
   if (header.exit_ns != 0) return;
-  {
-    const WriteLock lock(&header.lock);
-    store_shared(&header.exit_ns, tw_probe_now());
-    set_text(header.exit_reason, sizeof(header.exit_reason), text);
-  }
+  const WriteLock lock(&header.lock);
+  store_shared(&header.exit_kind, kind);
+  store_shared(&header.exit_ns, tw_probe_now());
+  set_text(header.exit_reason, sizeof(header.exit_reason), text);
 }
 
 int tw_probe_slot(Probe* probe, uint64_t id, const char* name, uint64_t size) {
@@ -207,6 +229,13 @@ int tw_probe_slot(Probe* probe, uint64_t id, const char* name, uint64_t size) {
 }
 
 int tw_probe_pair(Probe* probe, uint64_t id, const char* name) { return find_or_add(probe, id, name, 2, kPair); }
+
+void tw_probe_members(Probe* probe, int slot, const Members* members) {
+  update(probe, slot, [&](SlotState& state) {
+    state.slot.members = *members;
+    return true;
+  });
+}
 
 void tw_probe_counts(Probe* probe, int slot, uint64_t enqueued, uint64_t completed) {
   update(probe, slot, [&](SlotState& state) {

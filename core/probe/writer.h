@@ -73,4 +73,10 @@ struct Probe {
   SlotState slots[kNumSlots];
 };
 
+// Whether this process is the one that made it.
+bool writes(const Probe* probe);
+
+// Signals are not noted in its page any more.
+void forget_signals(const Probe* probe);
+
 }  // namespace tw::probe

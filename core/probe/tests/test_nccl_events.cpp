@@ -145,8 +145,9 @@ void what_ranks_disagree_on_changes_the_signature() {
 }
 
 void more_communicators_than_slots() {
+  constexpr uint64_t kNumCommunicators = tw::probe::kNumSlots + 8;
   std::vector<Nccl6> all;
-  for (uint64_t number = 0; number < 40; ++number) all.emplace_back(1000 + number);
+  for (uint64_t number = 0; number < kNumCommunicators; ++number) all.emplace_back(1000 + number);
   const Page page = read_page();
   CHECK((page.header.flags & tw::probe::kOverflow) != 0);
   for (Nccl6& nccl : all) {
@@ -155,7 +156,7 @@ void more_communicators_than_slots() {
     nccl.transfer(nccl.proxy_op(task, true), 1);
     nccl.stop(task);
   }
-  for (uint64_t number = 0; number < 40; ++number) {
+  for (uint64_t number = 0; number < kNumCommunicators; ++number) {
     const Page now = read_page();
     const Slot* slot = find_slot(now, 1000 + number);
     CHECK((slot != nullptr) == (number < tw::probe::kNumSlots));

@@ -48,14 +48,17 @@ void test_identity(const Folder& folder) {
   const std::string path = folder.file("identity");
   Probe* probe = create(path);
   struct stat facts;
-  CHECK(stat(path.c_str(), &facts) == 0 && (facts.st_mode & 0777) == 0600 && facts.st_size == 4096);
+  CHECK(stat(path.c_str(), &facts) == 0 && (facts.st_mode & 0777) == 0600 && facts.st_size == kPageNbytes);
   Probe* second = nullptr;
   CHECK(tw_probe_create(path.c_str(), &kIdentity, &second) == EEXIST && second == nullptr);
 
   tw_probe_heartbeat(probe);
   tw_probe_phase(probe, "a phase with a name that is far too long");
-  tw_probe_exit_reason(probe, "exit 3");
-  tw_probe_exit_reason(probe, "exit 4");
+  tw_probe_activity(probe, "torch.save");
+  tw_probe_setup(probe, kInInit);
+  const std::string reason(200, 'r');
+  tw_probe_exit_reason(probe, kFailure, reason.c_str());
+  tw_probe_exit_reason(probe, kEnd, "exit 4");
   tw_probe_close(probe);
 
   const Page page = read(path);
@@ -63,7 +66,9 @@ void test_identity(const Folder& folder) {
   CHECK(page.header.rank == 3 && page.header.world_size == 8);
   CHECK(page.header.restart_count == 2 && page.header.run == tw_probe_hash("a run", 5));
   CHECK(page.header.heartbeats == 1 && page.header.flags == 0 && page.header.exit_ns != 0);
-  CHECK(std::string(page.header.exit_reason) == "exit 3");
+  CHECK(page.header.exit_reason == reason && page.header.exit_kind == kFailure);
+  CHECK(std::string(page.header.activity) == "torch.save" && page.header.activity_ns != 0);
+  CHECK(page.header.setup == kInInit && page.header.setup_ns != 0 && page.header.signal == 0);
   CHECK(std::string(page.header.phase) == "a phase with a name tha");
 }
 
@@ -87,9 +92,21 @@ void test_slots_run_out(const Folder& folder) {
   CHECK(tw_probe_enter(probe, -1, nullptr) == 0);
   const Page page = read(path);
   CHECK(page.header.flags == kOverflow);
-  CHECK(std::string(page.header.names + page.slots[30].name) == "odd");
-  CHECK(page.slots[31].id == 32 && page.slots[31].size == 4 && page.slots[31].root == kNoRoot);
+  const Slot& last = page.slots[kNumSlots - 1];
+  CHECK(std::string(page.header.names + page.slots[kNumSlots - 2].name) == "odd");
+  CHECK(last.id == kNumSlots && last.size == 4 && last.root == kNoRoot && last.members.extents[2] == 0);
   CHECK(page.slots[0].name == page.slots[2].name && page.slots[1].name != page.slots[0].name);
+  tw_probe_close(probe);
+}
+
+void test_members(const Folder& folder) {
+  const std::string path = folder.file("members");
+  Probe* probe = create(path);
+  const int slot = tw_probe_slot(probe, 1, "mesh_dp", 4);
+  const Members members{5, {100, 16, 2}, {1, 2, 2}};
+  tw_probe_members(probe, slot, &members);
+  const Members seen = read(path).slots[slot].members;
+  CHECK(std::memcmp(&seen, &members, sizeof(members)) == 0);
   tw_probe_close(probe);
 }
 
@@ -208,7 +225,11 @@ void test_forked_child_writes_nothing(const Folder& folder) {
     const OperationInfo info = operation(1);
     tw_probe_heartbeat(probe);
     tw_probe_phase(probe, "child");
-    tw_probe_exit_reason(probe, "child");
+    tw_probe_exit_reason(probe, kEnd, "child");
+    tw_probe_activity(probe, "child");
+    tw_probe_setup(probe, kDestroyed);
+    const Members members{1, {1, 1, 1}, {1, 1, 2}};
+    tw_probe_members(probe, slot, &members);
     tw_probe_set_flag(probe, kOverflow, 1);
     tw_probe_enable_timing(probe, 1, 1);
     tw_probe_counts(probe, slot, 9, 9);
@@ -255,7 +276,7 @@ void test_bad_files(const Folder& folder) {
   const std::string path = folder.file("bad");
   std::FILE* file = std::fopen(path.c_str(), "w");
   CHECK(tw_probe_read_page(path.c_str(), &page) == EINVAL);  // empty
-  for (int i = 0; i < 4096; ++i) std::fputc('x', file);
+  for (size_t i = 0; i < kPageNbytes; ++i) std::fputc('x', file);
   std::fclose(file);
   CHECK(tw_probe_read_page(path.c_str(), &page) == EINVAL);
   const std::string link = folder.file("link");
@@ -323,6 +344,7 @@ int main() {
   test_identity(folder);
   test_text_is_cut_between_characters(folder);
   test_slots_run_out(folder);
+  test_members(folder);
   test_passive(folder);
   test_active(folder);
   test_windows(folder);

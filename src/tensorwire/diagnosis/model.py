@@ -103,7 +103,6 @@ class Worker:
     name: str
     state: str
     wait_channel: str = ""  # the kernel's function that it sleeps in
-    cpu_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -124,7 +123,7 @@ class Process:
     signal_seconds: float | None = None  # since then
     written_bytes: int = -1  # by calls that write, those to sockets included; -1 unknown
     read_bytes: int = -1
-    workers: list[Worker] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)  # looked at while the rank completes nothing
 
     @property
     def is_alive(self) -> bool:

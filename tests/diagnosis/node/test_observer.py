@@ -47,7 +47,7 @@ if given["heartbeats"]:
 else:
     native.heartbeat(handle)
 if given["exit_reason"]:
-    native.exit_reason(handle, given["exit_reason"].encode())
+    native.exit_reason(handle, native.END, given["exit_reason"].encode())
 if given["port"]:
     peer = socket.create_connection(("127.0.0.1", given["port"]))
     peer.sendall(bytes(1000))
@@ -454,7 +454,7 @@ def test_request_of_too_much_is_cut_to_what_a_page_holds(tmp_path: Path) -> None
     timing.enable(tmp_path, {f"{number:x}": number for number in range(1, 1000)}, 10**9)
     request = read_control(tmp_path)
     assert request is not None
-    assert (len(request.first), request.num_rounds) == (253, 65535)
+    assert (len(request.first), request.num_rounds) == (native.NUM_CONTROL_ENTRIES, 65535)
 
 
 def test_process_groups_of_the_node_come_first(job: Job) -> None:

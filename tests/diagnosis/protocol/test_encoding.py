@@ -10,20 +10,26 @@ import struct
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+from tensorwire.diagnosis.members import members_of, numbers_of, ranks_of
 from tensorwire.diagnosis.model import (
     Edge,
+    ExitKind,
     Life,
     Observation,
     Operation,
     Process,
     ProcessGroup,
     Rank,
+    Setup,
     Timing,
+    Worker,
 )
 from tensorwire.diagnosis.protocol import encoding
 from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder, from_json, to_json
+from tensorwire.diagnosis.protocol.states import NO_STATE
 from tensorwire.diagnosis.service import merge
 from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError
@@ -55,6 +61,9 @@ def operation(rng: random.Random) -> Operation:
     )
 
 
+MEMBERS = [(), range(4), range(3, 30, 8), (0, 1, 16, 17), (1, 2, 5, 6, 33, 34, 37, 38)]
+
+
 def process_group(rng: random.Random, number: int) -> ProcessGroup:
     return ProcessGroup(
         id=f"{number:016x}",
@@ -69,6 +78,7 @@ def process_group(rng: random.Random, number: int) -> ProcessGroup:
         sent_bytes=rng.choice([-1, 0, 1 << 50]),
         received_bytes=rng.choice([-1, 12345]),
         baseline_rate=rng.choice([None, 0.0, 123.45]),
+        members=MEMBERS[number % len(MEMBERS)],
     )
 
 
@@ -82,13 +92,22 @@ def rank(rng: random.Random, number: int) -> Rank:
         rng.uniform(0, 10),
         rng.choice(["", "exit 1", "ValueError: ü"]),
         rng.choice([None, rng.uniform(0, 100)]),
+        rng.choice(get_args(ExitKind)),
+        rng.choice([None, rng.uniform(0, 100)]),
+        rng.choice(["", "SIGTERM"]),
+        rng.choice([None, rng.uniform(0, 100)]),
     )
+    process.written_bytes, process.read_bytes = rng.choice([(-1, -1), (0, 0), (1 << 40, 1 << 20)])
+    process.workers = rng.choice([[], [Worker(7, "pt_data_worker", "S", "pipe_read"), Worker(8, "", "?")]])
     groups = [process_group(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
     heartbeat = rng.choice([0.0, rng.uniform(1.1, 50)])
     flags = rng.random() < 0.5, rng.random() < 0.5
     return Rank(
-        number, 8, "n", 1000 + number, 2, process, groups, heartbeat, flags[0], rng.choice(["", "checkpoint"]), flags[1]
-    )
+        number, 8, "n", 1000 + number, 2, process, groups, heartbeat, flags[0],
+        rng.choice(["", "checkpoint"]), flags[1],
+        rng.choice(get_args(Setup)), rng.choice([None, rng.uniform(0, 100)]),
+        rng.choice(["", "torch.save"]), rng.choice([None, rng.uniform(0, 100)]),
+    )  # fmt: skip
 
 
 def edge(rng: random.Random, owner: int) -> Edge:
@@ -139,8 +158,13 @@ def aged(rank: Rank, seconds: float) -> Rank:
     for group in rank.process_groups:
         group.open_seconds = None if group.open_seconds is None else group.open_seconds + seconds
         group.idle_seconds = None if group.idle_seconds is None else group.idle_seconds + seconds
-    if rank.process.gone_seconds is not None:
-        rank.process.gone_seconds += seconds
+    process = rank.process
+    for owner, name in (
+        (process, "gone_seconds"), (process, "exit_seconds"), (process, "signal_seconds"),
+        (rank, "setup_seconds"), (rank, "activity_seconds"),
+    ):  # fmt: skip
+        if getattr(owner, name) is not None:
+            setattr(owner, name, getattr(owner, name) + seconds)
     if rank.heartbeat_seconds:
         rank.heartbeat_seconds += seconds
     return rank
@@ -207,12 +231,15 @@ def rows(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
+LATER: dict[str, Any] = {"members": [], "states": [], "transfers": b""}
+"""What may be left out."""
+
 GOOD_ROW = (9, 0, 83, 0, 0, 0, 0, -1, -1, 0)
 
 
 def test_row_made_by_hand_is_understood() -> None:
     decoder = Decoder()
-    decoder.apply({**report_of(), "ranks": rows(*GOOD_ROW), "details": b"", "edges": b""})
+    decoder.apply({**report_of(), **LATER, "ranks": rows(*GOOD_ROW), "details": b"", "edges": b""})
     assert len(decoded(decoder)[0]) == 1
 
 
@@ -234,6 +261,16 @@ def test_row_made_by_hand_is_understood() -> None:
         {"details": rows(*range(10))}, {"details": rows(99, *[0] * 10)}, {"edges": rows(*range(8))},
         {"edges": rows(99, *[0] * 8)}, {"edges": rows(-1, *[0] * 8)}, {"gone": [12345]}, {"gone": [[]]}, {"gone": 1},
         {"closed": [12345]}, {"closed": None},
+        {"members": 5}, {"members": [[]]}, {"members": [[99, 0, 1, 1]]}, {"members": [[-1, 0, 1, 1]]},
+        {"members": [[0, 0, 1]]}, {"members": [[0, "0", 1, 1]]}, {"members": [[0, 1 << 20, 1, 1]]},
+        {"members": [[0, 0, *[2] * 8]]}, {"members": [["0", 0, 1, 1]]},
+        {"transfers": rows(99, 0, 0)}, {"transfers": rows(0, 0)}, {"transfers": "x"}, {"states": 5}, {"states": [5]},
+        {"states": [[99, *NO_STATE]]}, {"states": [[0, *NO_STATE, 1]]}, {"states": [[0, 4, *NO_STATE[1:]]]},
+        {"states": [[0, -1, *NO_STATE[1:]]]}, {"states": [[0, 0, -1, "x" * 65, *NO_STATE[3:]]]},
+        {"states": [[0, 0, 1 << 62, *NO_STATE[2:]]]}, {"states": [[0, 0, -1, "", -1, 5, *NO_STATE[5:]]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S"]]]]}, {"states": [[0, *NO_STATE[:-1], [5]]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S", "c"]] * 65]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, 2, "S", "c"]]]]},
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:
@@ -252,7 +289,7 @@ NUMBERS = [(kind, index) for kind, entry in DESCRIPTIONS.items() for index, v in
 
 @pytest.mark.parametrize(("kind", "index"), NUMBERS)
 def test_every_number_of_a_description_has_a_range(kind: str, index: int) -> None:
-    nothing = {name: [] for name in DESCRIPTIONS} | {"ranks": b"", "details": b"", "edges": b""}
+    nothing = {name: [] for name in DESCRIPTIONS} | {"ranks": b"", "details": b"", "edges": b""} | LATER
     report = report_of() | nothing | {kind: [DESCRIPTIONS[kind]]}
     Decoder().apply(report)
     for number in (-2, 1 << 64, 10**400):
@@ -262,7 +299,7 @@ def test_every_number_of_a_description_has_a_range(kind: str, index: int) -> Non
             Decoder().apply(report | {kind: [entry]})
 
 
-@pytest.mark.parametrize("missing", [*report_of()])
+@pytest.mark.parametrize("missing", sorted(report_of().keys() - LATER.keys()))
 def test_report_without_a_member_is_refused(missing: str) -> None:
     report = report_of()
     del report[missing]
@@ -270,11 +307,54 @@ def test_report_without_a_member_is_refused(missing: str) -> None:
         Decoder().apply(report)
 
 
+def test_report_without_what_is_left_out_where_it_is_empty() -> None:
+    decoder = Decoder()
+    decoder.apply({kind: value for kind, value in report_of().items() if kind not in LATER})
+    ranks, _ = decoded(decoder)
+    assert {rank.setup for rank in ranks.values()} == {""}
+
+
+@pytest.mark.parametrize(
+    ("grid", "ranks"),
+    [
+        ((0, ((4, 1),)), [0, 1, 2, 3]),
+        ((5, ((3, 8),)), [5, 13, 21]),
+        ((1, ((2, 4), (3, 1))), [1, 2, 3, 5, 6, 7]),
+        ((0, ((2, 100), (2, 10), (2, 1))), [0, 1, 10, 11, 100, 101, 110, 111]),
+        ((7, ((1, 1), (1, 1), (1, 1))), [7]),
+        ((0, ((0, 1),)), []),
+        ((0, ((4, 0),)), []),
+        ((1 << 19, ((2, 1 << 19),)), []),
+        ((0, ((1 << 15, 1), (1 << 15, 1))), []),
+    ],
+)
+def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
+    assert list(ranks_of(grid)) == ranks
+
+
+@pytest.mark.parametrize("ranks", [[], [3, 1], [0, 1, 3], [0, 1, 2, 4, 5, 6, 16, 17], [2, 2], [0, 2, 1, 4]])
+def test_ranks_of_no_grid_have_no_numbers(ranks: list[int]) -> None:
+    assert numbers_of(ranks) == []
+    assert list(members_of([])) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_members_of_a_mesh_arrive(seed: int) -> None:
+    """Any dimensions of a mesh, flattened into one process group."""
+    rng = random.Random(seed)
+    shape = [rng.randrange(1, 5) for _ in range(4)]
+    kept = sorted(rng.sample(range(4), rng.randrange(1, 4)))
+    mesh = np.arange(math.prod(shape)).reshape(shape)
+    at = tuple(slice(None) if axis in kept else rng.randrange(shape[axis]) for axis in range(4))
+    ranks = mesh[at].reshape(-1).tolist()
+    assert list(members_of(numbers_of(ranks))) == ranks
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_damaged_rows_are_refused_or_make_some_observation(seed: int) -> None:
     rng = random.Random(seed)
     report = report_of()
-    for kind in ("ranks", "details", "edges"):
+    for kind in ("ranks", "details", "edges", "transfers"):
         data = bytearray(report[kind])
         for _ in range(rng.randrange(1, 4)):
             if data:
@@ -292,7 +372,7 @@ def test_damaged_rows_are_refused_or_make_some_observation(seed: int) -> None:
 def test_greatest_numbers_can_be_handed_on() -> None:
     """Whatever an agent says, what the analyzer keeps of it can be read."""
     most = (1 << 62) - 1
-    report = report_of() | {
+    report = report_of() | LATER | {
         "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [["c", "", 8]], "works": [], "links": [[0, 1, "a", "b"]],
         "ranks": rows(17, 0, *[most] * 8, 0, *[most] * 4, -1, most, most), "details": rows(0, 0, *[most] * 9),
         "edges": rows(0, *[most] * 8),
@@ -316,7 +396,7 @@ def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank has some process groups, not all that the node describes."""
     monkeypatch.setattr(encoding, "_MAX_INTEGERS", 500)
-    report = report_of() | {
+    report = report_of() | LATER | {
         "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [[f"{number:x}", "", 8] for number in range(100)], "works": [],
         "links": [], "ranks": rows(*GOOD_ROW), "edges": b"",
     }  # fmt: skip

@@ -45,6 +45,12 @@ def left(directory: Path, rank: int = 3) -> Page:
     return found
 
 
+def kind_of(exit_reason: str) -> str:
+    if exit_reason.startswith(("SIG", "KeyboardInterrupt")):
+        return "interruption"
+    return "end" if exit_reason.startswith("exit") else "failure" * bool(exit_reason)
+
+
 @pytest.mark.parametrize(
     ("text", "exit_reason"),
     [
@@ -57,6 +63,10 @@ def left(directory: Path, rank: int = 3) -> Page:
         ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError(1) from e", "KeyError: 1"),
         ("import sys; sys.excepthook = lambda *a: print('mine')\n1 / 0", "exit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import os; os.kill(os.getpid(), 2)", "KeyboardInterrupt"),
+        ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
+        ("import os; os.kill(os.getpid(), 1)", "SIGHUP"),
+        ("raise ValueError('x' * 188)", "ValueError: " + "x" * 188),
         ("import os; os._exit(4)", ""),
         ("import os; os.kill(os.getpid(), 9)", ""),
         ("import atexit; atexit.register(print, 'bye')", "exit 0"),
@@ -75,8 +85,40 @@ def test_scripts_run_as_without_the_launcher(text: str, exit_reason: str, direct
     found = left(directory)
     assert found.exit_reason == exit_reason
     assert (found.header.exit_ns != 0) == bool(exit_reason)
+    assert found.exit_kind == kind_of(exit_reason)
+    sent = {2: "SIGINT", 15: "SIGTERM", 1: "SIGHUP"}
+    assert found.signal == next((name for number, name in sent.items() if f"getpid(), {number})" in text), "")
     assert not found.is_alive
     assert (found.header.rank, found.header.world_size, found.header.restart_count) == (3, 8, 0)
+
+
+def test_signals_that_the_script_handles_are_noted(directory: Path, script: Path) -> None:
+    """Also where the handler was set after the probe came; what Python knows of handlers is as without it."""
+    text = """
+import os, signal, sys, time
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+time.sleep(1.5)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    assert run_rank(script, text, directory).returncode == 5
+    found = left(directory)
+    assert (found.signal, found.exit_reason, found.exit_kind) == ("SIGTERM", "exit 5", "end")
+
+
+def test_a_rank_that_lives_on_has_said_its_error(directory: Path, script: Path) -> None:
+    text = """
+import threading, time
+from tensorwire.diagnosis.rank import probe
+def look():
+    time.sleep(0.3)
+    from tensorwire.diagnosis.page.rank_page import read_page
+    page = read_page(probe._probe._path)
+    print(page.exit_reason, page.exit_kind, page.is_alive)
+threading.Thread(target=look).start()
+raise ValueError("bad shape")
+"""
+    assert run_rank(script, text, directory).stdout == "ValueError: bad shape failure True\n"
 
 
 @pytest.mark.parametrize("name", ["train", "package", "package.inner", "nothing", "package.nothing"])
@@ -357,9 +399,9 @@ def test_pages_that_cannot_be_believed(directory: Path, script: Path) -> None:
         b"",
         good[:-1],
         good + b"\0",
-        bytes(4096),
-        os.urandom(4096),
-        good[:layout] + b"\2" + good[layout + 1 :],
+        bytes(len(good)),
+        os.urandom(len(good)),
+        good[:layout] + b"\xff" + good[layout + 1 :],
     ):
         path.write_bytes(bad)
         assert read_page(path) is None
@@ -379,7 +421,7 @@ def test_control(directory: Path) -> None:
     assert write_control(directory, {}, 7) == 2
     assert read_control(directory) == Control(2, {}, 7)
     with pytest.raises(OSError, match="Invalid"):
-        write_control(directory, dict.fromkeys(range(254), 1), 20)
+        write_control(directory, dict.fromkeys(range(native.NUM_CONTROL_ENTRIES + 1), 1), 20)
     with pytest.raises(OSError, match="No such"):
         write_control(directory / "none", {}, 1)
 
@@ -399,6 +441,6 @@ print(*(name for name in sys.modules if name.startswith("tensorwire.")))
     script.write_text(text)
     ran = run([*PROBE, str(script)], environment(directory, RANK="0", WORLD_SIZE="1"))
     loaded = {name.split(".")[2] for name in ran.stdout.split() if name.count(".") >= 2}
-    assert {"rank", "page"} <= loaded <= {"rank", "page", "model"}, ran.stderr
+    assert {"rank", "page"} <= loaded <= {"rank", "page", "model", "members"}, ran.stderr
     others = {name.split(".")[1] for name in ran.stdout.split()}
     assert others <= {"diagnosis", "probe", "errors", "_library", "_version"}

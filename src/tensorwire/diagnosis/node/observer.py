@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..model import MAX_RANKS, Observation, Process, Rank
 from ..page import process
-from ..page.rank_page import Page, read_page
-from . import tcp
+from ..page.rank_page import Page, age, read_page
+from . import tcp, workers
 from .frozen_rank import FrozenRanks
 from .stacks import Target
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..model import Edge, ProcessGroup
 
 _ALIVE_SECONDS: Final = 1.0  # a younger heartbeat shows life where the process cannot be seen (in another container)
+_IDLE_SECONDS: Final = 2.0  # a rank that has completed nothing for so long may wait for its workers
 _MAX_PAGES = 8192
 _PLUGIN = ".nccl.page"
 
@@ -95,18 +96,23 @@ class Observer:
         header = page.header
         heartbeat_age = max(0.0, now - header.heartbeat_ns / 1e9)
         plugin = self._plugins.get(_process_of(page), page)
+        groups = self._process_groups(page, now)
         return Rank(
             rank=header.rank,
             world_size=header.world_size,
             node=self._node,
             pid=header.pid,
             generation=header.restart_count,
-            process=self._process(path, page, now, heartbeat_age),
-            process_groups=self._process_groups(page, now),
+            process=self._process(path, page, groups, now),
+            process_groups=groups,
             heartbeat_seconds=heartbeat_age,
             timed=page.timed,
             phase=page.phase,
             overflow=page.overflow or plugin.overflow,
+            setup=page.setup,
+            setup_seconds=age(now, header.setup_ns),
+            activity=page.activity,
+            activity_seconds=age(now, header.activity_ns) if page.activity else None,
         )
 
     def _process_groups(self, page: Page, now: float) -> list[ProcessGroup]:
@@ -115,12 +121,16 @@ class Observer:
         pages = (page,) if plugin is page else (page, plugin)
         return [group for each in pages for group in each.process_groups(now)]
 
-    def _process(self, path: Path, page: Page, now: float, heartbeat_age: float) -> Process:
+    def _process(self, path: Path, page: Page, groups: list[ProcessGroup], now: float) -> Process:
         header, exit_reason = page.header, page.exit_reason
+        heartbeat_age = max(0.0, now - header.heartbeat_ns / 1e9)
+        said = _said(page, now)
         stat = process.read_stat(header.pid)
         if stat is not None and stat.start_ticks == header.start_time and stat.is_alive:
             throttling = process.throttling(header.pid)
             clock = self._clocks.setdefault(path, process.WaitClock(header.pid))
+            is_idle = all(group.idle_seconds is None or group.idle_seconds > _IDLE_SECONDS for group in groups)
+            read_bytes, written_bytes = process.transferred(header.pid)
             seen = Process(
                 life="stopped" if stat.is_stopped else "running",
                 state=stat.state,
@@ -128,7 +138,10 @@ class Observer:
                 wait_seconds=clock.read(),
                 num_throttled=throttling.num_throttled,
                 throttled_seconds=throttling.seconds,
-                exit_reason=exit_reason,
+                read_bytes=read_bytes,
+                written_bytes=written_bytes,
+                workers=workers.read(header.pid) if is_idle else [],
+                **said,
             )
             self._alive[path] = now, seen
             return seen
@@ -136,9 +149,10 @@ class Observer:
         if not seen_at and not exit_reason and heartbeat_age < _ALIVE_SECONDS:
             return Process("running")
         if exit_reason:
-            gone = max(0.0, now - header.exit_ns / 1e9) if header.exit_ns else heartbeat_age
-            return replace(last, life="exited", state="?", exit_reason=exit_reason, gone_seconds=gone)
-        return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at))
+            since_exit = heartbeat_age if said["exit_seconds"] is None else said["exit_seconds"]
+            gone = min(since_exit, now - seen_at)  # it may have lived on
+            return replace(last, life="exited", state="?", gone_seconds=gone, **said)
+        return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at), **said)
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
         alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.is_alive}
@@ -167,6 +181,18 @@ def _own_first(path: Path) -> tuple[bool, str]:
 def _process_of(page: Page) -> tuple[int, int]:
     """Its pid and start time, which name it for good."""
     return page.header.pid, page.header.start_time
+
+
+def _said(page: Page, now: float) -> dict[str, Any]:
+    """What a process told of its end, and of who asked for that."""
+    header = page.header
+    return {
+        "exit_reason": page.exit_reason,
+        "exit_kind": page.exit_kind,
+        "exit_seconds": age(now, header.exit_ns),
+        "signal": page.signal,
+        "signal_seconds": age(now, header.signal_ns) if page.signal else None,
+    }
 
 
 def _doing(groups: list[ProcessGroup]) -> str:

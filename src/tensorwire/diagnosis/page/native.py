@@ -24,14 +24,22 @@ TIMED = 4
 ACTIVE = 8
 PAIR = 16
 
-NUM_SLOTS = 32
-NUM_CONTROL_ENTRIES = 253
+END, FAILURE, INTERRUPTION = 1, 2, 3
+BEFORE_INIT, IN_INIT, INITIALIZED, DESTROYED = 1, 2, 3, 4
+
+NUM_SLOTS = 50
+MAX_DIMENSIONS = 3
+NUM_CONTROL_ENTRIES = 509
 NO_NAME = 255
 NO_ROOT = 65535
 UNKNOWN_NBYTES = 2**64 - 1
 
 _u8, _u16, _u32, _u64 = ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64
 _i32, _i64, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+
+class Members(ctypes.Structure):
+    _fields_ = [("first", _u32), ("strides", _u32 * MAX_DIMENSIONS), ("extents", _u32 * MAX_DIMENSIONS)]
 
 
 class Slot(ctypes.Structure):
@@ -61,6 +69,8 @@ class Slot(ctypes.Structure):
         ("size", _u16),
         ("root", _u16),
         ("baseline_rate", _float),
+        ("members", Members),
+        ("reserved", _u32),
     ]
 
 
@@ -81,10 +91,17 @@ class Header(ctypes.Structure):
         ("heartbeat_ns", _u64),
         ("heartbeats", _u64),
         ("exit_ns", _u64),
-        ("reserved", _u64),
-        ("exit_reason", ctypes.c_char * 64),
+        ("signal_ns", _u64),
+        ("setup_ns", _u64),
+        ("activity_ns", _u64),
+        ("exit_kind", _u32),
+        ("signal", _u32),
+        ("setup", _u32),
+        ("reserved", _u32),
+        ("exit_reason", ctypes.c_char * 256),
         ("phase", ctypes.c_char * 24),
-        ("names", ctypes.c_char * 64),
+        ("activity", ctypes.c_char * 24),
+        ("names", ctypes.c_char * 152),
     ]
 
 
@@ -159,9 +176,13 @@ now = _function("tw_probe_now", _u64)
 heartbeat = _function("tw_probe_heartbeat", None, _handle)
 set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)
 phase = _function("tw_probe_phase", None, _handle, _text)
-exit_reason = _function("tw_probe_exit_reason", None, _handle, _text)
+activity = _function("tw_probe_activity", None, _handle, _text)
+setup = _function("tw_probe_setup", None, _handle, _u32)
+exit_reason = _function("tw_probe_exit_reason", None, _handle, _u32, _text)
+watch_signals = _function("tw_probe_watch_signals", ctypes.c_void_p, _handle, ctypes.c_void_p)
 slot = _function("tw_probe_slot", _int, _handle, _u64, _text, _u64)
 pair = _function("tw_probe_pair", _int, _handle, _u64, _text)
+members = _function("tw_probe_members", None, _handle, _int, ctypes.POINTER(Members))
 counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)
 describe = _function("tw_probe_describe", None, _handle, _int, _info, _u64)
 baseline = _function("tw_probe_baseline", None, _handle, _int, _float)

@@ -59,6 +59,16 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(fields[_STATE].decode(), int(fields[_START]), ticks * _CLOCK_TICK)
 
 
+def transferred(pid: int) -> tuple[int, int]:
+    """Bytes that the calls of a process have read and written, from and to sockets too; -1 where nobody may know."""
+    try:
+        lines = (_PROC / str(pid) / "io").read_text().splitlines()
+        values = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
+    except (OSError, ValueError):
+        return -1, -1
+    return values.get("rchar", -1), values.get("wchar", -1)
+
+
 def throttling(pid: int) -> Throttling:
     """Of the cgroup that limits a process's CPU time and all that it lies in, as far as they are visible."""
     num_throttled, seconds = 0, 0.0

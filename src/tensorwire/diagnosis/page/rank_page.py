@@ -5,16 +5,24 @@ Any process may read, from any thread.
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ..members import ranks_of
 from ..model import Operation, ProcessGroup, Timing
 from . import native, process
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..model import ExitKind, Setup
+
 _MAX_COUNT: Final = 1 << 62  # what counts further is damaged
 _MAX_RATE: Final = 1e12
+_MAX_SIZE: Final = 65535  # a group of this size may be larger
+_EXIT_KINDS: Final[tuple[ExitKind, ...]] = ("", "end", "failure", "interruption")
+_SETUPS: Final[tuple[Setup, ...]] = ("", "before init", "in init", "initialized", "destroyed")
 
 
 class Page:
@@ -29,7 +37,7 @@ class Page:
         self.header = header = copy.header
         self.slots: list[native.Slot] = [slot for slot in copy.slots if slot.id and not slot.lock & 1]
         if header.lock & 1:  # a process that died while it wrote a text
-            header.phase = header.exit_reason = b""
+            header.phase = header.exit_reason = header.activity = b""
 
     @property
     def boot_id(self) -> bytes:
@@ -54,7 +62,30 @@ class Page:
 
     @property
     def exit_reason(self) -> str:
-        return _text(self.header.exit_reason)
+        """What it said, or the signal that ended it."""
+        is_interrupted = self.header.exit_kind == native.INTERRUPTION
+        return _text(self.header.exit_reason) or (self.signal if is_interrupted else "")
+
+    @property
+    def exit_kind(self) -> ExitKind:
+        code = self.header.exit_kind
+        return _EXIT_KINDS[code] if code < len(_EXIT_KINDS) else ""
+
+    @property
+    def signal(self) -> str:
+        """The first that asked it to end."""
+        with suppress(ValueError):
+            return signal.Signals(self.header.signal).name
+        return ""
+
+    @property
+    def setup(self) -> Setup:
+        code = self.header.setup
+        return _SETUPS[code] if code < len(_SETUPS) else ""
+
+    @property
+    def activity(self) -> str:
+        return _text(self.header.activity)
 
     @property
     def is_alive(self) -> bool:
@@ -86,14 +117,21 @@ def _process_group(slot: native.Slot, names: bytes, now: float, timed: bool) -> 
         size=slot.size,
         enqueued=slot.enqueued,
         completed=_whole(slot.enqueued, slot.completed),
-        open_seconds=_age(now, slot.enter_ns) if slot.flags & native.OPEN else None,
-        idle_seconds=_age(now, slot.completed_ns),
+        open_seconds=age(now, slot.enter_ns) if slot.flags & native.OPEN else None,
+        idle_seconds=age(now, slot.completed_ns),
         operation=_operation(slot, sequence, timed) if sequence > 0 else None,
         timing=_timing(slot) if slot.flags & native.TIMED and slot.num_rounds else None,
         sent_bytes=_known(slot.sent_nbytes),
         received_bytes=_known(slot.received_nbytes),
         baseline_rate=slot.baseline_rate or None,
+        members=_members(slot.members, slot.size),
     )
+
+
+def _members(members: native.Members, size: int) -> range | tuple[int, ...]:
+    dimensions = tuple(zip(members.extents, members.strides, strict=True))
+    ranks = ranks_of((members.first, dimensions)) if dimensions[-1][0] else ()
+    return ranks if min(len(ranks), _MAX_SIZE) == size else ()
 
 
 def _operation(slot: native.Slot, sequence: int, timed: bool) -> Operation:
@@ -145,5 +183,6 @@ def _text(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _age(now: float, time_ns: int) -> float | None:
+def age(now: float, time_ns: int) -> float | None:
+    """Seconds since a time of the page; None where it has none."""
     return max(0.0, now - time_ns / 1e9) if time_ns else None

@@ -13,6 +13,12 @@ A report is a JSON object with these members:
     edges     a row for each connection that changed
     gone      ranks that are no more
     closed    connections that are no more, by number
+    members   of new process groups: [group, first rank, extent and stride of each dimension]; see members.py
+    states    what changes now and then, of ranks of which it did: [rank, exit kind, exit at, signal, signal at, setup,
+              set up at, activity, active since, workers], each worker [pid, name, state, wait channel]
+    transfers a row for each rank that read or wrote some: rank, bytes read, bytes written
+
+The last three are left out where they are empty.
 
 Descriptions and connections are numbered as they come, from 0, and rows name them by number. Rows are 64-bit integers,
 little-endian: numerals would take most of the analyzer's time. Times are in microseconds; -1 is for none. In files,
@@ -34,7 +40,10 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ...errors import CorruptDataError, LimitExceededError
+from ..members import members_of, numbers_of
 from ..model import MAX_RANKS, Edge, Life, Operation, Process, ProcessGroup, Rank, Timing
+from . import states
+from .integers import LENGTH, MAX_VALUE, NBYTES, Row, checked, in_rows, integers, pack, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,16 +55,13 @@ _TIMED, _OVERFLOW = 1, 2
 _NONE = -1
 _FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now: no reason to send a rank again
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
+_COARSE_BYTES = 1 << 16
 
-_LENGTH: Final = struct.Struct("<q")
-_NBYTES: Final = _LENGTH.size
-_RANK, _GROUP, _DETAIL, _EDGE = 9, 8, 11, 9  # integers of a row, without its length
+_RANK, _GROUP, _DETAIL, _EDGE, _TRANSFER = 9, 8, 11, 9, 3  # integers of a row, without its length
 _MAX_GROUPS = 64  # process groups of a rank
 _MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 _MAX_INTEGERS = 1 << 20  # in the rows and details of the ranks of a node
-_MAX_VALUE = 1 << 62  # of an integer: what goes further is damage
 _MAX_UNSIGNED = 1 << 64  # of a number in a description: signatures have 64 bits
-_HIGHEST_BYTES = bytes([*range(_MAX_VALUE >> 56), 0xFF])  # of an integer in a row; the last is that of small negatives
 _MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
 _MAX_TEXT = 256
 _NO_DETAIL = (_NONE, _NONE, 0, 0, 0, 0, 0, 0, 0)
@@ -66,18 +72,18 @@ _KINDS: Final = {
     "works": (str, str, int, int, int),
     "links": (int, int, str, str),
 }
-_ROWS: Final = ("ranks", "details", "edges")
-_Row = tuple[int, ...]
+_ROWS: Final = ("ranks", "details", "edges", "transfers")
 
 
 def to_json(report: dict[str, Any]) -> dict[str, Any]:
     """A report for a file."""
-    return report | {kind: binascii.b2a_base64(report[kind], newline=False).decode() for kind in _ROWS}
+    rows = {kind: binascii.b2a_base64(report[kind], newline=False).decode() for kind in _ROWS if kind in report}
+    return report | rows
 
 
 def from_json(report: dict[str, Any]) -> dict[str, Any]:
     """The inverse. Of what is none it raises ValueError, KeyError or TypeError."""
-    return report | {kind: binascii.a2b_base64(report[kind]) for kind in _ROWS}
+    return report | {kind: binascii.a2b_base64(report[kind]) for kind in _ROWS if kind in report}
 
 
 class Encoder:
@@ -88,9 +94,12 @@ class Encoder:
 
     def _begin(self) -> None:
         self._tables: dict[str, dict[tuple[Any, ...], int]] = {kind: {} for kind in _KINDS}
-        self._ranks: dict[int, _Row] = {}
-        self._details: dict[tuple[int, int], _Row] = {}
-        self._edges: dict[int, _Row] = {}
+        self._ranks: dict[int, Row] = {}
+        self._details: dict[tuple[int, int], Row] = {}
+        self._edges: dict[int, Row] = {}
+        self._members: dict[int, range | tuple[int, ...]] = {}  # by the number of a process group's description
+        self._states: dict[int, states.State] = {}
+        self._transfers: dict[int, Row] = {}
         self._full = True
 
     def report(self, observation: Observation) -> dict[str, Any]:
@@ -104,18 +113,51 @@ class Encoder:
         rows = [(len(row), *row) for rank, row in ranks.items() if self._ranks.get(rank) != row]
         changed = [(*key, *row) for key, row in details.items() if self._details.get(key) != row]
         changed += [(*key, *_NO_DETAIL) for key in self._details.keys() - details.keys() if key[0] in ranks]
-        report = {
+        report: dict[str, Any] = {
             "clock": _micros(observation.time),
             "full": self._full,
             **self._new,
-            "ranks": _pack(rows),
-            "details": _pack(changed),
-            "edges": _pack([row for link, row in edges.items() if self._edges.get(link) != row]),
+            "ranks": pack(rows),
+            "details": pack(changed),
+            "edges": pack([row for link, row in edges.items() if self._edges.get(link) != row]),
             "gone": sorted(self._ranks.keys() - ranks.keys()),
             "closed": sorted(self._edges.keys() - edges.keys()),
         }
+        more = {
+            "members": self._new_members(observation),
+            "states": self._changed_states(observation),
+            "transfers": self._changed_transfers(observation),
+        }
         self._ranks, self._details, self._edges, self._full = ranks, details, edges, False
-        return report
+        return report | {kind: value for kind, value in more.items() if value}
+
+    def _new_members(self, observation: Observation) -> list[list[int]]:
+        new = []
+        for rank in observation.ranks.values():
+            for group in rank.process_groups[:_MAX_GROUPS]:
+                number = self._group(group)
+                if group.members and self._members.get(number) != group.members:
+                    self._members[number] = group.members
+                    new.append([number, *numbers_of(group.members)])
+        return new
+
+    def _changed_states(self, observation: Observation) -> list[list[Any]]:
+        now, known = observation.time, self._states
+        found = {each.rank: states.state_of(each, lambda age: _since(now, age)) for each in observation.ranks.values()}
+        self._states = found
+        return [[rank, *state] for rank, state in found.items() if state != known.get(rank, states.NO_STATE)]
+
+    def _changed_transfers(self, observation: Observation) -> bytes:
+        found, known = {}, self._transfers
+        for rank in observation.ranks.values():
+            both = rank.process.read_bytes, rank.process.written_bytes
+            coarse = (max(nbytes // _COARSE_BYTES * _COARSE_BYTES, _NONE) for nbytes in both)
+            found[rank.rank] = (rank.rank, *coarse)
+        self._transfers = found
+        return pack([row for rank, row in found.items() if row != known.get(rank, (rank, _NONE, _NONE))])
+
+    def _group(self, group: ProcessGroup) -> int:
+        return self._number("groups", group.id, group.name[:_MAX_TEXT], group.size)
 
     def _number(self, kind: str, *description: Any) -> int:
         table = self._tables[kind]
@@ -125,7 +167,7 @@ class Encoder:
             self._new[kind].append(description)
         return number
 
-    def _rank(self, rank: Rank, now: float) -> _Row:
+    def _rank(self, rank: Rank, now: float) -> Row:
         process = rank.process
         texts = process.exit_reason[:_MAX_TEXT], rank.phase[:_MAX_TEXT]
         life = _LIVES.index(process.life)
@@ -143,7 +185,7 @@ class Encoder:
         for group in rank.process_groups[:_MAX_GROUPS]:
             work = group.operation
             row += (
-                self._number("groups", group.id, group.name[:_MAX_TEXT], group.size),
+                self._group(group),
                 group.enqueued,
                 group.completed,
                 _since(now, group.open_seconds),
@@ -158,15 +200,15 @@ class Encoder:
         texts = work.name[:_MAX_TEXT], work.dtype[:_MAX_TEXT]
         return self._number("works", *texts, work.numel, work.root, work.signature)
 
-    def _details_of(self, rank: Rank) -> Iterator[tuple[tuple[int, int], _Row]]:
+    def _details_of(self, rank: Rank) -> Iterator[tuple[tuple[int, int], Row]]:
         for group in rank.process_groups[:_MAX_GROUPS]:
             timing = group.timing
             if timing is None and group.sent_bytes < 0 and group.received_bytes < 0:
                 continue
-            key = rank.rank, self._number("groups", group.id, group.name[:_MAX_TEXT], group.size)
+            key = rank.rank, self._group(group)
             yield key, (group.sent_bytes, group.received_bytes, *(_timing_row(timing) if timing else _NO_DETAIL[2:]))
 
-    def _edge(self, edge: Edge) -> _Row:
+    def _edge(self, edge: Edge) -> Row:
         return (
             self._number("links", edge.rank, edge.peer, edge.local, edge.remote),
             edge.acked_bytes,
@@ -189,9 +231,12 @@ class Decoder:
     def _begin(self) -> None:
         self._clock = 0
         self._tables: dict[str, list[tuple[Any, ...]]] = {kind: [] for kind in _KINDS}
-        self._ranks: dict[int, tuple[_Row, bytes]] = {}  # numbers of descriptions, and the row as it came
-        self._details: dict[int, dict[int, _Row]] = {}
-        self._edges: dict[int, _Row] = {}
+        self._ranks: dict[int, tuple[Row, bytes]] = {}  # numbers of descriptions, and the row as it came
+        self._details: dict[int, dict[int, Row]] = {}
+        self._edges: dict[int, Row] = {}
+        self._members: dict[int, range | tuple[int, ...]] = {}
+        self._states: dict[int, states.State] = {}
+        self._transfers: dict[int, Row] = {}
         self._operations: dict[tuple[int, int], Operation] = {}  # of the present call of `ranks`
         self.num_integers = 0
 
@@ -206,18 +251,23 @@ class Decoder:
             if report["full"]:
                 self._begin()
             clock = report["clock"]
-            if type(clock) is not int or not 0 <= clock < _MAX_VALUE:
+            if type(clock) is not int or not 0 <= clock < MAX_VALUE:
                 raise TypeError
             self._clock = clock
             self._describe(report)
             for rank in report["gone"]:
-                self.num_integers -= len(self._ranks.pop(rank)[1]) // _NBYTES
+                self.num_integers -= len(self._ranks.pop(rank)[1]) // NBYTES
                 self.num_integers -= sum(map(len, self._details.pop(rank, {}).values()))
+                self._states.pop(rank, None)
+                self._transfers.pop(rank, None)
             for link in report["closed"]:
                 del self._edges[link]
-            self._take_ranks(_checked(report["ranks"]))
-            self._take_details(_integers(_checked(report["details"])))
-            self._take_edges(_integers(_checked(report["edges"])))
+            self._take_ranks(checked(report["ranks"]))
+            self._take_details(integers(checked(report["details"])))
+            self._take_edges(integers(checked(report["edges"])))
+            self._take_members(report.get("members", []))
+            self._take_states(report.get("states", []))
+            self._take_transfers(integers(checked(report.get("transfers", b""))))
         except (KeyError, IndexError, TypeError, ValueError, struct.error) as error:
             if isinstance(error, LimitExceededError):
                 raise
@@ -248,8 +298,8 @@ class Decoder:
         heads, ranks = self._tables["heads"], self._ranks
         position = 0
         while position < len(data):
-            (length,) = _LENGTH.unpack_from(data, position)
-            start, position = position + _NBYTES, position + _NBYTES * (1 + length)
+            (length,) = LENGTH.unpack_from(data, position)
+            start, position = position + NBYTES, position + NBYTES * (1 + length)
             numbers = _numbers_in(length).unpack_from(data, start)
             if not 0 <= numbers[0] < len(heads):
                 raise IndexError
@@ -257,16 +307,16 @@ class Decoder:
             known = ranks.get(rank)
             if known is None or known[0] != numbers:
                 self._check_numbers(numbers)
-                self.num_integers += length - (len(known[1]) // _NBYTES if known else 0)
+                self.num_integers += length - (len(known[1]) // NBYTES if known else 0)
             ranks[rank] = numbers, data[start:position]
 
-    def _check_numbers(self, numbers: _Row) -> None:
+    def _check_numbers(self, numbers: Row) -> None:
         num_groups, num_works = len(self._tables["groups"]), len(self._tables["works"])
-        if not (_within(numbers[1::2], 0, num_groups) and _within(numbers[2::2], _NONE, num_works)):
+        if not (within(numbers[1::2], 0, num_groups) and within(numbers[2::2], _NONE, num_works)):
             raise IndexError
 
-    def _take_details(self, values: _Row) -> None:
-        for row in _rows(values, _DETAIL):
+    def _take_details(self, values: Row) -> None:
+        for row in in_rows(values, _DETAIL):
             rank, group = row[:2]
             if rank not in self._ranks or not 0 <= group < len(self._tables["groups"]):
                 raise IndexError
@@ -276,18 +326,41 @@ class Decoder:
                 self.num_integers += _DETAIL
                 of_rank[group] = row
 
-    def _take_edges(self, values: _Row) -> None:
-        for row in _rows(values, _EDGE):
+    def _take_edges(self, values: Row) -> None:
+        for row in in_rows(values, _EDGE):
             if not 0 <= row[0] < len(self._tables["links"]):
                 raise IndexError
             self._edges[row[0]] = row
+
+    def _take_members(self, rows: Any) -> None:
+        for number, *numbers in rows:
+            if not 0 <= number < len(self._tables["groups"]):
+                raise IndexError
+            members = members_of(numbers)
+            self.num_integers += len(members) if isinstance(members, tuple) else 0
+            if self.num_integers > _MAX_INTEGERS:
+                raise LimitExceededError(f"a node reports more than {_MAX_INTEGERS} numbers")
+            self._members[number] = members
+
+    def _take_states(self, rows: Any) -> None:
+        for row in rows:
+            states.check(row, MAX_VALUE)
+            if row[0] not in self._ranks:
+                raise IndexError
+            self._states[row[0]] = tuple(row[1:])
+
+    def _take_transfers(self, values: Row) -> None:
+        for row in in_rows(values, _TRANSFER):
+            if row[0] not in self._ranks or min(row) < _NONE:
+                raise IndexError
+            self._transfers[row[0]] = row
 
     def ranks(self, node: str, elapsed: float) -> Iterator[Rank]:
         """The ranks of the node, `elapsed` seconds after its last report."""
         now = self._clock + _micros(elapsed)
         self._operations.clear()
         for _, row in self._ranks.values():
-            yield self._build(_integers(row), node, now)
+            yield self._build(integers(row), node, now)
 
     def edges(self) -> Iterator[Edge]:
         """The connections of the node. A peer that the node does not know is for the caller to find: by `remote`."""
@@ -306,7 +379,7 @@ class Decoder:
             operation = self._operations[work, sequence] = Operation(sequence, *self._tables["works"][work])
         return operation
 
-    def _build(self, row: _Row, node: str, now: int) -> Rank:
+    def _build(self, row: Row, node: str, now: int) -> Rank:
         head, state, cpu, wait, num_throttled, throttled, gone, heartbeat, flags = row[:_RANK]
         rank, world_size, pid, generation, life, exit_reason, phase = self._tables["heads"][head]
         details = self._details.get(rank)
@@ -328,6 +401,7 @@ class Decoder:
                 -1,
                 -1,
                 None if baseline < 0 else baseline / 1e3,
+                self._members.get(group, ()),
             )
             if details and group in details:
                 _add_detail(process_group, details[group])
@@ -342,7 +416,9 @@ class Decoder:
             exit_reason,
             None if gone < 0 else max(0, now - gone) / 1e6,
         )
-        return Rank(
+        if rank in self._transfers:
+            _, process.read_bytes, process.written_bytes = self._transfers[rank]
+        built = Rank(
             rank,
             world_size,
             node,
@@ -355,9 +431,12 @@ class Decoder:
             phase,
             bool(flags & _OVERFLOW),
         )
+        if rank in self._states:
+            states.apply(built, self._states[rank], lambda at: None if at < 0 else max(0, now - at) / 1e6)
+        return built
 
 
-def _timing_row(timing: Timing) -> _Row:
+def _timing_row(timing: Timing) -> Row:
     return (
         timing.first_sequence,
         timing.num_rounds,
@@ -369,7 +448,7 @@ def _timing_row(timing: Timing) -> _Row:
     )
 
 
-def _add_detail(process_group: ProcessGroup, row: _Row) -> None:
+def _add_detail(process_group: ProcessGroup, row: Row) -> None:
     _, _, sent, received, first, num_rounds, total, low, high, num_bytes, rooted = row
     process_group.sent_bytes, process_group.received_bytes = sent, received
     if num_rounds > 0:
@@ -384,39 +463,11 @@ def _since(now: float, age: float | None) -> int:
     return _NONE if age is None else max(0, _micros(now - age))
 
 
-def _pack(rows: Sequence[Sequence[int]]) -> bytes:
-    values = [value for row in rows for value in row]
-    return struct.pack(f"<{len(values)}q", *values)
-
-
-def _checked(data: bytes) -> bytes:
-    """Rows. Raises ValueError or TypeError where they are no integers, or such as nobody sends."""
-    if type(data) is not bytes:
-        raise TypeError
-    if len(data) % _NBYTES or data[_NBYTES - 1 :: _NBYTES].translate(None, _HIGHEST_BYTES):
-        raise ValueError
-    return data
-
-
-def _integers(data: bytes) -> _Row:
-    return struct.unpack(f"<{len(data) // _NBYTES}q", data)
-
-
 @functools.cache
 def _numbers_in(length: int) -> struct.Struct:
     """Of a rank's row, the numbers of descriptions: its head, then group and work by turns."""
     num_groups, rest = divmod(length - _RANK, _GROUP)
     if rest or not 0 <= num_groups <= _MAX_GROUPS:
         raise ValueError
-    group = f"q{4 * _NBYTES}xq{(_GROUP - 6) * _NBYTES}x"
-    return struct.Struct(f"<q{(_RANK - 1) * _NBYTES}x" + num_groups * group)
-
-
-def _rows(values: _Row, length: int) -> Iterator[_Row]:
-    if len(values) % length:
-        raise ValueError
-    return (values[start : start + length] for start in range(0, len(values), length))
-
-
-def _within(values: Sequence[int], low: int, high: int) -> bool:
-    return not values or (min(values) >= low and max(values) < high)
+    group = f"q{4 * NBYTES}xq{(_GROUP - 6) * NBYTES}x"
+    return struct.Struct(f"<q{(_RANK - 1) * NBYTES}x" + num_groups * group)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import signal
 import sys
 import threading
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ HEARTBEAT_SECONDS: Final = 0.05
 _JOIN_SECONDS: Final = 1.0  # that the end of the process waits for the thread at most
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
 _MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
+_SIGNALS_EVERY: Final = 20  # heartbeats: handlers that the script sets are found so soon
+TESTED_TORCH: Final = ("2.13",)
 
 
 def attach() -> None:
@@ -65,11 +68,12 @@ def phase(name: str) -> Iterator[None]:
 
 
 def set_exit_reason(text: str) -> None:
-    """Why this process ends, for the page. The first reason given stays."""
+    """How the script ended, for the page. The first reason given stays."""
     if _probe is not None:
-        _probe.set_exit_reason(text)
+        _probe.set_exit_reason(text, _END)
 
 
+_END, _FAILURE, _INTERRUPTION = 1, 2, 3  # those of native, which is loaded later
 _probe: _Probe | None = None
 _phases: list[str] = []
 
@@ -93,8 +97,10 @@ class _Probe:
         self._handle: int | None = None
         self._path: Path | None = None
         self._last_hook = sys.excepthook
-        self._exit_reason = ""
         self._sampler: _Sampler | None = None
+        self._setup = 0
+        self._handler: int | None = None  # Python's own, in C, of SIGINT
+        self._num_heartbeats = 0
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tensorwire probe", daemon=True)
 
@@ -105,10 +111,9 @@ class _Probe:
             self._create(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
         self._thread.start()
 
-    def set_exit_reason(self, text: str) -> None:
-        self._exit_reason = self._exit_reason or text
+    def set_exit_reason(self, text: str, kind: int) -> None:
         if self._handle is not None and self.pid == os.getpid():
-            _native().exit_reason(self._handle, text.encode("utf-8", "replace"))
+            _native().exit_reason(self._handle, kind, text.encode("utf-8", "replace"))
 
     def show_phase(self, text: str) -> None:
         if self._handle is not None:
@@ -116,15 +121,17 @@ class _Probe:
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         with suppress(Exception):
-            text = _SOURCE_PLACE.sub("", f"{kind.__name__}: {error}")
-            self.set_exit_reason(" ".join(text.split()).removesuffix(":"))
+            text = " ".join(_SOURCE_PLACE.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
+            self.set_exit_reason(text, _INTERRUPTION if issubclass(kind, KeyboardInterrupt) else _FAILURE)
             if self._sampler is not None and self.pid == os.getpid():
                 self._sampler.poll_closely()  # what this rank called last may be what it dies of
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
         with suppress(Exception):
-            self.set_exit_reason("exit")  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
+            self.set_exit_reason(
+                "exit", _END
+            )  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
             if self.pid == os.getpid():
                 self._stop()
 
@@ -154,6 +161,8 @@ class _Probe:
         self._handle, self._path = handle, path
         with suppress(Exception):
             stack_file.listen(path)
+        self._watch_signals()
+        self._watch_signals()  # with the handler that the first time found
         self.show_phase(_phases[-1] if _phases else "")
 
     def _run(self) -> None:
@@ -169,19 +178,43 @@ class _Probe:
                     _warn(error)
             self._ends.wait(HEARTBEAT_SECONDS)
 
+    def _watch_signals(self) -> None:
+        """Note who asks for the end. The lock of the interpreter is held: Python sets no handler meanwhile."""
+        found = _native().watch_signals(self._handle, self._handler)
+        if self._handler is None and callable(signal.getsignal(signal.SIGINT)):
+            self._handler = found
+
     def _heartbeat(self) -> None:
+        self._num_heartbeats += 1
+        distributed = _initialized_distributed()
         if self._handle is not None:
             _native().heartbeat(self._handle)
+            self._show_setup(distributed is not None)
+            if self._num_heartbeats % _SIGNALS_EVERY == 0:
+                self._watch_signals()
         if self._sampler is not None:
             self._sampler.poll()
             return
-        distributed = _initialized_distributed()
         if distributed is None:
             return
         if self._handle is None:
             self._create(distributed.get_rank(), distributed.get_world_size())
         if self._handle is not None and self._path is not None:
             self._sampler = _Sampler(self._handle, self._path)
+
+    def _show_setup(self, is_initialized: bool) -> None:
+        from .activity import is_in_init
+
+        native = _native()
+        if self._setup != native.INITIALIZED and is_in_init():  # it has a process group before all have met
+            setup = native.IN_INIT
+        elif is_initialized:
+            setup = native.INITIALIZED
+        else:
+            setup = native.DESTROYED if self._sampler is not None else native.BEFORE_INIT
+        if setup != self._setup:
+            native.setup(self._handle, setup)
+            self._setup = setup
 
 
 class _Sampler:
@@ -198,7 +231,7 @@ class _Sampler:
 
         self._directory = path.parent
         self._lock = threading.Lock()
-        groups = Groups(handle)
+        self._groups = groups = Groups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
         self._recorders = [
             FlightRecorder(handle, groups, _dump(function)) for function in recorders.values() if function is not None
@@ -213,6 +246,7 @@ class _Sampler:
         from ..page.control import read_control
 
         with self._lock:
+            self._groups.poll()
             for recorder in self._recorders:
                 recorder.poll()
             self._messages.poll()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ..members import MAX_DIMENSIONS, grid_of
 from ..page import native
 from ..page.recorder_entries import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_MAX_UNUSED: Final = 32  # groups in the page that have a slot before their first operation: some are never used
 
 
 @dataclass(slots=True)
@@ -38,6 +41,26 @@ class Groups:
         self._handle = handle
         self._groups: dict[tuple[str, str], Group] = {}
         self._pairs: dict[int, Pair] = {}
+        self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
+
+    def poll(self) -> None:
+        """Show groups from the moment they exist, with their members: a rank may wait in one that others never use."""
+        from torch.distributed.distributed_c10d import _world
+
+        state = id(_world.default_pg), _world.group_count, len(_world.pg_group_ranks)
+        if state == self._state:
+            return
+        if state[:1] != self._state[:1]:
+            self._groups.clear()  # those of another world may have the same names
+        self._state = state
+        configurations = _world.pg_backend_config
+        for process_group in list(_world.pg_group_ranks):
+            if isinstance(process_group, int):  # stands for all groups that this rank is not in
+                continue
+            if len(self._groups) >= _MAX_UNUSED:
+                break
+            backend = _main_backend(configurations.get(process_group, ""))
+            self.find(process_group.group_name, process_group.group_desc, backend)
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
         """The group, from the names by which the Flight Recorder calls it."""
@@ -49,6 +72,7 @@ class Groups:
             number = native.hash64(identity.encode()) or 1
             name = shown_name(torch_name, description)
             slot = native.slot(self._handle, number, name.encode(), len(ranks))
+            _show_members(self._handle, slot, ranks)
             group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
         return group
 
@@ -60,6 +84,22 @@ class Groups:
             slot = native.pair(self._handle, number, group.name.encode())
             pair = self._pairs[number] = Pair(slot)
         return pair
+
+
+def _show_members(handle: int, slot: int, ranks: Sequence[int]) -> None:
+    grid = grid_of(ranks)
+    if grid is None:
+        return
+    first, dimensions = grid
+    padded = [(1, 1)] * (MAX_DIMENSIONS - len(dimensions)) + list(dimensions)
+    extents, strides = zip(*padded, strict=True)
+    native.members(handle, slot, native.Members(first, strides, extents))
+
+
+def _main_backend(configuration: str) -> str:
+    """Of "cpu:gloo,cuda:nccl" the one that training is for."""
+    backends = [part.rpartition(":")[2] for part in str(configuration).split(",")]
+    return next((backend for backend in backends if backend != "gloo"), "gloo")
 
 
 def _ranks(torch_name: str) -> list[int]:

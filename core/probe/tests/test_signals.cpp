@@ -1,0 +1,134 @@
+// A page tells that somebody asked for the end of the process; everything else is as it is without.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "probe/page.h"
+#include "tests/check.h"
+
+using namespace tw::probe;
+
+namespace {
+
+volatile sig_atomic_t num_handled = 0;
+void count(int) { num_handled = num_handled + 1; }
+
+// What a process that watches signals leaves. `body` runs in it.
+template <class Body>
+Header left_by(int* status, Body&& body) {
+  std::string folder = std::filesystem::temp_directory_path() / "tw_signals_XXXXXX";
+  CHECK(mkdtemp(folder.data()) != nullptr);
+  const std::string path = folder + "/page";
+  const pid_t child = fork();
+  if (child == 0) {
+    const Identity identity{"a run", 0, 1, 0};
+    Probe* probe = nullptr;
+    CHECK(tw_probe_create(path.c_str(), &identity, &probe) == 0);
+    body(probe);
+    _exit(0);
+  }
+  CHECK(waitpid(child, status, 0) == child);
+  Page page;
+  CHECK(tw_probe_read_page(path.c_str(), &page) == 0);
+  std::filesystem::remove_all(folder);
+  return page.header;
+}
+
+void* address(void (*handler)(int)) { return reinterpret_cast<void*>(handler); }
+
+void test_a_signal_without_a_handler_ends_the_process() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    int status;
+    const Header header = left_by(&status, [signal](Probe* probe) {
+      CHECK(tw_probe_watch_signals(probe, nullptr) == nullptr);
+      raise(signal);
+    });
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    CHECK(header.signal == static_cast<uint32_t>(signal) && header.signal_ns != 0);
+    CHECK(header.exit_kind == kInterruption && header.exit_ns == header.signal_ns && header.exit_reason[0] == 0);
+  }
+}
+
+void test_a_known_handler_is_called() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGINT, count);
+    CHECK(tw_probe_watch_signals(probe, nullptr) == address(count));
+    raise(SIGINT);  // it was not known
+    CHECK(num_handled == 1);
+    tw_probe_watch_signals(probe, address(count));
+    tw_probe_watch_signals(probe, address(count));
+    raise(SIGINT);
+    raise(SIGINT);
+    CHECK(num_handled == 3);
+    std::signal(SIGTERM, count);  // in place of ours
+    tw_probe_watch_signals(probe, address(count));
+    raise(SIGTERM);
+    CHECK(num_handled == 4);
+  });
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(header.signal == SIGINT && header.exit_ns == 0 && header.exit_kind == kNoExit);
+}
+
+void test_what_is_ignored_stays_so() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGHUP, SIG_IGN);
+    tw_probe_watch_signals(probe, nullptr);
+    raise(SIGHUP);
+  });
+  CHECK(WIFEXITED(status) && header.signal == 0);
+}
+
+void test_the_signal_of_a_forked_child_is_not_its_parents() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    const pid_t child = fork();
+    if (child == 0) {
+      raise(SIGTERM);
+      _exit(0);
+    }
+    int status_of_child;
+    CHECK(waitpid(child, &status_of_child, 0) == child);
+    CHECK(WIFSIGNALED(status_of_child) && WTERMSIG(status_of_child) == SIGTERM);
+  });
+  CHECK(WIFEXITED(status) && header.signal == 0 && header.exit_ns == 0);
+}
+
+void test_what_was_said_before_stays_the_exit_reason() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    tw_probe_exit_reason(probe, kFailure, "ValueError: 1");
+    raise(SIGTERM);
+  });
+  CHECK(WIFSIGNALED(status) && header.signal == SIGTERM);
+  CHECK(header.exit_kind == kFailure && std::string(header.exit_reason) == "ValueError: 1");
+}
+
+void test_a_page_that_was_closed_is_not_written() {
+  int status;
+  left_by(&status, [](Probe* probe) {
+    std::signal(SIGINT, count);
+    tw_probe_watch_signals(probe, address(count));
+    tw_probe_close(probe);
+    raise(SIGINT);
+    CHECK(num_handled == 1);
+  });
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+
+int main() {
+  test_a_signal_without_a_handler_ends_the_process();
+  test_a_known_handler_is_called();
+  test_what_is_ignored_stays_so();
+  test_the_signal_of_a_forked_child_is_not_its_parents();
+  test_what_was_said_before_stays_the_exit_reason();
+  test_a_page_that_was_closed_is_not_written();
+}

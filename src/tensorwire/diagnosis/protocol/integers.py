@@ -1,0 +1,44 @@
+"""Rows of 64-bit integers, little-endian, as reports have them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+LENGTH: Final = struct.Struct("<q")
+NBYTES: Final = LENGTH.size
+MAX_VALUE: Final = 1 << 62  # of an integer: what goes further is damage
+_HIGHEST_BYTES: Final = bytes([*range(MAX_VALUE >> 56), 0xFF])  # the last is that of small negatives
+
+Row = tuple[int, ...]
+
+
+def pack(rows: Sequence[Sequence[int]]) -> bytes:
+    values = [value for row in rows for value in row]
+    return struct.pack(f"<{len(values)}q", *values)
+
+
+def checked(data: bytes) -> bytes:
+    """Rows. Raises ValueError or TypeError where they are no integers, or such as nobody sends."""
+    if type(data) is not bytes:
+        raise TypeError
+    if len(data) % NBYTES or data[NBYTES - 1 :: NBYTES].translate(None, _HIGHEST_BYTES):
+        raise ValueError
+    return data
+
+
+def integers(data: bytes) -> Row:
+    return struct.unpack(f"<{len(data) // NBYTES}q", data)
+
+
+def in_rows(values: Row, length: int) -> Iterator[Row]:
+    if len(values) % length:
+        raise ValueError
+    return (values[start : start + length] for start in range(0, len(values), length))
+
+
+def within(values: Sequence[int], low: int, high: int) -> bool:
+    return not values or (min(values) >= low and max(values) < high)

@@ -1,0 +1,71 @@
+"""What changes now and then of a rank, as a list for a report. encoding.py says what stands in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from ..model import ExitKind, Setup, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..model import Rank
+
+EXIT_KINDS: Final[tuple[ExitKind, ...]] = get_args(ExitKind)
+SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
+_MAX_WORKERS = 64
+_MAX_TEXT = 64
+_NONE = -1
+_TYPES = (int, int, int, str, int, int, int, str, int, list)
+_WORKER_TYPES = (int, str, str, str)
+
+State = tuple[Any, ...]
+
+
+def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
+    """Without the rank's number. `since` makes a time of an age."""
+    process = rank.process
+    return (
+        EXIT_KINDS.index(process.exit_kind),
+        since(process.exit_seconds),
+        process.signal[:_MAX_TEXT],
+        since(process.signal_seconds),
+        SETUPS.index(rank.setup),
+        since(rank.setup_seconds),
+        rank.activity[:_MAX_TEXT],
+        since(rank.activity_seconds),
+        [
+            [worker.pid, worker.name[:_MAX_TEXT], worker.state[:_MAX_TEXT], worker.wait_channel[:_MAX_TEXT]]
+            for worker in process.workers[:_MAX_WORKERS]
+        ],
+    )
+
+
+NO_STATE: Final[State] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
+
+
+def check(row: Any, max_value: int) -> None:
+    """Of a rank's number and its state. Raises TypeError, ValueError or IndexError where it is none."""
+    if type(row) is not list or tuple(map(type, row)) != _TYPES:
+        raise TypeError
+    if not (0 <= row[1] < len(EXIT_KINDS) and 0 <= row[5] < len(SETUPS) and len(row[-1]) <= _MAX_WORKERS):
+        raise ValueError
+    for worker in row[-1]:
+        if type(worker) is not list or tuple(map(type, worker)) != _WORKER_TYPES:
+            raise TypeError
+    values = [*row, *(value for worker in row[-1] for value in worker)]
+    if not all(_NONE <= value < max_value for value in values if type(value) is int):
+        raise ValueError
+    if not all(len(value) <= _MAX_TEXT for value in values if type(value) is str):
+        raise ValueError
+
+
+def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
+    """Put a state into the rank. `age` is the inverse of `since`."""
+    process = rank.process
+    kind, exit_at, process.signal, signal_at, setup, setup_at, rank.activity, active_since, workers = state
+    process.exit_kind, process.exit_seconds = EXIT_KINDS[kind], age(exit_at)
+    process.signal_seconds = age(signal_at)
+    rank.setup, rank.setup_seconds = SETUPS[setup], age(setup_at)
+    rank.activity_seconds = age(active_since)
+    process.workers = [Worker(*worker) for worker in workers]
