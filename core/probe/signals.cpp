@@ -73,8 +73,8 @@ void* tw_probe_watch_signals(Probe* probe, void* known) {
   for (size_t i = 0; i < kNumSignals; ++i) {
     struct sigaction current;
     if (sigaction(kSignals[i], nullptr, &current) != 0 || is_ours(current)) continue;
-    const bool is_handler = (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler != SIG_DFL &&
-                            current.sa_handler != SIG_IGN;
+    const bool is_handler =
+        (current.sa_flags & SA_SIGINFO) == 0 && current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN;
     if (kSignals[i] == SIGINT && is_handler) found = reinterpret_cast<void*>(current.sa_handler);
     if (!may_precede(current, known)) continue;
     struct sigaction own = current;  // its mask and flags
