@@ -1,0 +1,48 @@
+"""Members of process groups in few numbers."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorwire.diagnosis.members import members_of, numbers_of, ranks_of
+
+
+@pytest.mark.parametrize(
+    ("grid", "ranks"),
+    [
+        ((0, ((4, 1),)), [0, 1, 2, 3]),
+        ((5, ((3, 8),)), [5, 13, 21]),
+        ((1, ((2, 4), (3, 1))), [1, 2, 3, 5, 6, 7]),
+        ((0, ((2, 100), (2, 10), (2, 1))), [0, 1, 10, 11, 100, 101, 110, 111]),
+        ((7, ((1, 1), (1, 1), (1, 1))), [7]),
+        ((0, ((0, 1),)), []),
+        ((0, ((4, 0),)), []),
+        ((1 << 19, ((2, 1 << 19),)), []),
+        ((0, ((1 << 15, 1), (1 << 15, 1))), []),
+    ],
+)
+def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
+    assert list(ranks_of(grid)) == ranks
+
+
+@pytest.mark.parametrize("ranks", [[], [3, 1], [0, 1, 3], [0, 1, 2, 4, 5, 6, 16, 17], [2, 2], [0, 2, 1, 4]])
+def test_ranks_of_no_grid_have_no_numbers(ranks: list[int]) -> None:
+    assert numbers_of(ranks) == []
+    assert list(members_of([])) == []
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_members_of_a_mesh_arrive(seed: int) -> None:
+    """Any dimensions of a mesh, flattened into one process group."""
+    rng = random.Random(seed)
+    shape = [rng.randrange(1, 5) for _ in range(4)]
+    kept = sorted(rng.sample(range(4), rng.randrange(1, 4)))
+    mesh = np.arange(math.prod(shape)).reshape(shape)
+    at = tuple(slice(None) if axis in kept else rng.randrange(shape[axis]) for axis in range(4))
+    ranks = mesh[at].reshape(-1).tolist()
+    assert list(members_of(numbers_of(ranks))) == ranks
