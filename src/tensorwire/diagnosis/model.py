@@ -103,6 +103,7 @@ class Worker:
     name: str
     state: str
     wait_channel: str = ""  # the kernel's function that it sleeps in
+    cpu_seconds: float = 0.0
 
 
 @dataclass(slots=True)

@@ -94,7 +94,7 @@ def rank(rng: random.Random, number: int) -> Rank:
         rng.choice([None, rng.uniform(0, 100)]),
     )
     process.written_bytes, process.read_bytes = rng.choice([(-1, -1), (0, 0), (1 << 40, 1 << 20)])
-    process.workers = rng.choice([[], [Worker(7, "pt_data_worker", "S", "pipe_read"), Worker(8, "", "?")]])
+    process.workers = rng.choice([[], [Worker(7, "pt_data_worker", "S", "pipe_read", 12.5), Worker(8, "", "?")]])
     groups = [process_group(rng, g) for g in rng.sample(range(10), rng.randrange(4))]
     heartbeat = rng.choice([0.0, rng.uniform(1.1, 50)])
     flags = rng.random() < 0.5, rng.random() < 0.5
@@ -264,9 +264,9 @@ def test_row_made_by_hand_is_understood() -> None:
         {"states": [[99, *NO_STATE]]}, {"states": [[0, *NO_STATE, 1]]}, {"states": [[0, 4, *NO_STATE[1:]]]},
         {"states": [[0, -1, *NO_STATE[1:]]]}, {"states": [[0, 0, -1, "x" * 65, *NO_STATE[3:]]]},
         {"states": [[0, 0, 1 << 62, *NO_STATE[2:]]]}, {"states": [[0, 0, -1, "", -1, 5, *NO_STATE[5:]]]},
-        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S"]]]]}, {"states": [[0, *NO_STATE[:-1], [5]]]},
-        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S", "c"]] * 65]]},
-        {"states": [[0, *NO_STATE[:-1], [[1, 2, "S", "c"]]]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S", "c"]]]]}, {"states": [[0, *NO_STATE[:-1], [5]]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, "a", "S", "c", 0]] * 65]]},
+        {"states": [[0, *NO_STATE[:-1], [[1, 2, "S", "c", 0]]]]},
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_refused(change: dict[str, Any]) -> None:

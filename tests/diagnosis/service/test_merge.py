@@ -156,4 +156,4 @@ def test_node_not_heard_of_for_long_is_forgotten() -> None:
     job = observe(nodes, 4000.0)
     assert (job.ranks, job.silent_nodes, job.changed, len(nodes)) == ({}, [], {0}, 0)
     with pytest.raises(CorruptDataError, match="forgotten"):
-        nodes.report("a", report_of(), START + 4001)
+        nodes.report("a", Encoder().report(Observation(0.0, "run", 4, {})), START + 4001)

@@ -20,6 +20,7 @@ _LEAST_SECONDS = 2.0  # to tell from
 class _Counters(NamedTuple):
     pid: int
     cpu_seconds: float
+    of_workers: dict[int, float]  # by pid; they are looked at only while the rank completes nothing
     written: int
     read: int
 
@@ -48,7 +49,8 @@ class Work:
         before, now, seconds = counters.get(rank.rank), _counters(rank.pid, rank.process), time - start
         if before is None or before.pid != now.pid or not rank.process.is_alive:
             return ""
-        cpu = (now.cpu_seconds - before.cpu_seconds) / seconds
+        of_workers = sum(cpu - before.of_workers.get(pid, cpu) for pid, cpu in now.of_workers.items())
+        cpu = (now.cpu_seconds - before.cpu_seconds + of_workers) / seconds
         written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
         facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
         facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
@@ -57,5 +59,5 @@ class Work:
 
 
 def _counters(pid: int, process: Process) -> _Counters:
-    cpu_seconds = process.cpu_seconds + sum(worker.cpu_seconds for worker in process.workers)
-    return _Counters(pid, cpu_seconds, process.written_bytes, process.read_bytes)
+    of_workers = {worker.pid: worker.cpu_seconds for worker in process.workers}
+    return _Counters(pid, process.cpu_seconds, of_workers, process.written_bytes, process.read_bytes)

@@ -44,7 +44,8 @@ def _worker(pid: int) -> Worker | None:
     if stat is None or not stat.is_alive:
         return None
     channel = _text(f"{_PROC}/{pid}/wchan")
-    return Worker(pid, _text(f"{_PROC}/{pid}/comm").strip(), stat.state, "" if channel == "0" else channel)
+    name = _text(f"{_PROC}/{pid}/comm").strip()
+    return Worker(pid, name, stat.state, "" if channel == "0" else channel, stat.cpu_seconds)
 
 
 def _text(path: str) -> str:

@@ -15,7 +15,8 @@ A report is a JSON object with these members:
     closed    connections that are no more, by number
     members   of new process groups: [group, first rank, extent and stride of each dimension]; see members.py
     states    what changes now and then, of ranks of which it did: [rank, exit kind, exit at, signal, signal at, setup,
-              set up at, activity, active since, workers], each worker [pid, name, state, wait channel]
+              set up at, activity, active since, workers], each worker [pid, name, state, wait channel,
+              CPU time in tenths of a second]
     transfers a row for each rank that read or wrote some: rank, bytes read, bytes written
 
 The last three are left out where they are empty.

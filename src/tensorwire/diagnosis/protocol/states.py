@@ -17,7 +17,7 @@ _MAX_WORKERS = 64
 _MAX_TEXT = 64
 _NONE = -1
 _TYPES = (int, int, int, str, int, int, int, str, int, list)
-_WORKER_TYPES = (int, str, str, str)
+_WORKER_TYPES = (int, str, str, str, int)
 
 State = tuple[Any, ...]
 
@@ -35,8 +35,9 @@ def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
         rank.activity[:_MAX_TEXT],
         since(rank.activity_seconds),
         [
-            [worker.pid, worker.name[:_MAX_TEXT], worker.state[:_MAX_TEXT], worker.wait_channel[:_MAX_TEXT]]
+            [worker.pid, *(text[:_MAX_TEXT] for text in texts), round(10 * worker.cpu_seconds)]
             for worker in process.workers[:_MAX_WORKERS]
+            for texts in [(worker.name, worker.state, worker.wait_channel)]
         ],
     )
 
@@ -68,4 +69,4 @@ def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
     process.signal_seconds = age(signal_at)
     rank.setup, rank.setup_seconds = SETUPS[setup], age(setup_at)
     rank.activity_seconds = age(active_since)
-    process.workers = [Worker(*worker) for worker in workers]
+    process.workers = [Worker(*worker, tenths / 10) for *worker, tenths in workers]
