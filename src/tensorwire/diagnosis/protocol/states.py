@@ -69,4 +69,6 @@ def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
     process.signal_seconds = age(signal_at)
     rank.setup, rank.setup_seconds = SETUPS[setup], age(setup_at)
     rank.activity_seconds = age(active_since)
-    process.workers = [Worker(*worker, tenths / 10) for *worker, tenths in workers]
+    process.workers = [
+        Worker(pid, name, letter, channel, tenths / 10) for pid, name, letter, channel, tenths in workers
+    ]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-_MAX_FRAMES: Final = 300
+_MAX_DEPTH: Final = 300
 _INIT: Final = ("torch/distributed/distributed_c10d.py", "init_process_group")
 
 # The end of a file's name, and functions in it; none: any. Of several on a stack the outermost is told.
@@ -21,7 +21,7 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("torch/distributed/checkpoint/state_dict_loader.py", (), "checkpoint"),
     ("safetensors/torch.py", ("save_file", "save_model"), "safetensors.save_file"),
     ("safetensors/torch.py", ("load_file", "load_model"), "safetensors.load_file"),
-    ("torch/_dynamo/convert_frame.py", (), "torch.compile"),
+    ("torch/_dynamo/symbolic_convert.py", (), "torch.compile"),
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
 )
@@ -30,27 +30,26 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 def is_in_init() -> bool:
     """Whether a thread is in init_process_group."""
     return any(
-        frame.f_code.co_name == _INIT[1] and frame.f_code.co_filename.endswith(_INIT[0])
+        code.co_name == _INIT[1] and code.co_filename.endswith(_INIT[0])
         for innermost in sys._current_frames().values()
-        for frame in _outwards(innermost)
+        for code in _outwards(innermost)
     )
 
 
 def main_activity() -> str:
     """What the main thread is in, "" where that is nothing of these. Takes tens of microseconds."""
-    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     found = ""
-    for frame in _outwards(innermost):
-        found = _activity(frame.f_code) or found
+    for code in _outwards(sys._current_frames().get(threading.main_thread().ident or 0)):
+        found = _activity(code) or found
     return found
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
+def _outwards(called: FrameType | None) -> Iterator[CodeType]:
+    for _ in range(_MAX_DEPTH):
+        if called is None:
             return
-        yield frame
-        frame = frame.f_back
+        yield called.f_code
+        called = called.f_back
 
 
 def _activity(code: CodeType) -> str:
