@@ -7,6 +7,7 @@ namespace {
 struct Vec {
   using V = __m256;
   static constexpr unsigned long kWidth = 8;
+  static constexpr unsigned long kMostInputs = 2;
   static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 2 : 1; }
   static inline V zero() { return _mm256_setzero_ps(); }
   static inline V load(const float* from) { return _mm256_loadu_ps(from); }

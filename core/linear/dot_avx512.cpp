@@ -7,7 +7,8 @@ namespace {
 struct Vec {
   using V = __m512;
   static constexpr unsigned long kWidth = 16;
-  static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 4 : 2; }
+  static constexpr unsigned long kMostInputs = 4;
+  static constexpr unsigned long rows(unsigned long inputs) { return inputs == 4 ? 2 : 4; }
   static inline V zero() { return _mm512_setzero_ps(); }
   static inline V load(const float* from) { return _mm512_loadu_ps(from); }
   static inline void store(float* to, V v) { _mm512_storeu_ps(to, v); }

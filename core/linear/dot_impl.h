@@ -1,6 +1,7 @@
 // The kernel of every target, written over its vectors. A target's file defines, before it includes this one:
 //   struct Vec: kWidth lanes in a V; zero(), load(), store(), multiply_add(), add(), sum(); load_bf16(), load_f16() of
-//   kDotLanes weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs.
+//   kDotLanes weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs;
+//   kMostInputs: 2 or 4.
 #include <cstring>
 
 #include "linear/dot.h"
@@ -30,13 +31,12 @@ struct LoadF32 {
 template <class Load, size_t R, size_t M>
 inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R], const float* inputs, size_t stride,
                                                      V sums[R][M][kVectors]) {
-  for (size_t r = 0; r < R; ++r) {
-    V w[kVectors];
-    Load::load(rows[r], w);
-    for (size_t m = 0; m < M; ++m) {
-      for (size_t i = 0; i < kVectors; ++i) {
-        sums[r][m][i] = Vec::multiply_add(w[i], Vec::load(inputs + m * stride + i * Vec::kWidth), sums[r][m][i]);
-      }
+  V w[R][kVectors];
+  for (size_t r = 0; r < R; ++r) Load::load(rows[r], w[r]);
+  for (size_t m = 0; m < M; ++m) {
+    for (size_t i = 0; i < kVectors; ++i) {
+      const V input = Vec::load(inputs + m * stride + i * Vec::kWidth);  // once for all rows
+      for (size_t r = 0; r < R; ++r) sums[r][m][i] = Vec::multiply_add(w[r][i], input, sums[r][m][i]);
     }
   }
 }
@@ -136,7 +136,7 @@ void dot_format(const uint8_t* weights, size_t num_rows, size_t columns, const f
       next.nbytes = 0;
     }
   };
-  multiply(dot_inputs<Load, 4>, 4);
+  if constexpr (Vec::kMostInputs >= 4) multiply(dot_inputs<Load, 4>, 4);
   multiply(dot_inputs<Load, 2>, 2);
   multiply(dot_inputs<Load, 1>, 1);
 }

@@ -7,6 +7,7 @@ namespace {
 struct Vec {
   using V = float32x4_t;
   static constexpr unsigned long kWidth = 4;
+  static constexpr unsigned long kMostInputs = 2;
   static constexpr unsigned long rows(unsigned long inputs) { return inputs == 1 ? 2 : 1; }
   static inline V zero() { return vdupq_n_f32(0.0f); }
   static inline V load(const float* from) { return vld1q_f32(from); }

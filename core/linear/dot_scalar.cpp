@@ -22,6 +22,7 @@ float float_of_f16(uint32_t half) {
 struct Vec {
   using V = float;
   static constexpr unsigned long kWidth = 1;
+  static constexpr unsigned long kMostInputs = 4;
   static constexpr unsigned long rows(unsigned long) { return 1; }
   static V zero() { return 0.0f; }
   static V load(const float* from) {

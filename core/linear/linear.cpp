@@ -54,11 +54,12 @@ class Lines {
   uint64_t nbytes_ = 0;
 };
 
-// Inputs as the kernels want them.
+// Inputs as the kernels want them. Behind each is room for one more line or two, or inputs of a power of two columns
+// would take the same few places of the cache.
 class Inputs {
  public:
   Inputs(WeightFormat format, const float* inputs, uint64_t count, uint64_t columns)
-      : stride_(ceil_to(columns, kDotLanes)),
+      : stride_(ceil_to(columns, kDotLanes) + kDotLanes),
         values_(reinterpret_cast<float*>(memory_.take(std::max<uint64_t>(1, 2 * count * stride_) * sizeof(float)))) {
     if (values_ == nullptr) return;
     for (uint64_t m = 0; m < count; ++m) arrange_input(format, inputs + m * columns, columns, values_ + m * stride_);
