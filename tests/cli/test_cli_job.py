@@ -19,7 +19,7 @@ from rich.console import Console
 from tensorwire.cli import main, options
 from tensorwire.cli.job import arguments as job_arguments
 from tensorwire.cli.job.screen import draw
-from tensorwire.diagnosis import model
+from tensorwire.diagnosis import diagnose, model
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
 from tensorwire.diagnosis.service import follow
@@ -361,7 +361,8 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     path = tmp_path / "hang.html"
     code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
     assert (code, err) == (3, "")
-    assert out.splitlines() == [f"TW-H1 high confidence: {not_entered().summary}", f"wrote {path}"]
+    used = "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"
+    assert out.splitlines() == [f"TW-H1 high confidence: {not_entered().summary}", used, f"wrote {path}"]
     assert "Not-entered hang: rank 2" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
     page = path.read_text()
@@ -397,6 +398,24 @@ def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert (code, out) == (1, "")
     assert "recording.jsonl.gz" in err
     assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
+
+
+def test_a_recording_is_analyzed_with_the_thresholds_of_its_analyzer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    recording, path = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
+    with Recorder(recording, model.Thresholds(hang_seconds=5.0, slow_seconds=7.0)) as recorder:
+        for observation in hang(culprit=3, seconds=60):
+            recorder.write(observation)
+    code, out, err = run(capsys, "report", "--recording", recording, "-o", path)
+    assert (code, err) == (3, "")
+    assert "TW-H1" in out
+    assert "thresholds (of the recording, where no option says otherwise): hang 5 s, slow 7 s" in out
+    assert "hang_seconds 5" in path.read_text()
+    assert run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 300)[0] == 0
+    (finding,) = diagnose(recording=recording)
+    assert (finding.code, finding.suspects) == ("TW-H1", [3])
+    assert diagnose(recording=recording, hang_seconds=300.0) == []
 
 
 def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     findings = [found(stacks={1: "stack <script>"})]
     with contextlib.closing(Journal(tmp_path / "job")) as journal:
         journal.write(observation, findings)
-    read, read_findings = read_state(tmp_path / "job")
+    read, read_findings, _ = read_state(tmp_path / "job")
     assert read_findings == findings
     assert (read.time, read.run_id, read.world_size, read.silent_nodes) == (100.0, "run", 4, ["gone"])
     assert read.ranks[1].process_groups[0].operation == observation.ranks[1].process_groups[0].operation

@@ -157,7 +157,7 @@ def record(cases: list[Case], folder: Path, rank: int | None) -> None:
             place = case.rank(number if rank is None else rank)
             path = folder / f"{case.name}-{place}.jsonl.gz"
             path.unlink(missing_ok=True)
-            with Recorder(path) as recorder:
+            with Recorder(path, case.thresholds) as recorder:
                 print(show(case, stage.run(case, place, recorder.write)), file=sys.stderr, flush=True)
             path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes
 

@@ -91,6 +91,6 @@ class Services(Watch):
                 written = path.stat().st_mtime_ns
                 if written != seen:
                     seen = written
-                    yield read_state(self._state)
+                    yield read_state(self._state)[:2]
             if self._over.is_set():
                 return

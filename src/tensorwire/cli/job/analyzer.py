@@ -100,7 +100,7 @@ def command(
             stack.callback(server.shutdown)
             shows.append(collector.show)
             _log("metrics", (bind, server.server_port))
-        journal = None if state_directory is None else Journal(state_directory)
+        journal = None if state_directory is None else Journal(state_directory, limits)
         _log("agents", listener.address)
         with suppress(KeyboardInterrupt):  # the way to end it
             run_analyzer(JobService(listener, limits, journal), show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -101,6 +102,21 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
         raise click.UsageError(str(error)) from None
 
 
+def recorded_thresholds(recording: Path, options: dict[str, float]) -> Thresholds:
+    """Those that are written down, else those of the analyzer that made the recording, else an analyzer's defaults.
+
+    Raises:
+        click.UsageError: they contradict each other.
+    """
+    from ...diagnosis.service import recording as recordings
+
+    recorded = recordings.recorded_thresholds(recording) or Thresholds()
+    try:
+        return dataclasses.replace(recorded, **{name: value for name, value in options.items() if is_given(name)})
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
 @contextmanager
 def open_job(
     directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
@@ -128,6 +144,13 @@ def open_job(
         silence = words.seconds(state.silent_seconds)
         print(f"tensorwire: the analyzer wrote this {silence} ago and nothing since", file=sys.stderr)
     yield state, analyzer_directory
+
+
+def used(source: Source, thresholds: Thresholds) -> Thresholds:
+    """With what was looked for trouble: an analyzer has thresholds of its own."""
+    from ...diagnosis.service.journal import AnalyzerState
+
+    return (isinstance(source, AnalyzerState) and source.thresholds) or thresholds
 
 
 def is_given(option: str) -> bool:

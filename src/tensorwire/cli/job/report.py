@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import click
 
 from ..._new_file import NewFile
-from ...diagnosis.model import ASKED, ASKED_SECONDS, Thresholds
+from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict
 
@@ -19,7 +18,7 @@ from . import arguments, verdict
     "--recording",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Read a job that an analyzer recorded; --hang-seconds is then 300 and --slow-seconds 60 unless given.",
+    help="Read a job that an analyzer recorded; thresholds are then those of that analyzer unless given.",
 )
 @click.option(
     "path",
@@ -62,14 +61,14 @@ def command(
     from ...diagnosis.report import History, render
     from ...diagnosis.service.follow import check_in_view, follow_to_answer
 
-    if recording is not None:  # nobody suspects trouble all the time
-        defaults = dataclasses.asdict(Thresholds())
-        thresholds = {name: thresholds[name] if arguments.is_given(name) else defaults[name] for name in defaults}
-    limits = arguments.thresholds_of(thresholds)
     if not path.parent.is_dir():
         raise click.UsageError(f"no directory {str(path.parent)!r}: make it first, or name another file with -o")
     if recording is not None and directory is not None:
         raise click.UsageError("expected --dir or --recording, got both")
+    if recording is not None:
+        limits, whose = arguments.recorded_thresholds(recording, thresholds), "the recording"
+    else:
+        limits, whose = arguments.thresholds_of(thresholds), ""
     file = NewFile(path, force=force, example="report.html")
     history = History()
     if recording is not None:
@@ -91,5 +90,6 @@ def command(
     else:
         for finding in found:
             output.print_line(verdict.finding_line(finding))
+        output.print_line(verdict.thresholds_line(limits, whose))
         output.print_line(f"wrote {path}")
     return verdict.exit_code(found)

@@ -49,6 +49,15 @@ def finding_line(finding: Finding) -> str:
     return f"{finding.code}{mark} {finding.confidence} confidence: {finding.summary}"
 
 
+def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
+    """With what was looked for trouble: "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"."""
+    of = f" (of {whose}, where no option says otherwise)" if whose else ""
+    return (
+        f"thresholds{of}: hang {thresholds.hang_seconds:g} s, slow {thresholds.slow_seconds:g} s, "
+        f"factor {thresholds.slow_factor:g}, lost {thresholds.lost_seconds:g} s"
+    )
+
+
 def print_news(finding: Finding, *, as_json: bool) -> None:
     """A finding that was just made, at once: on one line with the time, or as JSON."""
     if as_json:

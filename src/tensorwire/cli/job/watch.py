@@ -73,6 +73,7 @@ def command(
                 for _, started in polls:
                     for finding in started:
                         verdict.print_news(finding, as_json=False)
+        limits = arguments.used(source, limits)
         found = [episode.finding for episode in history.episodes.values()]
         if sys.stdout.isatty() and not as_json and history.last is not None:
             verdict.print_findings(found)  # the screen is gone

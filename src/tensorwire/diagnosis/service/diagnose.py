@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,19 @@ from ..model import ASKED, ASKED_SECONDS, Thresholds
 from ..report import History
 from .follow import ask, check_in_view
 from .job_directory import job_directory
-from .recording import replay
+from .recording import recorded_thresholds, replay
 from .service import LocalJob
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from ..model import Finding
+
+
+def changed(thresholds: Thresholds, given: Mapping[str, float | None]) -> Thresholds:
+    """With the values that are given, and are not None, in place of its own."""
+    return replace(thresholds, **{name: value for name, value in given.items() if value is not None})
 
 
 def diagnose(
@@ -24,12 +31,12 @@ def diagnose(
     *,
     recording: str | os.PathLike[str] | None = None,
     seconds: float = ASKED_SECONDS,
-    hang_seconds: float = ASKED.hang_seconds,
-    slow_seconds: float = ASKED.slow_seconds,
-    slow_factor: float = ASKED.slow_factor,
-    compute_share: float = ASKED.compute_share,
-    transfer_share: float = ASKED.transfer_share,
-    lost_seconds: float = ASKED.lost_seconds,
+    hang_seconds: float | None = None,
+    slow_seconds: float | None = None,
+    slow_factor: float | None = None,
+    compute_share: float | None = None,
+    transfer_share: float | None = None,
+    lost_seconds: float | None = None,
 ) -> list[Finding]:
     """Name the ranks that hang or slow a job, as ``tensorwire job diagnose`` does.
 
@@ -43,7 +50,8 @@ def diagnose(
     Args:
         directory: where the probes of the job write; by default that of your newest job on this machine.
         recording: read this recording of an analyzer instead of a job, from its beginning to its end. The result is
-            everything that was found on the way, in the order in which it was found.
+            everything that was found on the way, in the order in which it was found. Thresholds that are not given are
+            then those of that analyzer.
         seconds: poll for this long.
         hang_seconds: report a hang when an operation has made no progress for this long.
         slow_seconds: report a slowdown only after it has lasted this long.
@@ -51,6 +59,8 @@ def diagnose(
         compute_share: name slow computation if late arrival makes up at least this share of the lost time.
         transfer_share: name slow communication if late arrival makes up at most this share of the lost time.
         lost_seconds: report a process as lost when it has given no sign of life for this long.
+
+    Thresholds that are not given are those of the command.
 
     Returns:
         The findings, the most important first, with evidence, confidence and the stacks of suspects. Those of level
@@ -66,10 +76,19 @@ def diagnose(
         raise ValueError("expected directory or recording, got both")
     if not seconds >= 0:  # of NaN no comparison is true
         raise ValueError(f"expected seconds of at least 0, got {seconds}")
-    thresholds = Thresholds(hang_seconds, slow_seconds, slow_factor, compute_share, transfer_share, lost_seconds)
+    given = {
+        "hang_seconds": hang_seconds,
+        "slow_seconds": slow_seconds,
+        "slow_factor": slow_factor,
+        "compute_share": compute_share,
+        "transfer_share": transfer_share,
+        "lost_seconds": lost_seconds,
+    }
+    thresholds = changed(ASKED, given)
     history = History()
     if recording is not None:
         path = Path(recording)
+        thresholds = changed(recorded_thresholds(path) or Thresholds(), given)
         for observation, findings in replay(path, thresholds):
             history.add(observation, findings)
         check_in_view(history, path)

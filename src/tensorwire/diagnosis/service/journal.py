@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..._new_file import NewFile, check_regular, move_aside, open_to_append
 from ...errors import CorruptDataError
-from ..model import Code, Confidence, Finding, Level
-from .recording import NO_JSON_OF_OURS, Recorder, append_whole, decode_observation, encode_observation
+from ..model import Code, Confidence, Finding, Level, Thresholds
+from .recording import (
+    NO_JSON_OF_OURS,
+    Recorder,
+    append_whole,
+    decode_observation,
+    decode_thresholds,
+    encode_observation,
+)
 from .time_share import TimeShare
 
 if TYPE_CHECKING:
@@ -42,17 +49,21 @@ class Journal:
 
     Nothing is ever half written: the state is replaced whole, the others grow by whole lines.
 
+    Args:
+        thresholds: with which findings are made, for whoever reads them.
+
     Raises OSError, here and below, if the directory cannot be written; FileExistsError if a file is in the way that no
     analyzer has written, BlockingIOError if another analyzer writes to it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, thresholds: Thresholds | None = None) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _lock(directory)
         for name, start in ((FINDINGS, b'{"at":'), (FINDINGS + ".1", b'{"at":'), (STATE, b'{"version":')):
             _check_ours(directory / name, start)
         self._directory = directory
-        self._recorder = Recorder(directory / RECORDING)
+        self._thresholds = thresholds or Thresholds()
+        self._recorder = Recorder(directory / RECORDING, self._thresholds)
         self._logged: dict[tuple[object, ...], int] = {}
         self._due = 0.0
         self._share = TimeShare(_MAX_SHARE)
@@ -92,7 +103,12 @@ class Journal:
 
     def _write_state(self, observation: Observation, findings: list[Finding]) -> None:
         told = [dataclasses.asdict(finding) for finding in findings]
-        state = {"version": _VERSION, **encode_observation(observation, {}), "findings": told}
+        state = {
+            "version": _VERSION,
+            "thresholds": dataclasses.asdict(self._thresholds),
+            **encode_observation(observation, {}),
+            "findings": told,
+        }
         file = NewFile(self._directory / STATE, force=True, example=STATE)
         file.write(json.dumps(state, separators=(",", ":")).encode(), sync=False)  # the next one comes in a second
 
@@ -118,8 +134,8 @@ def _check_ours(path: Path, start: bytes) -> None:
                 raise FileExistsError(errno.EEXIST, text, str(path))
 
 
-def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
-    """What the analyzer that writes to `directory` saw last.
+def read_state(directory: Path) -> tuple[Observation, list[Finding], Thresholds]:
+    """What the analyzer that writes to `directory` saw last, what it found, and with which thresholds.
 
     Raises:
         CorruptDataError: the file is not one of this version's analyzer.
@@ -132,12 +148,13 @@ def read_state(directory: Path) -> tuple[Observation, list[Finding]]:
         state: dict[str, Any] = json.loads(data)
         if state["version"] != _VERSION:
             raise ValueError("the version is not one of this release")
+        thresholds = decode_thresholds(state["thresholds"])
         observation = decode_observation(state, {})
         findings = [_finding(entry) for entry in state["findings"]]
     except NO_JSON_OF_OURS as error:
         message = f"expected the state of an analyzer of this version: {error}"
         raise CorruptDataError(message, file=path, advice="start the analyzer again, with this tensorwire") from None
-    return observation, findings
+    return observation, findings, thresholds
 
 
 class AnalyzerState:
@@ -145,11 +162,13 @@ class AnalyzerState:
 
     Attributes:
         silent_seconds: how long ago it wrote last, when this was made.
+        thresholds: of the analyzer, once it was polled.
 
     Raises FileNotFoundError if no analyzer has written there.
     """
 
     awaits_stacks = False
+    thresholds: Thresholds | None = None
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -161,7 +180,8 @@ class AnalyzerState:
 
     def poll(self) -> tuple[Observation, list[Finding]]:
         """What it wrote last; raises as `read_state` does."""
-        return read_state(self._directory)
+        observation, findings, self.thresholds = read_state(self._directory)
+        return observation, findings
 
 
 def _finding(entry: dict[str, Any]) -> Finding:

@@ -1,12 +1,14 @@
 """Recordings: what the analyzer saw of a job, to be analyzed again.
 
-A recording is lines of JSON, compressed with gzip. The first names format and version. Each of the others is an
-observation, its nodes as :mod:`encoding` reports what changed on them since the line before, or a stack. So a replay
-sees what an analyzer behind a network saw: times to a microsecond, CPU times to 10 ms.
+A recording is lines of JSON, compressed with gzip. The first names format and version, the second the thresholds of the
+analyzer that made it, if one did. Each of the others is an observation, its nodes as :mod:`encoding` reports what
+changed on them since the line before, or a stack. So a replay sees what an analyzer behind a network saw: times to a
+microsecond, CPU times to 10 ms.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gzip
 import json
@@ -43,6 +45,9 @@ NO_JSON_OF_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, Arith
 class Recorder:
     """Writes a recording, as a context manager or until `close`. For one thread.
 
+    Args:
+        thresholds: of the analyzer that sees the same, for whoever analyzes it again.
+
     What is written stays readable up to its last line if the process dies. A line that the disk has no room for is
     missing, and nothing else. Past `max_nbytes` the file is moved to
     `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
@@ -52,8 +57,9 @@ class Recorder:
         OSError: the file cannot be written.
     """
 
-    def __init__(self, path: Path, *, max_nbytes: int = _MAX_NBYTES) -> None:
+    def __init__(self, path: Path, thresholds: Thresholds | None = None, *, max_nbytes: int = _MAX_NBYTES) -> None:
         self._path = path
+        self._thresholds = thresholds
         self._max_nbytes = max_nbytes
         self._begin()
 
@@ -99,6 +105,8 @@ class Recorder:
         self._packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS | 16)
         try:
             self._line(_FORMAT)
+            if self._thresholds is not None:
+                self._line({"thresholds": dataclasses.asdict(self._thresholds)})
         except OSError:
             self._raw.close()
             self._path.unlink()
@@ -139,8 +147,27 @@ def append_whole(file: FileIO, data: bytes) -> None:
         raise
 
 
+def recorded_thresholds(path: Path) -> Thresholds | None:
+    """Those of the analyzer that made a recording; None where it does not tell. Raises as `replay` does."""
+    lines = _lines(path)
+    try:
+        _check_format(next(lines, b""))
+        entry = json.loads(next(lines, b"{}"))
+        return decode_thresholds(entry["thresholds"]) if "thresholds" in entry else None
+    except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
+        raise _corrupt(path, 1, error) from None
+
+
+def decode_thresholds(entry: dict[str, Any]) -> Thresholds:
+    """From JSON. Of what is none it raises one of NO_JSON_OF_OURS."""
+    return Thresholds(**{each.name: float(entry[each.name]) for each in dataclasses.fields(Thresholds)})
+
+
 def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
     """The observations of a recording, each with what an analyzer finds in it and all before.
+
+    Args:
+        thresholds: by default those of the analyzer that made it, if it tells them.
 
     A recording that breaks off, because its writer died, ends with its last whole line.
 
@@ -148,15 +175,17 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
         CorruptDataError: the file is not a recording of this version, or is damaged.
         OSError: it cannot be read.
     """
-    analyzer = Analyzer(thresholds)
+    analyzer = Analyzer(thresholds or recorded_thresholds(path))
     decoders: dict[str, Decoder] = {}
     number = 0
     try:
         for number, line in enumerate(_lines(path), 1):
-            entry = json.loads(line)
             if number == 1:
-                if entry != _FORMAT:
-                    raise ValueError("the first line is not that of a recording of this version")
+                _check_format(line)
+                continue
+            entry = json.loads(line)
+            if "thresholds" in entry:
+                decode_thresholds(entry["thresholds"])
             elif "stack" in entry:
                 analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
             else:
@@ -168,8 +197,19 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
         error.file = error.file or path
         raise
     except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
-        message = f"expected a recording of a job, line {max(number, 1)} is none: {error}"
-        raise CorruptDataError(message, file=path, advice="record it again, with this tensorwire") from None
+        raise _corrupt(path, max(number, 1), error) from None
+
+
+def _check_format(line: bytes) -> None:
+    if not line:
+        raise ValueError("it is empty")
+    if json.loads(line) != _FORMAT:
+        raise ValueError("the first line is not that of a recording of this version")
+
+
+def _corrupt(path: Path, number: int, error: BaseException) -> CorruptDataError:
+    message = f"expected a recording of a job, line {number} is none: {error}"
+    return CorruptDataError(message, file=path, advice="record it again, with this tensorwire")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
