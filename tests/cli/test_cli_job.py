@@ -92,7 +92,7 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     assert (code, err) == (3, "")
     lines = out.splitlines()
     finding = not_entered()
-    assert lines[0] == f"TW-H1 not-entered hang: {finding.summary}"
+    assert re.fullmatch(rf"TW-H1 not-entered hang for [\d.]+ s: {re.escape(finding.summary)}", lines[0])
     assert lines[1] == "  finding, high confidence, right in 24 of 24 recorded faults"
     assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
     at = lines.index("  stack of rank 2:")
@@ -168,7 +168,9 @@ def test_a_notice_is_no_finding(opened: list[FakeJob], capsys: pytest.CaptureFix
     opened.append(FakeJob(HUNG[0], [NOTICE]))
     code, out, _ = run(capsys, "diagnose", "--for", "0.05")
     assert code == 0
-    assert f"TW-H1 not-entered hang: {NOTICE.summary}\n  notice, high confidence" in out
+    assert re.search(
+        rf"TW-H1 not-entered hang for [\d.]+ s: {re.escape(NOTICE.summary)}\n  notice, high confidence", out
+    )
 
 
 def test_diagnose_as_json(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +259,7 @@ def analyzed(tmp_path: Path) -> Path:
 def test_an_analyzer_is_asked(analyzed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diagnose", "--analyzer-dir", analyzed, "--for", 0)
     assert (code, err) == (3, "")
-    assert out.startswith(f"TW-H1 not-entered hang: {not_entered().summary}\n")
+    assert out.startswith(f"TW-H1 not-entered hang for 14 s: {not_entered().summary}\n")
     code, out, err = run(capsys, "watch", "--analyzer-dir", analyzed, "--interval", "0.1", "--for", "0.3", "--json")
     assert (code, err, out.count("\n")) == (3, "", 1), "one line for what it wrote once"
 
@@ -362,7 +364,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     code, out, err = run(capsys, "report", "-o", path, "--for", "0.1")
     assert (code, err) == (3, "")
     used = "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"
-    assert out.splitlines() == [f"TW-H1 high confidence: {not_entered().summary}", used, f"wrote {path}"]
+    assert out.splitlines() == [f"TW-H1 high confidence, for 8.0 s: {not_entered().summary}", used, f"wrote {path}"]
     assert "Not-entered hang: rank 2" in path.read_text()
     assert list(tmp_path.iterdir()) == [path]
     page = path.read_text()
@@ -377,6 +379,39 @@ def drawing(history: History, findings: list[model.Finding], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(draw(history, findings, Path("a-job"), width=width))
     return console.file.getvalue()
+
+
+def test_of_a_job_that_is_over_its_age_comes_first(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    observations = hang()[26:]
+    for observation in observations:
+        for number, rank in observation.ranks.items():
+            rank.process.life, rank.process.gone_seconds = "lost", 6540.0 + number
+    lost = dataclasses.replace(not_entered(), code="TW-LOST", summary="rank 2 ended", since=1000.0)
+    opened.append(FakeJob(observations, [lost]))
+    code, out, _ = run(capsys, "diagnose")
+    assert code == 3
+    first, second = out.splitlines()[:2]
+    assert first == "no job runs here: the last one ended 1 h 49 min ago"
+    assert re.fullmatch(r"TW-LOST lost process .* ago: rank 2 ended", second)
+    opened.append(FakeJob(observations, []))
+    code, out, _ = run(capsys, "report", "-o", tmp_path / "a.html")
+    assert (code, out.splitlines()[0]) == (0, first)
+    assert "No finding: the job ended 1 h 49 min ago" in (tmp_path / "a.html").read_text()
+
+
+def test_ranks_at_one_place_share_a_stack(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    stacks = {
+        n: f'Thread 0x00007f{n}1 (most recent call first):\n  File "a.py" in {"lock" if n == 2 else "wait"}'
+        for n in range(4)
+    }
+    opened.append(FakeJob(hang(), [dataclasses.replace(not_entered(), stacks=stacks)]))
+    _, out, _ = run(capsys, "diagnose")
+    assert [line.strip() for line in out.splitlines() if "stack of" in line] == [
+        "stack of ranks 0-1, 3:",
+        "stack of rank 2:",
+    ]
 
 
 def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ class Finding:
     confidence: Confidence
     victims: int = 0  # ranks that wait
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
+    since: float | None = None  # when the trouble began, on the clock of `time`; None where that is not known
 
     def identity(self) -> tuple[object, ...]:
         """What makes two findings the same, told at different times."""

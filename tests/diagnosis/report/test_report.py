@@ -109,7 +109,7 @@ def evil_job() -> report.History:
 
 def test_the_page_tells_who_what_why_and_where() -> None:
     page = Page(render(told(hang(4, culprit=2), not_entered(4, 2))))
-    assert page.text_of("h1") == ["Not-entered hang: rank 2"]
+    assert page.text_of("h1") == ["Not-entered hang: rank 2, for 14 s"]
     assert "TW-H1" in page.text_of("span")
     finding = not_entered(4, 2)
     assert [finding.summary] == [text for text in page.text_of("p") if text == finding.summary]

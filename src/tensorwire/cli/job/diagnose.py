@@ -67,7 +67,8 @@ def command(
     if as_json:
         output.print_json(verdict.as_object(history, findings))
     else:
-        verdict.print_findings(findings)
+        verdict.print_end(history)
+        verdict.print_findings(findings, history)
         verdict.print_rank_status(history)
         print()
         verdict.print_summary(history, findings, limits, path)

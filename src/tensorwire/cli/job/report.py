@@ -88,8 +88,9 @@ def command(
     if as_json:
         output.print_json({"path": str(path), **verdict.as_object(history, found)})
     else:
+        verdict.print_end(history)
         for finding in found:
-            output.print_line(verdict.finding_line(finding))
+            output.print_line(verdict.finding_line(finding, history))
         output.print_line(verdict.thresholds_line(limits, whose))
         output.print_line(f"wrote {path}")
     return verdict.exit_code(found)

@@ -14,7 +14,7 @@ from ..._text import escape
 from ...diagnosis import words
 from ...diagnosis.report.codes import MEANINGS
 from ...diagnosis.report.rank_status import lives, slowest, status_groups, status_text
-from ...diagnosis.report.stack import for_reader
+from ...diagnosis.report.stack import grouped
 from ..output import count
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def draw(history: History, findings: Sequence[Finding], path: Path, *, width: in
     """What the screen shows. On a narrow one some columns are left out."""
     narrow = width < _NARROW
     parts: list[RenderableType] = [_header(history, path)]
-    parts += [part for finding in findings for part in _finding(finding)]
+    parts += [part for finding in findings for part in _finding(finding, history)]
     if not findings:
         parts.append(Text("no finding", style="green"))
     parts += [Text(), _rank_status(history, narrow)]
@@ -83,18 +83,18 @@ def _header(history: History, path: Path) -> Text:
     return text
 
 
-def _finding(finding: Finding) -> Iterable[RenderableType]:
+def _finding(finding: Finding, history: History) -> Iterable[RenderableType]:
     style = "bold red" if finding.level == "finding" else "cyan"
     yield Text.assemble(
         (f"{finding.code} {MEANINGS[finding.code].title}", style),
-        f" ({finding.confidence} confidence): ",
+        f" {history.age(finding)} ({finding.confidence} confidence): ",
         escape(finding.summary),
     )
     for fact in finding.evidence[:_MAX_EVIDENCE]:
         yield Padding(Text(escape(fact)), (0, 0, 0, 2))
-    for rank, stack in finding.stacks.items():
-        yield Padding(Text(f"stack of rank {rank}:", style="dim"), (0, 0, 0, 2))
-        lines = [escape(line) for line in for_reader(stack).splitlines()]
+    for numbers, stack in grouped(finding.stacks):
+        yield Padding(Text(f"stack of {words.ranks(numbers)}:", style="dim"), (0, 0, 0, 2))
+        lines = [escape(line) for line in stack.splitlines()]
         if len(lines) > _MAX_STACK_LINES:
             lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire job diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))

@@ -43,10 +43,11 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def finding_line(finding: Finding) -> str:
-    """A finding on one line: "TW-H1 high confidence: rank 2 has not entered ..."."""
+def finding_line(finding: Finding, history: History | None = None) -> str:
+    """A finding on one line: "TW-H1 high confidence, for 12 s: rank 2 has not entered ..."."""
     mark = "" if finding.level == "finding" else " notice"
-    return f"{finding.code}{mark} {finding.confidence} confidence: {finding.summary}"
+    age = f", {history.age(finding)}" if history else ""
+    return f"{finding.code}{mark} {finding.confidence} confidence{age}: {finding.summary}"
 
 
 def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
@@ -67,23 +68,32 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Each with its evidence, its stacks and what to do."""
+def print_end(history: History) -> None:
+    """Of a job that does not run any more: when it ended."""
+    from ...diagnosis import words
+
+    if history.is_over:
+        output.print_line(f"no job runs here: the last one ended {words.seconds(history.ended_seconds)} ago")
+
+
+def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
+    """Each with its age, its evidence, its stacks and what to do."""
     from ...diagnosis import words
     from ...diagnosis.report.codes import MEANINGS, confidence_text
-    from ...diagnosis.report.stack import for_reader
+    from ...diagnosis.report.stack import grouped
 
     for finding in findings:
         meaning = MEANINGS[finding.code]
-        output.print_line(f"{finding.code} {meaning.title}: {finding.summary}")
+        age = f" {history.age(finding)}" if history else ""
+        output.print_line(f"{finding.code} {meaning.title}{age}: {finding.summary}")
         output.print_line(f"  {finding.level}, {confidence_text(finding.confidence)}")
         for side in finding.sides:
             output.print_line(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:
             output.print_line(f"  evidence: {fact}")
-        for rank, stack in finding.stacks.items():
-            output.print_line(f"  stack of rank {rank}:")
-            for line in for_reader(stack).splitlines():
+        for numbers, stack in grouped(finding.stacks):
+            output.print_line(f"  stack of {words.ranks(numbers)}:")
+            for line in stack.splitlines():
                 output.print_line(f"    {line}")
         output.print_line(f"  what to do: {meaning.action}")
         print()

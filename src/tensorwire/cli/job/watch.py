@@ -76,6 +76,6 @@ def command(
         limits = arguments.used(source, limits)
         found = [episode.finding for episode in history.episodes.values()]
         if sys.stdout.isatty() and not as_json and history.last is not None:
-            verdict.print_findings(found)  # the screen is gone
+            verdict.print_findings(found, history)  # the screen is gone
             verdict.print_summary(history, found, limits, path)
     return verdict.exit_code(found)

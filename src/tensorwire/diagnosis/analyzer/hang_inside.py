@@ -104,6 +104,7 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         evidence,
         blame.basis,
         victims=victims,
+        seconds=wait.seconds,
         witnesses=witnesses_of(job, wait),
     )
 

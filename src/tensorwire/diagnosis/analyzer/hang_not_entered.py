@@ -75,7 +75,18 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     if any(phases):
         summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
     level: Level = "notice" if all(phases) else "finding"
-    return job.verdict("hang", "TW-H1", wait.group, order, summary, evidence, basis, victims=len(victims), level=level)
+    return job.verdict(
+        "hang",
+        "TW-H1",
+        wait.group,
+        order,
+        summary,
+        evidence,
+        basis,
+        victims=len(victims),
+        level=level,
+        seconds=wait.seconds,
+    )
 
 
 def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
@@ -116,6 +127,7 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
         evidence,
         Basis.COMPARISON if strays else Basis.STATE,
         victims=len(graph.victims(circle) - set(suspects)),
+        seconds=max(wait.seconds for wait in circle),
         sides=[] if suspects else [sides[index] for index in order],
     )
 
@@ -135,7 +147,17 @@ def _left_order(job: Job, graph: WaitGraph, component: list[Wait], strays: list[
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     evidence += _order_of(job, strays)
     victims = len(graph.victims(component) - set(strays))
-    return job.verdict("hang", "TW-H2", wait.group, strays, summary, evidence, Basis.COMPARISON, victims=victims)
+    return job.verdict(
+        "hang",
+        "TW-H2",
+        wait.group,
+        strays,
+        summary,
+        evidence,
+        Basis.COMPARISON,
+        victims=victims,
+        seconds=wait.seconds,
+    )
 
 
 def _order_of(job: Job, strays: list[int]) -> list[str]:

@@ -133,8 +133,13 @@ class Job:
         level: Level = "finding",
         sides: Sequence[list[int]] = (),
         witnesses: Sequence[int] = (),
+        seconds: float | None = None,
     ) -> Verdict:
-        """On a group, or with None on processes. What is out of view of a group lowers the confidence, and is told."""
+        """On a group, or with None on processes. What is out of view of a group lowers the confidence, and is told.
+
+        Args:
+            seconds: how long ago the trouble began, if that is known.
+        """
         doubtful, reasons = self._doubts(group, suspects[:MAX_SUSPECTS]) if group else (False, [])
         finding = make_finding(
             code,
@@ -148,6 +153,7 @@ class Job:
             is_incomplete=doubtful or is_incomplete,
             level=level,
             sides=sides,
+            since=None if seconds is None else self.time - seconds,
         )
         return Verdict(kind, finding, list(witnesses))
 

@@ -78,6 +78,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
         _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
         Basis.STATE if certain else Basis.COMPARISON,
         victims=len(others) + len(waiting),
+        seconds=max(gone(dead[number]) for number in first),
     )
 
 
@@ -105,7 +106,8 @@ def _left_early(job: Job, stop: Interruption) -> bool:
 def _of_then(verdict: Verdict, stop: Interruption) -> Verdict:
     finding = verdict.finding
     when = f"when the job was ended ({stop.how}) {words.seconds(stop.seconds)} ago"
-    return replace(verdict, kind="lost", finding=replace(finding, summary=f"{when}: {finding.summary}"))
+    since = finding.time - stop.seconds
+    return replace(verdict, kind="lost", finding=replace(finding, summary=f"{when}: {finding.summary}", since=since))
 
 
 def _together(job: Job, dead: dict[int, Rank], same: list[int]) -> str:

@@ -76,7 +76,7 @@ def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
         what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
         return job.verdict(
             "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
-            witnesses=sorted(alive)[:_MAX_STACKS],
+            witnesses=sorted(alive)[:_MAX_STACKS], seconds=max(waiting.values()),
         )  # fmt: skip
     works = [number for number in missing if job.doing(job.ranks[number])]
     evidence += [_account(job, number) for number in missing[:_MAX_FACTS]]
@@ -91,6 +91,7 @@ def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
         evidence,
         Basis.COMPARISON if works else Basis.STATE,
         victims=len(waiting),
+        seconds=max(waiting.values()),
         is_incomplete=bool(unseen),
         level="notice" if all(phases) else "finding",
     )
@@ -108,6 +109,7 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
         [_account(job, number, works[number]) for number in numbers[:_MAX_FACTS]],
         Basis.REMAINDER,
         victims=len(job.ranks) - len(numbers),
+        seconds=seconds,
         level="notice",
     )
 
@@ -133,6 +135,7 @@ def _still(job: Job, alive: dict[int, Rank], seconds: float) -> Verdict:
         evidence,
         Basis.REMAINDER,
         victims=len(alive),
+        seconds=seconds,
         level="notice" if phases else "finding",
         witnesses=sorted(alive)[:_MAX_STACKS],
     )

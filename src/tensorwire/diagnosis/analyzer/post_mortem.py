@@ -211,5 +211,13 @@ def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, 
     if exit_reason:
         evidence[0] += f", with {exit_reason}"
     return job.verdict(
-        "lost", code, wait.group, blame.suspects, summary, evidence + blame.evidence, blame.basis, victims=num_victims
+        "lost",
+        code,
+        wait.group,
+        blame.suspects,
+        summary,
+        evidence + blame.evidence,
+        blame.basis,
+        victims=num_victims,
+        seconds=wait.end,
     )

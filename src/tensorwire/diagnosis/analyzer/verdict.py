@@ -49,8 +49,21 @@ def make_finding(
     is_incomplete: bool = False,
     level: Level = "finding",
     sides: Sequence[list[int]] = (),
+    since: float | None = None,
 ) -> Finding:
     """It names the first few suspects. `is_incomplete`: anything that it depends on is out of view."""
     named = list(suspects[:MAX_SUSPECTS])
     confidence = confidence_of(code, basis, names_ranks=bool(named or sides), is_incomplete=is_incomplete)
-    return Finding(code, level, time, named, list(sides), process_group, summary, evidence, confidence, victims=victims)
+    return Finding(
+        code,
+        level,
+        time,
+        named,
+        list(sides),
+        process_group,
+        summary,
+        evidence,
+        confidence,
+        victims=victims,
+        since=since,
+    )

@@ -16,7 +16,7 @@ from . import charts
 from .codes import MEANINGS, confidence_text
 from .history import History
 from .rank_status import lives, status_groups
-from .stack import for_reader
+from .stack import grouped
 
 if TYPE_CHECKING:
     from ..model import Thresholds
@@ -76,7 +76,9 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         thresholds=dataclasses.asdict(thresholds),
         width=charts.WIDTH,
         seconds=words.seconds,
+        age=history.age,
+        ended=words.seconds(history.ended_seconds) if history.is_over else "",
         confidence=confidence_text,
         ranks=words.ranks,
-        for_reader=for_reader,
+        grouped=grouped,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import words
 from .rank_status import STATES, statuses
 
 if TYPE_CHECKING:
@@ -101,6 +102,24 @@ class History:
             else:
                 episode.finding, episode.last = finding, observation.time
         return started
+
+    @property
+    def is_over(self) -> bool:
+        """Ranks were seen, and none of them lives any more."""
+        ranks = self.last.ranks.values() if self.last else ()
+        return bool(ranks) and not any(rank.process.is_alive for rank in ranks)
+
+    @property
+    def ended_seconds(self) -> float:
+        """How long ago the last of its ranks was heard of, of a job that is over."""
+        ranks = self.last.ranks.values() if self.last else ()
+        return min((rank.process.gone_seconds or 0.0 for rank in ranks), default=0.0)
+
+    def age(self, finding: Finding) -> str:
+        """ "for 12 s" of trouble that lasts, "2 h 5 min ago" of what is over."""
+        now = self.last.time if self.last else finding.time
+        text = words.seconds(max(now - (finding.time if finding.since is None else finding.since), 0.0))
+        return f"{text} ago" if self.is_over or finding.code == "TW-LOST" else f"for {text}"
 
     def _append(self, sample: Sample) -> None:
         # The newest sample grows until it spans as much time as the others; the first poll spans none at all.

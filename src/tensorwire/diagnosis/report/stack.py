@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _DULL = ("tensorwire/diagnosis/rank/probe.py", "<no Python frame>")
 
 
@@ -16,3 +23,15 @@ def for_reader(stack: str) -> str:
     shown = [thread for thread in threads if "<module>" in thread or not any(dull in thread for dull in _DULL)]
     shown.sort(key=lambda thread: "<module>" not in thread)
     return "\n\n".join(shown or threads)
+
+
+def grouped(stacks: Mapping[int, str]) -> list[tuple[list[int], str]]:
+    """Ranks that are at one place together, the most first, each with the stack as a reader wants it.
+
+    Addresses of threads differ between processes that do the same.
+    """
+    found: dict[str, tuple[list[int], str]] = {}
+    for rank, stack in stacks.items():
+        shown = for_reader(stack)
+        found.setdefault(_ADDRESS.sub("", shown), ([], shown))[0].append(rank)
+    return sorted(found.values(), key=lambda group: -len(group[0]))

@@ -200,4 +200,5 @@ def _finding(entry: dict[str, Any]) -> Finding:
         Confidence(entry["confidence"]),
         int(entry["victims"]),
         {int(rank): str(text) for rank, text in entry["stacks"].items()},
+        None if entry["since"] is None else float(entry["since"]),
     )
