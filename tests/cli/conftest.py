@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from safetensors.numpy import save_file
 
 from tensorwire.cli import main
+from tensorwire.cli.job import arguments as job_arguments
+from tensorwire.diagnosis.service import follow
 from tests.support.command_line import Ran, tensors
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
+    from tensorwire.diagnosis.model import Thresholds
     from tests.support.command_line import Run
+    from tests.support.fake_job import FakeJob
 
 
 @pytest.fixture
@@ -47,3 +53,22 @@ def compressed(model: Path, run: Run) -> Path:
     path = model.with_name("small")
     assert run("compress", model, path).code == 0
     return path
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
+    """A list: the commands open the job that a test puts into it."""
+    jobs: list[FakeJob] = []
+
+    @contextmanager
+    def open_job(
+        directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
+    ) -> Iterator[tuple[FakeJob, Path]]:
+        jobs[0].thresholds = thresholds
+        yield jobs[0], Path("a-job")
+        jobs[0].closed = True
+
+    monkeypatch.setattr(job_arguments, "open_job", open_job)
+    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
+    yield jobs
+    assert jobs[0].closed

@@ -4,86 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import os
 import re
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import pytest
 from rich.console import Console
 
-from tensorwire.cli import main, options
-from tensorwire.cli.job import arguments as job_arguments
+from tensorwire.cli import options
 from tensorwire.cli.job.screen import draw
-from tensorwire.diagnosis import diagnose, model
+from tensorwire.diagnosis import model
 from tensorwire.diagnosis.report import History
 from tensorwire.diagnosis.report.codes import MEANINGS
 from tensorwire.diagnosis.service import follow
 from tensorwire.diagnosis.service.recording import Recorder
+from tests.support.fake_job import FakeJob, run
 from tests.support.hung_job import hang, not_entered, write_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOTICE = dataclasses.replace(
     not_entered(), level="notice", summary="ranks wait for rank 0, which declared a checkpoint"
 )
 HEALTHY = [hang(seconds=12)]
 HUNG = [hang()[24:], [not_entered()]]
-
-
-class FakeJob:
-    """Shows its observations one after another, then the last one again and again."""
-
-    def __init__(self, observations: list[model.Observation], findings: list[model.Finding]) -> None:
-        last = observations[-1]
-        later = (dataclasses.replace(last, time=last.time + i) for i in itertools.count(1))
-        self.observations = itertools.chain(observations, later)
-        self.findings = findings
-        self.thresholds: model.Thresholds | None = None
-        self.interrupt_after: int | None = None
-        self.num_polls = 0
-        self.num_polls_until_stacks = 0
-        self.closed = False
-
-    @property
-    def awaits_stacks(self) -> bool:
-        return self.num_polls < self.num_polls_until_stacks
-
-    def poll(self) -> tuple[model.Observation, list[model.Finding]]:
-        self.num_polls += 1
-        if self.num_polls == self.interrupt_after:
-            raise KeyboardInterrupt
-        observation = next(self.observations)
-        return observation, [finding for finding in self.findings if finding.time <= observation.time]
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeJob]]:
-    """A list: the commands open the job that a test puts into it."""
-    jobs: list[FakeJob] = []
-
-    @contextmanager
-    def open_job(
-        directory: Path | None, analyzer_directory: Path | None, thresholds: model.Thresholds
-    ) -> Iterator[tuple[FakeJob, Path]]:
-        jobs[0].thresholds = thresholds
-        yield jobs[0], Path("a-job")
-        jobs[0].closed = True
-
-    monkeypatch.setattr(job_arguments, "open_job", open_job)
-    monkeypatch.setattr(follow, "_INTERVAL_SECONDS", 0.01)
-    yield jobs
-    assert jobs[0].closed
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = main(["job", *map(str, arguments)])
-    return code, *capsys.readouterr()
 
 
 def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,78 +326,6 @@ def drawing(history: History, findings: list[model.Finding], width: int) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(draw(history, findings, Path("a-job"), width=width))
     return console.file.getvalue()
-
-
-def test_of_a_job_that_is_over_its_age_comes_first(
-    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    observations = hang()[26:]
-    for observation in observations:
-        for number, rank in observation.ranks.items():
-            rank.process.life, rank.process.gone_seconds = "lost", 6540.0 + number
-    lost = dataclasses.replace(not_entered(), code="TW-LOST", summary="rank 2 ended", since=1000.0)
-    opened.append(FakeJob(observations, [lost]))
-    code, out, _ = run(capsys, "diagnose")
-    assert code == 3
-    first, second = out.splitlines()[:2]
-    assert first == "no job runs here: the last one ended 1 h 49 min ago"
-    assert re.fullmatch(r"TW-LOST lost process .* ago: rank 2 ended", second)
-    opened[:] = [FakeJob(observations, [])]
-    code, out, _ = run(capsys, "report", "-o", tmp_path / "a.html")
-    assert (code, out.splitlines()[0]) == (0, first)
-    assert "No finding: the job ended 1 h 49 min ago" in (tmp_path / "a.html").read_text()
-
-
-def test_ranks_at_one_place_share_a_stack(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
-    stacks = {
-        n: f'Thread 0x00007f{n}1 (most recent call first):\n  File "a.py" in {"lock" if n == 2 else "wait"}'
-        for n in range(4)
-    }
-    opened.append(FakeJob(hang(), [dataclasses.replace(not_entered(), stacks=stacks)]))
-    _, out, _ = run(capsys, "diagnose")
-    assert [line.strip() for line in out.splitlines() if "stack of" in line] == [
-        "stack of ranks 0-1, 3:",
-        "stack of rank 2:",
-    ]
-
-
-def test_report_of_a_recording(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The analyzer is a real one here, and draws its own conclusion."""
-    recording = tmp_path / "recording.jsonl.gz"
-    with Recorder(recording) as recorder:
-        for observation in hang(culprit=3, seconds=60):
-            recorder.write(observation)
-        recorder.add_stack(3, "in load_batch")
-    path = tmp_path / "monday.html"
-    assert run(capsys, "report", "--recording", recording, "-o", path)[0] == 0, "a minute is no hang, for an analyzer"
-    assert "No finding" in path.read_text()
-    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 30)
-    assert (code, err) == (3, "")
-    assert "TW-H1" in out
-    assert "Not-entered hang: rank 3" in path.read_text()
-    recording.write_bytes(b"no recording")
-    code, out, err = run(capsys, "report", "--recording", recording, "-o", path, "--force")
-    assert (code, out) == (1, "")
-    assert "recording.jsonl.gz" in err
-    assert "Not-entered hang: rank 3" in path.read_text(), "the old page stays"
-
-
-def test_a_recording_is_analyzed_with_the_thresholds_of_its_analyzer(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    recording, path = tmp_path / "recording.jsonl.gz", tmp_path / "page.html"
-    with Recorder(recording, model.Thresholds(hang_seconds=5.0, slow_seconds=7.0)) as recorder:
-        for observation in hang(culprit=3, seconds=60):
-            recorder.write(observation)
-    code, out, err = run(capsys, "report", "--recording", recording, "-o", path)
-    assert (code, err) == (3, "")
-    assert "TW-H1" in out
-    assert "thresholds (of the recording, where no option says otherwise): hang 5 s, slow 7 s" in out
-    assert "hang_seconds 5" in path.read_text()
-    assert run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 300)[0] == 0
-    (finding,) = diagnose(recording=recording)
-    assert (finding.code, finding.suspects) == ("TW-H1", [3])
-    assert diagnose(recording=recording, hang_seconds=300.0) == []
 
 
 def test_report_of_text_that_no_file_can_hold(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

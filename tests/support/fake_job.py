@@ -1,0 +1,45 @@
+"""A job that shows what a test wants to be seen of it, and the command line that looks at it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from tensorwire.cli import main
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tensorwire.diagnosis import model
+
+
+class FakeJob:
+    """Shows its observations one after another, then the last one again and again."""
+
+    def __init__(self, observations: list[model.Observation], findings: list[model.Finding]) -> None:
+        last = observations[-1]
+        later = (dataclasses.replace(last, time=last.time + i) for i in itertools.count(1))
+        self.observations = itertools.chain(observations, later)
+        self.findings = findings
+        self.thresholds: model.Thresholds | None = None
+        self.interrupt_after: int | None = None
+        self.num_polls = 0
+        self.num_polls_until_stacks = 0
+        self.closed = False
+
+    @property
+    def awaits_stacks(self) -> bool:
+        return self.num_polls < self.num_polls_until_stacks
+
+    def poll(self) -> tuple[model.Observation, list[model.Finding]]:
+        self.num_polls += 1
+        if self.num_polls == self.interrupt_after:
+            raise KeyboardInterrupt
+        observation = next(self.observations)
+        return observation, [finding for finding in self.findings if finding.time <= observation.time]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["job", *map(str, arguments)])
+    return code, *capsys.readouterr()
