@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "coders/one_bit.h"
 #include "coders/two_bits.h"
 #include "common/cpu.h"
 #include "transforms/histogram.h"
@@ -162,9 +163,11 @@ void encode_tier(const Tier& tier, unsigned width, const uint8_t* exponents, siz
 size_t decode_tier(const DigitNames& names, unsigned width, const uint8_t* field, size_t n, size_t first, size_t count,
                    const uint8_t* next, uint8_t* out) {
   size_t used = 0;
-  if (width == 2) {
+  if (width == 2 || (width == 1 && one_bit_kernels.expand != nullptr)) {
     const size_t runs = count / kRun;
-    used = two_bit_kernels.expand(field + first / 4, names, next, runs, out);
+    const uint8_t* const digits = field + first * width / 8;
+    used = width == 2 ? two_bit_kernels.expand(digits, names, next, runs, out)
+                      : one_bit_kernels.expand(digits, names.low[0], next, runs, out);
     first += runs * kRun, count -= runs * kRun, out += runs * kRun;
     if (count == 0) return used;
   }
