@@ -376,6 +376,22 @@ def test_the_screen_fits_any_width(width: int) -> None:
     assert len(lines) <= 50
 
 
+@pytest.mark.parametrize("width", [78, 200])
+def test_the_screen_of_a_healthy_job_says_how_it_goes(width: int) -> None:
+    history = History()
+    for observation in hang(seconds=12):
+        history.add(observation)
+    thresholds = model.Thresholds(hang_seconds=60.0)
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(draw(history, [], Path("a-job"), width=width, thresholds=thresholds))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("up 11 s; thresholds: hang 60 s, slow 60 s, factor 3, lost 10 s") for line in lines)
+    (rates,) = [line.split() for line in lines if line.startswith("default_pg")]
+    assert rates[:2] == ["default_pg", "4"]
+    assert float(rates[2]) > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "package", "needed_by"),
     [

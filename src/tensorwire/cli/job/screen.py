@@ -16,16 +16,19 @@ from ...diagnosis.report.codes import MEANINGS
 from ...diagnosis.report.rank_status import lives, slowest, status_groups, status_text
 from ...diagnosis.report.stack import grouped
 from ..output import count
+from .verdict import thresholds_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
     from rich.console import RenderableType
 
-    from ...diagnosis.model import Finding
+    from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
+    from ...diagnosis.report.history import Family
+    from ...diagnosis.report.stragglers import Straggler
 from ...diagnosis.report.rank_status import RankStatus
 
 _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
@@ -33,14 +36,16 @@ _STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "
 _MAX_STATUS_GROUPS = 8
 _MAX_EVIDENCE = 4
 _MAX_STACK_LINES = 12
+_MAX_RATES = 6
 _NARROW = 60
 
 
 class Screen:
     """The alternate screen of the terminal while the block lasts; what was there before comes back."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, thresholds: Thresholds) -> None:
         self._path = path
+        self._thresholds = thresholds
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
 
@@ -55,20 +60,31 @@ class Screen:
 
     def show(self, history: History, findings: Sequence[Finding]) -> None:
         """Draw what is known now. Most important first: what does not fit is cut off below."""
-        self._live.update(draw(history, findings, self._path, width=self._console.width), refresh=True)
+        drawn = draw(history, findings, self._path, width=self._console.width, thresholds=self._thresholds)
+        self._live.update(drawn, refresh=True)
 
 
-def draw(history: History, findings: Sequence[Finding], path: Path, *, width: int) -> RenderableType:
+def draw(
+    history: History, findings: Sequence[Finding], path: Path, *, width: int, thresholds: Thresholds | None = None
+) -> RenderableType:
     """What the screen shows. On a narrow one some columns are left out."""
     narrow = width < _NARROW
     parts: list[RenderableType] = [_header(history, path)]
+    if thresholds is not None:
+        parts.append(Text(f"up {words.seconds(history.up_seconds)}; {thresholds_line(thresholds)}", style="dim"))
     parts += [part for finding in findings for part in _finding(finding, history)]
     if not findings:
         parts.append(Text("no finding", style="green"))
     parts += [Text(), _rank_status(history, narrow)]
+    rates = history.rates()
+    if rates:
+        parts += [Text(), _rates(rates)]
     late = slowest(history.statuses)
     if late:
         parts += [Text(), _slowest(late, narrow)]
+    stragglers = history.stragglers.ranking()
+    if stragglers:
+        parts += [Text(), _stragglers(stragglers)]
     parts += [Text(), Text("Ctrl-C leaves; the job goes on", style="dim")]
     return Group(*parts)
 
@@ -118,6 +134,25 @@ def _rank_status(history: History, narrow: bool) -> Table:
     if len(groups) > _MAX_STATUS_GROUPS:
         left = sum(group.num_ranks for group in groups[_MAX_STATUS_GROUPS:])
         table.add_row(f"{left:,}", Text("elsewhere", style="dim"))
+    return table
+
+
+def _rates(rates: Mapping[Family, float]) -> Table:
+    table = _table()
+    table.add_column(Text("process group"), overflow="fold", ratio=1)
+    table.add_column(Text("ranks each"), justify="right", no_wrap=True)
+    table.add_column(Text("operations/s"), justify="right", no_wrap=True)
+    for family, rate in list(rates.items())[:_MAX_RATES]:
+        table.add_row(Text(escape(family.name)), f"{family.size:,}", f"{rate:.3g}")
+    return table
+
+
+def _stragglers(stragglers: Sequence[Straggler]) -> Table:
+    table = _table()
+    table.add_column(Text("late"), justify="right", no_wrap=True)
+    table.add_column(Text("waits less than the median rank by"), ratio=1)
+    for one in stragglers:
+        table.add_row(str(one.rank), f"{words.percent(one.late)} of the time")
     return table
 
 

@@ -40,6 +40,8 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
         "findings": [dataclasses.asdict(finding) for finding in findings],
         "rank_status": rank_status.status_groups(history.statuses)[:_MAX_STATUS_GROUPS],
         "slowest": rank_status.slowest(history.statuses),
+        "stragglers": history.stragglers.ranking(),
+        "rates": [{**family._asdict(), "per_second": rate} for family, rate in history.rates().items()],
     }
 
 

@@ -66,7 +66,7 @@ def command(
             elif sys.stdout.isatty():
                 from .screen import Screen
 
-                with Screen(path) as screen:
+                with Screen(path, arguments.used(source, limits)) as screen:
                     for findings, _ in polls:
                         screen.show(history, findings)
             else:

@@ -77,6 +77,8 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         width=charts.WIDTH,
         seconds=words.seconds,
         age=history.age,
+        stragglers=history.stragglers.ranking(),
+        percent=words.percent,
         ended=words.seconds(history.ended_seconds) if history.is_over else "",
         confidence=confidence_text,
         ranks=words.ranks,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import words
 from .rank_status import STATES, statuses
+from .stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .rank_status import RankStatus
 
 MAX_SAMPLES = 240
+_RECENT_POLLS = 10
 UNSEEN = 255
 """The state of a rank that no agent has seen."""
 
@@ -72,6 +74,7 @@ class History:
         last, previous: the newest observation and the one before it.
         statuses: where each rank stands in the newest one.
         timed: the newest one that holds timings.
+        stragglers: ranks that come late by a little.
         episodes: findings by identity (code, level, process group, suspects), in the order of their beginnings.
     """
 
@@ -82,7 +85,9 @@ class History:
         self.statuses: list[RankStatus] = []
         self.timed: Observation | None = None
         self.episodes: dict[tuple[object, ...], Episode] = {}
+        self.stragglers = Stragglers()
         self._completed: dict[str, int] = {}
+        self._recent: deque[tuple[float, dict[Family, Rate]]] = deque(maxlen=_RECENT_POLLS)
         self._open_span = 0.0
 
     def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
@@ -92,7 +97,10 @@ class History:
         if any(group.timing for rank in observation.ranks.values() for group in rank.process_groups):
             self.timed = observation
         start = self.previous.time if self.previous else observation.time
-        self._append(Sample(start, observation.time, self._states(observation), self._rates(observation, start)))
+        self.stragglers.add(observation)
+        rates = self._rates(observation, start)
+        self._recent.append((observation.time - start, rates))
+        self._append(Sample(start, observation.time, self._states(observation), rates))
         started = []
         for finding in findings:
             episode = self.episodes.get(finding.identity())
@@ -102,6 +110,23 @@ class History:
             else:
                 episode.finding, episode.last = finding, observation.time
         return started
+
+    def rates(self) -> dict[Family, float]:
+        """Operations per second of each kind of process group over the last few polls, the most first."""
+        found = {}
+        for family in self._recent[-1][1] if self._recent else ():
+            seen = [(seconds, rates[family].middle) for seconds, rates in self._recent if family in rates]
+            found[family] = sum(seconds * rate for seconds, rate in seen) / (sum(s for s, _ in seen) or 1.0)
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def up_seconds(self) -> float:
+        """How long the job has run, as far as its ranks tell; else how long it was watched."""
+        last = self.last
+        if last is None:
+            return 0.0
+        ages = [rank.setup_seconds or 0.0 for rank in last.ranks.values() if rank.setup == "initialized"]
+        return max([*ages, last.time - self.samples[0].start])
 
     @property
     def is_over(self) -> bool:

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ..model import Code, Level, Life
+from ..report.stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from ..report.stragglers import Straggler
     from .service import View
 
 _PREFIX = "tensorwire_"
@@ -32,9 +34,13 @@ class JobCollector(Collector):
 
     def __init__(self) -> None:
         self._view: View | None = None  # replaced whole: another thread may be reading
+        self._stragglers = Stragglers()
+        self._late: list[Straggler] = []
 
     def show(self, view: View) -> None:
         """Give these numbers from now on."""
+        self._stragglers.add(view.observation)
+        self._late = self._stragglers.ranking()
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
@@ -54,6 +60,7 @@ class JobCollector(Collector):
             codes = Counter(finding.code for finding in view.findings if finding.level == level)
             yield _labelled(f"{level}s", f"Verdicts at present of level {level}.", "code", codes, get_args(Code))
         yield _suspects(view)
+        yield _late(self._late)
         yield _gauge("agents", "Agents that are connected.", counters.num_agents)
         yield _gauge("analysis_lag_seconds", "By how much the last analysis was late.", counters.lag_seconds)
         yield _gauge("analysis_seconds", "Duration of the last analysis.", counters.analysis_seconds)
@@ -86,6 +93,14 @@ def _suspects(view: View) -> Metric:
     found = [finding for finding in view.findings if finding.level == "finding"]
     for labels in {(f.code, str(rank), f.confidence.value): None for f in found for rank in f.suspects}:
         family.add_metric(labels, 1)
+    return family
+
+
+def _late(stragglers: list[Straggler]) -> Metric:
+    text = "Share of the time by which a rank waits less than the median rank; the latest ranks only."
+    family = GaugeMetricFamily(_PREFIX + "straggler_share", text, labels=("rank",))
+    for one in stragglers:
+        family.add_metric((str(one.rank),), one.late)
     return family
 
 

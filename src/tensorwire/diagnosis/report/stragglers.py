@@ -1,0 +1,66 @@
+"""Which ranks come late by a little, told from polls alone: the others wait in operations more often than they do.
+
+It takes no timing of operations. Whether a rank is in an operation is known at each poll; over some minutes the share
+of polls in which it is says how long it waits. A rank that waits less than the median rank is waited for by the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..model import Observation, Rank
+
+LEAST = 0.1
+"""Share of the time by which a rank waits less than the median rank, from which on it is told of."""
+
+_MEMORY = 300.0  # polls
+_ENOUGH = 40.0
+_SURE = 3.0  # times the deviation that chance makes of so many polls
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank, and the share of the time by which it waits less than the median rank."""
+
+    rank: int
+    late: float
+
+
+class Stragglers:
+    """Takes one observation after another. Ranks count while they complete operations."""
+
+    def __init__(self) -> None:
+        self._polls: dict[int, tuple[float, float]] = {}  # how many, and in how many the rank was in an operation
+        self._completed: dict[int, int] = {}
+
+    def add(self, observation: Observation) -> None:
+        ranks = observation.ranks
+        for number in self._polls.keys() - ranks.keys():
+            del self._polls[number]
+        completed = {number: sum(group.completed for group in rank.process_groups) for number, rank in ranks.items()}
+        for number, rank in ranks.items():
+            if completed[number] > self._completed.get(number, completed[number]):
+                polls, inside = self._polls.get(number, (0.0, 0.0))
+                kept = 1.0 - 1.0 / _MEMORY
+                self._polls[number] = kept * polls + 1.0, kept * inside + _is_inside(rank)
+        self._completed = completed
+
+    def ranking(self, limit: int = 5) -> list[Straggler]:
+        """The latest first; none where chance explains the difference."""
+        shares = {number: inside / polls for number, (polls, inside) in self._polls.items() if polls >= _ENOUGH}
+        if len(shares) < 3:
+            return []
+        usual = median(shares.values())
+        found = [
+            Straggler(number, usual - share)
+            for number, share in shares.items()
+            if usual - share >= max(LEAST, _SURE * (usual * (1.0 - usual) / self._polls[number][0]) ** 0.5)
+        ]
+        return sorted(found, key=lambda straggler: (-straggler.late, straggler.rank))[:limit]
+
+
+def _is_inside(rank: Rank) -> bool:
+    return any(group.open_seconds is not None and not group.is_pairwise for group in rank.process_groups)
