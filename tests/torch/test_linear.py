@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch import CompressedTensor, _linear  # noqa: E402
+from tensorwire.torch import CompressedTensor, _linear, _repeated  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,3 +188,51 @@ def test_no_columns_and_no_rows() -> None:
             x = torch.ones(2, columns, dtype=torch.bfloat16)
             expected = torch.nn.functional.linear(x, dense)
             assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
+
+
+@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "copied"])
+def test_a_tile_many_times_over(mapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not mapped:
+
+        def refuse(name: str) -> int:
+            raise OSError
+
+        monkeypatch.setattr(_repeated.os, "memfd_create", refuse)
+    tile = torch.randint(0, 256, (2 * mmap.PAGESIZE,), dtype=torch.uint8)
+    nbytes = 21 * mmap.PAGESIZE + 10
+    memory = _repeated.repeated(tile, nbytes)
+    assert torch.equal(memory, tile.repeat(11)[:nbytes])
+    memory[5] += 1
+    assert int((memory != tile.repeat(11)[:nbytes]).sum()) == (11 if mapped else 1)  # all places are one
+
+
+def test_memory_that_cannot_be_mapped_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the number of maps is at its limit, after some of them."""
+    calls: list[int] = []
+    original = _repeated._map_at
+
+    def refuse(*arguments: Any) -> Any:
+        calls.append(1)
+        return _repeated._FAILED if len(calls) == 3 else original(*arguments)
+
+    monkeypatch.setattr(_repeated, "_map_at", refuse)
+    tile = torch.arange(mmap.PAGESIZE).to(torch.uint8)
+    assert torch.equal(_repeated.repeated(tile, 5 * mmap.PAGESIZE), tile.repeat(5))
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("columns", [64, 2048, 1023])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
+    """What is left of them is nothing in exact arithmetic but for the odd column, which is tiny."""
+    generator = torch.Generator().manual_seed(1)
+    rows, pairs = _linear._cancelling_rows(columns, dtype, generator)
+    x = _linear._cancelling_inputs((3, columns), pairs, generator).to(dtype)
+    assert rows.dtype == dtype
+    assert len(rows) >= _linear._TRIAL_ROWS
+    assert rows.view(torch.uint8).numel() % mmap.PAGESIZE == 0
+    assert x.abs().max() > 32
+    terms = x[:, None, pairs].double() * rows[:, pairs].double()
+    assert not terms.sum(2).any()
+    odd = x.double() @ rows.double().t() - terms.sum((2, 3))
+    assert odd.abs().max() < (0.05 if columns % 2 else 1e-9)

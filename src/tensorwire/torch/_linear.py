@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import functools
 import math
+import mmap
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn.functional import linear
 
+from ._repeated import repeated
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -33,7 +36,8 @@ _FUSED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
 _TRIALS = 4
-_TRIAL_ROWS = 256
+_TRIAL_ROWS = 64
+_PAGE_NBYTES = mmap.PAGESIZE
 
 
 def _bytes(nbytes: int) -> Tensor:
@@ -72,9 +76,9 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= _MAX_FUSED_INPUT_ROWS * columns:
         return _linear_fused(x, frame, rows, bias)
     slab = _slab_rows(rows, columns * x.element_size())
-    few = x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and _has_usual_strides(x)
+    few = 0 < x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and _has_usual_strides(x)
     if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
-        return _linear_by_slabs(x, rows, slab, bias, lambda first, part: frame.decode(first * columns, part))
+        return _linear_by_slabs(x, frame, rows, slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
     weight = _as_weight(memory, rows, x)
     frame.decode(0, weight)
@@ -90,17 +94,15 @@ def _linear_fused(x: Tensor, frame: OpenFrame, rows: int, bias: Tensor | None) -
     return output.to(x.dtype).view(*x.shape[:-1], rows)
 
 
-def _linear_by_slabs(
-    x: Tensor, rows: int, slab: int, bias: Tensor | None, fill: Callable[[int, Tensor], object]
-) -> Tensor:
-    """`fill` writes the rows of the weight from the given one on."""
+def _linear_by_slabs(x: Tensor, frame: OpenFrame, rows: int, slab: int, bias: Tensor | None) -> Tensor:
     output = x.new_empty((*x.shape[:-1], rows))
-    memory = _scratch.take(slab * x.shape[-1] * x.element_size())
+    columns = x.shape[-1]
+    memory = _scratch.take(slab * columns * x.element_size())
     part = _as_weight(memory, slab, x)
     for start in range(0, rows, slab):
         stop = min(rows, start + slab)
         weight = part if stop - start == slab else part[: stop - start]
-        fill(start, weight)
+        frame.decode(start * columns, weight)
         output[..., start:stop] = linear(x, weight, None if bias is None else bias[start:stop])
     _scratch.give_back(memory)
     return output
@@ -153,39 +155,50 @@ def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
     Of ordinary sums in BF16 few would show it: a result keeps 8 bits, and an order changes the 24th.
+
+    The weight has few different rows, again and again, so that the trial reads them from the cache; all rows of the
+    whole are compared. Slabs with the same rows give the same bits: one of each kind is multiplied.
     """
     generator = torch.Generator(device="cpu").manual_seed(0)
-    columns = product.shape[-1]
+    rows, columns = product.rows, product.shape[-1]
+    tile, pairs = _cancelling_rows(columns, product.dtype, generator)
+    row_nbytes = columns * product.dtype.itemsize
+    weight = repeated(tile.view(torch.uint8).view(-1), rows * row_nbytes).view(product.dtype).view(rows, columns)
     x = torch.empty(product.shape, dtype=product.dtype, device="cpu")
-    weight = torch.empty((product.rows, columns), dtype=product.dtype, device="cpu")
-    tile, pairs = _cancelling_rows(columns, generator)
-    for start in range(0, product.rows, _TRIAL_ROWS):
-        weight[start : start + _TRIAL_ROWS] = tile[: product.rows - start]
     for _ in range(_TRIALS):
         x.copy_(_cancelling_inputs(product.shape, pairs, generator))
-        bias = _normal((product.rows,), generator).mul_(2.0**-16).to(product.dtype) if product.bias else None
+        bias = _repeated_bias(product, len(tile), generator) if product.bias else None
         whole = linear(x, weight, bias)
-        by_slabs = _linear_by_slabs(
-            x, product.rows, slab, bias, lambda first, part: part.copy_(weight[first : first + part.shape[0]])
-        )
-        if not torch.equal(whole, by_slabs):
-            return False
+        parts: dict[tuple[int, int], Tensor] = {}
+        for start in range(0, rows, slab):
+            part = slice(start, min(rows, start + slab))
+            kind = (start % len(tile), part.stop - start)
+            if kind not in parts:
+                parts[kind] = linear(x, weight[part], None if bias is None else bias[part])
+            if not torch.equal(whole[..., part], parts[kind]):
+                return False
     return True
+
+
+def _repeated_bias(product: _Product, period: int, generator: torch.Generator) -> Tensor:
+    bias = _normal((period,), generator).mul_(2.0**-16).to(product.dtype)
+    return bias.repeat(-(-product.rows // period))[: product.rows]
 
 
 def _normal(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
-def _cancelling_rows(columns: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows of weights of which the columns of the second half are the negatives of those of the first, at random
-    places; and the pairs, (2, columns // 2). An odd column more is tiny."""
+def _cancelling_rows(columns: int, dtype: torch.dtype, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of weights, whole pages, of which the columns of the second half are the negatives of those of the first, at
+    random places; and the pairs, (2, columns // 2). An odd column more is tiny."""
     order = torch.randperm(columns, generator=generator, device="cpu")
     pairs = order[: columns // 2 * 2].view(2, -1)
-    rows = _normal((_TRIAL_ROWS, columns), generator)
+    period = _PAGE_NBYTES // math.gcd(columns * dtype.itemsize, _PAGE_NBYTES)
+    rows = _normal((-(-_TRIAL_ROWS // period) * period, columns), generator)
     rows[:, pairs[1]] = -rows[:, pairs[0]]
     rows[:, order[columns // 2 * 2 :]] *= 2.0**-16
-    return rows, pairs
+    return rows.to(dtype), pairs
 
 
 def _cancelling_inputs(shape: Sequence[int], pairs: Tensor, generator: torch.Generator) -> Tensor:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._arrays import as_array, byte_view
+from .._arrays import as_array
 from .._dtypes import torch_name
 from ..checkpoint.file.loader import load_bytes, load_frames
 from ..checkpoint.storage.direct import DirectFile
-from ..codec import new_buffer
 from ._ahead import Ahead, aligned
 from ._file_frames import FileFrame, Reads
 from ._frames import Origin, attach, attach_opened
@@ -21,8 +20,6 @@ from .modules import DTYPES, MIN_NUMEL
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from torch import Tensor
 
     from ..checkpoint.file.reader import StoredFile, StoredTensor
 
@@ -89,7 +86,7 @@ class CompressedLoader:
         Raises:
             FormatError, OSError: as `load_frames`.
         """
-        chosen = [tensor for tensor in tensors if _stays_compressed(stored, tensor)]
+        chosen = [tensor for tensor in tensors if stays_compressed(stored, tensor, MIN_NUMEL)]
         loaded: dict[str, CompressedTensor] = {}
         plain = []
         for tensor in chosen:
@@ -101,12 +98,10 @@ class CompressedLoader:
                 loaded[tensor.name] = self._left_in_file(stored, tensor, verify)
             else:
                 plain.append(tensor)
-        for batch in [plain] if self._device is None else [[tensor] for tensor in plain]:
-            frames = [_new_frame(tensor.entry.nbytes) for tensor in batch]
-            load_frames(stored, batch, [byte_view(frame, writable=True).data for frame in frames], threads, verify)
-            for tensor, frame in zip(batch, frames, strict=True):
-                attach(frame, Origin(str(stored.path), tensor.name, verify=False))  # its blocks are checked by now
-                loaded[tensor.name] = CompressedTensor(frame)
+        for tensor, data in zip(plain, load_frames(stored, plain, threads, verify), strict=True):
+            frame = torch.frombuffer(data, dtype=torch.uint8)
+            attach(frame, Origin(str(stored.path), tensor.name, verify=False))  # its blocks are checked by now
+            loaded[tensor.name] = CompressedTensor(frame)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}
         return loaded
@@ -120,16 +115,13 @@ class CompressedLoader:
         return CompressedTensor(attach_opened(frame, FileFrame(frame, origin, file, start, self._reads)))
 
 
-def _stays_compressed(stored: StoredFile, tensor: StoredTensor) -> bool:
+def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:
+    """Whether torch has such tensors compressed, and this one is not small."""
     if not tensor.compressed:
         return False
     info = stored.frame(tensor).info
     name = torch_name(info.dtype)
-    return name is not None and getattr(torch, name, None) in DTYPES and math.prod(info.shape) >= MIN_NUMEL
-
-
-def _new_frame(nbytes: int) -> Tensor:
-    return torch.frombuffer(new_buffer(nbytes), dtype=torch.uint8)
+    return name is not None and getattr(torch, name, None) in DTYPES and math.prod(info.shape) >= min_numel
 
 
 def _compressed_anew(stored: StoredFile, tensor: StoredTensor, threads: int, verify: bool) -> CompressedTensor | None:

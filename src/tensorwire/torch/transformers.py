@@ -10,12 +10,12 @@ marker, and the frames are read here, by operations that stand before and behind
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import weakref
 from contextlib import ExitStack
 from copy import copy
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -27,17 +27,17 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .._arrays import byte_view
+from .._arrays import as_array
 from ..checkpoint.directory.config_and_index import METHOD
-from ..checkpoint.file.loader import load_frames
+from ..checkpoint.file.load_ahead import LoadAhead
 from ..checkpoint.file.names import FRAME_DTYPE
 from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
-from ..checkpoint.operations.tensor_reader import load
-from ..checkpoint.operations.tensor_slice import Target
-from ..codec import new_buffer, num_threads
-from ._frames import Origin, attach, opened
+from ..codec import num_threads
+from ..errors import ErrorContext
+from ._frames import Origin, attach
 from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
+from .loading import stays_compressed
 from .modules import DTYPES, MIN_NUMEL, decompress_module
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         self._dtype_plan = model._get_dtype_plan(self._dtype)
         safetensors = all(str(path).endswith(".safetensors") for path in checkpoint_files or ())
         if self.pre_quantized and checkpoint_files and safetensors:
-            self._files = _Files(checkpoint_files)
+            min_numel = self.quantization_config.min_numel if self.stores_frames else None
+            self._files = _Files(checkpoint_files, min_numel)
             checkpoint_files[:] = self._files.stand_ins()
         return model
 
@@ -156,26 +157,23 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         """The dense tensor that a tensor out of a stand-in stands for, in the dtype of parameter `name`."""
         if self._files is None:  # of an adapter, which has files of its own, or of an uncompressed checkpoint
             return tensor
-        stored, place = self._files.find(tensor)
-        dense = self._files.dense(stored, place)
-        if dense.is_floating_point():
-            dense = dense.to(self._dtype_of(name, model))
-        return dense.to(tensor.device)
+        return self._dense(self._files.take(tensor), name, model).to(tensor.device)
 
     def read_parameter(self, tensor: Tensor, name: str, model: Any) -> Tensor:
         """The same for a whole parameter or buffer: compressed if it is to be, a frame of the right dtype as it is."""
         is_parameter = isinstance(model.get_parameter_or_buffer(name), torch.nn.Parameter)
-        if self._files is not None and is_parameter and self.stores_frames:
-            stored, place = self._files.find(tensor)
-            if place.compressed and not stored.is_relative(place):
-                frame = self._files.frame(stored, place)
-                head = opened(frame)
-                is_large = math.prod(head.shape) >= self.quantization_config.min_numel
-                if is_large and head.dtype in DTYPES and head.dtype == self._dtype_of(name, model):
-                    compressed = CompressedTensor(frame, linear_mode=self.quantization_config.linear_mode)
-                    return torch.nn.Parameter(compressed.to(tensor.device), requires_grad=False)
-        dense = self.read(tensor, name, model)
+        if self._files is None:
+            return self.compress(tensor) if is_parameter else tensor
+        found = self._files.take(tensor)
+        if is_parameter and isinstance(found, CompressedTensor) and found.dtype == self._dtype_of(name, model):
+            found.set_linear_mode(self.quantization_config.linear_mode)
+            return torch.nn.Parameter(found.to(tensor.device), requires_grad=False)
+        dense = self._dense(found, name, model).to(tensor.device)
         return self.compress(dense) if is_parameter else dense
+
+    def _dense(self, tensor: Tensor, name: str, model: Any) -> Tensor:
+        dense = tensor.decode() if isinstance(tensor, CompressedTensor) else tensor
+        return dense.to(self._dtype_of(name, model)) if dense.is_floating_point() else dense
 
     def compress(self, tensor: Tensor, *, for_file: bool = False) -> Tensor:
         """A frozen parameter that is compressed, if large (or for a file) and it gets smaller; else the tensor."""
@@ -223,14 +221,20 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
 class _Files:
     """The files of a checkpoint and what stands for them, until it is closed or forgotten."""
 
-    def __init__(self, paths: list[str]) -> None:
+    def __init__(self, paths: list[str], min_numel: int | None) -> None:
+        """`min_numel`: of tensors that stay compressed if they can, None if none is to."""
         with ExitStack() as stack:
             self._stored = [stack.enter_context(StoredFile(Path(path))) for path in paths]
             self._directory = mkdtemp(prefix="tensorwire-")
             # Also where loading fails and nobody closes this, without the warning of a TemporaryDirectory.
             stack.callback(weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True))
+            self._tensors = [list(stored.tensors.values()) for stored in self._stored]
+            tensors = [(stored, tensor) for stored in self._stored for tensor in stored.tensors.values()]
+            tensors.sort(key=lambda pair: _expected_place(pair[1].name))
+            keeps = partial(stays_compressed, min_numel=min_numel) if min_numel is not None else _never
+            self._ahead = LoadAhead(tensors, keeps, num_threads(None))
+            stack.callback(self._ahead.close)
             self._close = stack.pop_all().close
-        self._tensors = [list(stored.tensors.values()) for stored in self._stored]
 
     def stand_ins(self) -> list[str]:
         """Files to load in the place of those of the checkpoint."""
@@ -242,23 +246,35 @@ class _Files:
             paths.append(path)
         return paths
 
-    def find(self, place: Tensor) -> tuple[StoredFile, StoredTensor]:
+    def take(self, place: Tensor) -> Tensor:
+        """The tensor at a place, checked: compressed if it is to stay so, else decoded."""
         number, index = place.tolist()
-        return self._stored[number], self._tensors[number][index]
-
-    def dense(self, stored: StoredFile, tensor: StoredTensor) -> Tensor:
-        """A tensor, decoded and checked."""
-        dense: Tensor = load(stored, [tensor], Target("pt"), None, verify=True)[tensor.name]
+        stored, tensor = self._stored[number], self._tensors[number][index]
+        data, is_frame = self._ahead.take(stored, tensor)
+        if is_frame:
+            frame = torch.frombuffer(data, dtype=torch.uint8)
+            return CompressedTensor(attach(frame, Origin(str(stored.path), tensor.name, verify=False)))
+        dtype, shape, _ = stored.layout(tensor.name)
+        with ErrorContext(file=stored.path, tensor=tensor.name):
+            dense: Tensor = as_array(data, dtype, shape, "pt")
         return dense
-
-    def frame(self, stored: StoredFile, tensor: StoredTensor) -> Tensor:
-        """The frame of a compressed tensor, checked."""
-        frame = torch.frombuffer(new_buffer(tensor.entry.nbytes), dtype=torch.uint8)
-        load_frames(stored, [tensor], [byte_view(frame, writable=True).data], num_threads(None), verify=True)
-        return attach(frame, Origin(str(stored.path), tensor.name, verify=False))
 
     def close(self) -> None:
         self._close()
+
+
+def _never(stored: StoredFile, tensor: StoredTensor) -> bool:
+    return False
+
+
+def _expected_place(name: str) -> list[tuple[int, int, str]]:
+    """What sorts names as Transformers asks for them: numbers as numbers; of experts, which it merges, one matrix of
+    all after the other. Where that is wrong, loading takes longer."""
+    before, _, behind = name.partition(".experts.")
+    number, _, matrix = behind.partition(".")
+    if number.isdigit():
+        name = f"{before}.experts.{matrix}.{number}"
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split(".")]
 
 
 class _Operation(ConversionOps):  # type: ignore[misc]

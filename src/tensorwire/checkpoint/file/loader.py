@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ...codec import content_hash, new_buffer
 from ...errors import ErrorContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from .reader import StoredFile, StoredTensor
 
-_TASK_NBYTES = 4 << 20
+TASK_NBYTES = 4 << 20
 """About what a thread decodes at a time: whole blocks, small enough for its cache, enough to make calls cheap."""
 
 _OWN_MEMORY_NBYTES = 1 << 20
@@ -21,13 +23,8 @@ _OWN_MEMORY_NBYTES = 1 << 20
 
 _ALIGNMENT = 64
 
-Task = TypeVar("Task")
-
-
-class _Task(NamedTuple):
-    tensor: StoredTensor
-    start: int
-    out: memoryview
+Task = Callable[[memoryview], None]
+"""A part of a tensor's way into memory, with the scratch memory of the thread that it runs on."""
 
 
 def load_bytes(
@@ -43,59 +40,59 @@ def load_bytes(
         if stored.is_relative(tensor):
             stored.base_of(tensor, threads=threads, verify=False)
     outs = _allocate(sizes)
-    tasks = []
-    for tensor, out in zip(tensors, outs, strict=True):
-        step = _TASK_NBYTES
-        if tensor.compressed:
-            block_nbytes = stored.frame(tensor).block_nbytes
-            step = max(1, _TASK_NBYTES // block_nbytes) * block_nbytes
-        elif tensor.content_hash is not None:  # which is of all content
-            step = max(1, len(out))
-        tasks += [_Task(tensor, start, out[start : start + step]) for start in range(0, len(out), step)]
-    tasks.sort(key=lambda task: task.tensor.compressed)  # the long ones first
-
-    def run(task: _Task, scratch: memoryview) -> None:
-        with ErrorContext(file=stored.path, tensor=task.tensor.name):
-            stored.read(task.tensor, task.start, task.out, threads=1, verify=verify, scratch=scratch)
-            if verify and not task.tensor.compressed and task.tensor.content_hash is not None:
-                stored.check_hash(task.tensor, task.tensor.content_hash, content_hash(task.out, threads=1))
-
-    _run_all(tasks, run, min(threads, len(tasks)))
+    tasks: list[Task] = []
+    for tensor, out in sorted(zip(tensors, outs, strict=True), key=lambda pair: pair[0].compressed):
+        tasks += content_tasks(stored, tensor, out, verify)  # the long ones first
+    _run_all(tasks, min(threads, len(tasks)))
     for tensor, out in zip(tensors, outs, strict=True):
         if verify and tensor.compressed and (expected := stored.expected_hash(tensor)) is not None:
             stored.check_hash(tensor, expected, content_hash(out, threads=threads))
     return outs
 
 
-class _Blocks(NamedTuple):
-    tensor: StoredTensor
-    first: int
-    num_blocks: int
-    out: memoryview
+def content_tasks(stored: StoredFile, tensor: StoredTensor, out: memoryview, verify: bool) -> list[Task]:
+    """What puts the content of a tensor into memory of its size, in parts that threads may share."""
+    step = TASK_NBYTES
+    if tensor.compressed:
+        block_nbytes = stored.frame(tensor).block_nbytes
+        step = max(1, TASK_NBYTES // block_nbytes) * block_nbytes
+    elif tensor.content_hash is not None:  # which is of all content
+        step = max(1, len(out))
+
+    def run(start: int, scratch: memoryview) -> None:
+        part = out[start : start + step]
+        with ErrorContext(file=stored.path, tensor=tensor.name):
+            stored.read(tensor, start, part, threads=1, verify=verify, scratch=scratch)
+            if verify and not tensor.compressed and tensor.content_hash is not None:
+                stored.check_hash(tensor, tensor.content_hash, content_hash(part, threads=1))
+
+    return [partial(run, start) for start in range(0, len(out), step)]
 
 
-def load_frames(
-    stored: StoredFile, tensors: Sequence[StoredTensor], outs: Sequence[memoryview], threads: int, verify: bool
-) -> None:
-    """The frames of compressed tensors, as they are, each into memory of its size.
-
-    With `verify` the checksums of blocks are compared while they are in the cache.
+def load_frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> list[memoryview]:
+    """The frames of compressed tensors, as they are: memory maps of the file. With `verify` all blocks are checked.
 
     Raises:
         FormatError: the data is damaged.
-        OSError: reading fails.
+        OSError: the file cannot be mapped.
     """
-    tasks: list[_Blocks] = []
-    for tensor, out in zip(tensors, outs, strict=True):
-        frame = stored.frame(tensor)
-        step = max(1, _TASK_NBYTES // frame.block_nbytes)
-        firsts = range(0, max(1, frame.info.num_blocks), step)
-        tasks += [_Blocks(tensor, first, min(step, frame.info.num_blocks - first), out) for first in firsts]
+    frames = [stored.mapped_frame(tensor) for tensor in tensors]
+    tasks: list[Task] = []
+    for tensor, frame in zip(tensors, frames, strict=True):
+        tasks += check_tasks(stored, tensor, frame) if verify else []
+    _run_all(tasks, min(threads, len(tasks)))
+    return frames
 
-    def run(task: _Blocks, scratch: memoryview) -> None:
-        stored.read_frame(task.tensor, task.first, task.num_blocks, task.out, verify=verify)
 
-    _run_all(tasks, run, min(threads, len(tasks)))
+def check_tasks(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> list[Task]:
+    """What checks the blocks of a frame, likewise. It also brings them into memory."""
+    reader = stored.frame(tensor)
+    count, step = reader.info.num_blocks, max(1, TASK_NBYTES // reader.block_nbytes)
+
+    def run(first: int, scratch: memoryview) -> None:
+        stored.check_mapped(tensor, frame, first, min(step, count - first))
+
+    return [partial(run, first) for first in range(0, count, step)]
 
 
 def load_range(
@@ -132,21 +129,26 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
     return outs
 
 
-def _run_all(tasks: Iterable[Task], run: Callable[[Task, memoryview], None], threads: int) -> None:
-    """Run tasks on this thread and others, each with scratch memory of its own; raise the first error."""
+def new_scratch() -> memoryview:
+    """The memory that a thread needs for its tasks."""
+    return new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))
+
+
+def _run_all(tasks: Iterable[Task], threads: int) -> None:
+    """Run tasks on this thread and others; raise the first error."""
     remaining = iter(tasks)
     lock = threading.Lock()
     errors: list[BaseException] = []
 
     def work() -> None:
-        scratch = new_buffer(_TASK_NBYTES + (_TASK_NBYTES >> 3))
+        scratch = new_scratch()
         try:
             while not errors:
                 with lock:
                     task = next(remaining, None)
                 if task is None:
                     return
-                run(task, scratch)
+                task(scratch)
         except BaseException as error:
             errors.append(error)
 

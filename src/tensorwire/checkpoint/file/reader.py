@@ -339,25 +339,27 @@ class StoredFile:
             for first, count, offset, data in self.block_ranges(tensor):
                 self.frame(tensor).check_blocks(data, data_offset=offset, first=first, count=count)
 
-    def read_frame(self, tensor: StoredTensor, first: int, count: int, out: memoryview, *, verify: bool = True) -> None:
-        """Put blocks [first, first + count) of a frame where they belong in `out`, memory of the frame's size. Its
-        header comes with block 0.
+    def mapped_frame(self, tensor: StoredTensor) -> memoryview:
+        """The frame of a compressed tensor in a memory map of the file, which outlives this.
+
+        Nothing is copied, and nothing is read before it is touched. Who touches a page that the file has lost since is
+        killed.
+        """
+        begin = self.header.data_start + tensor.entry.start
+        return memoryview(self.file.map)[begin : begin + tensor.entry.nbytes]
+
+    def check_mapped(self, tensor: StoredTensor, data: memoryview, first: int, count: int) -> None:
+        """Check blocks [first, first + count) of a frame, all of which is `data`.
 
         Raises:
-            CorruptDataError: a block is damaged, and `verify` asks for a look.
+            CorruptDataError: a block is damaged.
         """
         frame = self.frame(tensor)
-        info = frame.info
-        begin = self.header.data_start + tensor.entry.start
         start, stop = first * frame.block_nbytes, (first + count) * frame.block_nbytes
-        lo, hi = frame.data_range(start, min(stop, info.uncompressed_nbytes))
+        lo, hi = frame.data_range(start, min(stop, frame.info.uncompressed_nbytes))
+        header = frame.info.header_nbytes
         with ErrorContext(file=self.path, tensor=tensor.name):
-            if first == 0:
-                self.file.read_into(begin, out[: info.header_nbytes])
-            data = out[info.header_nbytes + lo : info.header_nbytes + hi]
-            self._read_blocks(frame, begin + info.header_nbytes + lo, data)
-            if verify:
-                frame.check_blocks(data, data_offset=lo, first=first, count=count)
+            frame.check_blocks(data[header + lo : header + hi], data_offset=lo, first=first, count=count)
 
     def expected_hash(self, tensor: StoredTensor) -> str | None:
         """The content hash that what `read` gives has to be compared with; None if there is none, or no need.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..._filesystem import naming
@@ -14,6 +12,8 @@ from ...errors import TruncatedDataError
 from .files import Descriptor
 
 if TYPE_CHECKING:
+    import mmap
+
     from .files import InputFile
 
 _PAGE = 4096
@@ -21,8 +21,6 @@ _PAGE = 4096
 
 READ_NBYTES = 32 << 20
 """Of one call: an interrupt waits for its end."""
-
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class DirectFile:
@@ -88,12 +86,10 @@ class DirectFile:
         """Raise OSError if the file was written to since it was opened."""
         self._file.check_unchanged()
 
-    @cached_property
+    @property
     def map(self) -> mmap.mmap:
-        """The file as memory. A page is read when it is touched; who touches one that the file has lost is killed."""
-        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
-        number = self._file.descriptor.number
-        return mmap.mmap(number, self._file.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        """As of the file."""
+        return self._file.map
 
 
 def _open_directly(number: int) -> Descriptor | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import errno
+import mmap
 import os
 import stat
 import threading
+from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..._filesystem import naming
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
     from .access import Access
 
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FLUSH_NBYTES = 64 << 20
 _WRITE_NBYTES = 1 << 20
 """Of one call. Larger ones may take several times as long per byte while a flush is under way (ext4, Linux 6.18)."""
@@ -85,6 +89,18 @@ class InputFile:
         if nbytes:
             self.read_into(offset, memoryview(data))
         return bytes(data)
+
+    def read_ahead(self, offset: int, nbytes: int) -> None:
+        """Ask for bytes that will be read: they come into the page cache meanwhile."""
+        with suppress(OSError):  # a file system that cannot
+            os.posix_fadvise(self._opened().number, offset, nbytes, os.POSIX_FADV_WILLNEED)
+
+    @cached_property
+    def map(self) -> mmap.mmap:
+        """The file as memory. A page is read when it is touched; who touches one that the file has lost is killed."""
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
+        with naming(self.path):
+            return mmap.mmap(self._opened().number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
     def stop(self) -> None:
         """End a read that waits in another thread: a file's does not wait for long."""

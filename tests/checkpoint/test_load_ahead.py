@@ -1,0 +1,166 @@
+"""Tensors that are loaded before they are asked for: whatever is asked for, in whatever order, is what comes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire import CorruptDataError
+from tensorwire.checkpoint import compress_checkpoint
+from tensorwire.checkpoint.file import load_ahead
+from tensorwire.checkpoint.file.load_ahead import LoadAhead
+from tensorwire.checkpoint.file.reader import StoredFile
+from tests.support.checkpoint_models import container, random_bytes, weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tensorwire.checkpoint.file.reader import StoredTensor
+
+    Pair = tuple[StoredFile, StoredTensor]
+
+LARGE = 3_000_000  # words: more than what a thread takes at a time
+CONTENT = {
+    "empty": b"",
+    "large": weights(LARGE, 0),
+    "norm": weights(64, 1),
+    "plain": random_bytes(10_000, 2),
+    "second": weights(1_000_000, 3),
+    "small": weights(70_000, 4),
+    "third": weights(1_000_000, 5),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("ahead")
+    entries = [(name, "BF16", (len(data) // 2,), data) for name, data in CONTENT.items()]
+    (root / "a").mkdir()
+    (root / "a/model.safetensors").write_bytes(container(entries))
+    compress_checkpoint(root / "a", root / "b")
+    return root
+
+
+@pytest.fixture
+def file(folder: Path) -> Iterator[StoredFile]:
+    with StoredFile(folder / "b/model.safetensors") as stored:
+        yield stored
+
+
+def pairs(stored: StoredFile) -> list[Pair]:
+    return [(stored, tensor) for _, tensor in sorted(stored.tensors.items())]
+
+
+def never(stored: StoredFile, tensor: StoredTensor) -> bool:
+    return False
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def num_threads() -> int:
+    return sum(thread.name == "tensorwire-load" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("lead", [0, 1 << 20, 128 << 20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_any_order(file: StoredFile, threads: int, lead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", lead)
+    generator = random.Random(0)
+    for _ in range(20):
+        ahead = LoadAhead(pairs(file), never, threads)
+        asked = generator.choices(list(CONTENT), k=generator.randrange(10))  # some twice, some never
+        for name in generator.choice([sorted(CONTENT), asked]):
+            loaded = ahead.take(file, file.tensors[name])
+            assert not loaded.is_frame
+            assert loaded.data == CONTENT[name]
+        ahead.close()
+
+
+def test_what_stays_as_it_is(file: StoredFile, folder: Path) -> None:
+    raw = (folder / "b/model.safetensors").read_bytes()
+    ahead = LoadAhead(pairs(file), lambda stored, tensor: tensor.name in ("large", "plain"), 2)
+    for name in CONTENT:
+        tensor = file.tensors[name]
+        begin = file.header.data_start + tensor.entry.start
+        loaded = ahead.take(file, tensor)
+        assert loaded.is_frame == (name == "large")
+        assert loaded.data == (raw[begin : begin + tensor.entry.nbytes] if loaded.is_frame else CONTENT[name])
+
+
+def test_no_more_is_loaded_than_the_lead(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbytes = {name: tensor.entry.nbytes for name, tensor in file.tensors.items()}
+    monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", nbytes["large"] + nbytes["norm"] + nbytes["plain"])
+    ahead = LoadAhead(pairs(file), never, 2)
+    held = ahead._work._held
+    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["empty", "large", "norm", "plain"])
+    wait_for(lambda: all(entry.left == 0 for entry in held.values()))
+    ahead.take(file, file.tensors["large"])
+    wait_for(lambda: [entry.tensor.name for entry in held.values()][-3:] == ["second", "small", "third"])
+
+
+def test_what_nobody_asks_for_does_not_stop_the_rest(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as large as all that may be held: it is dropped once something is asked for that lies behind it."""
+    monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", file.tensors["large"].entry.nbytes)
+    ahead = LoadAhead(pairs(file), never, 2)
+    held = ahead._work._held
+    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["empty", "large"])
+    assert ahead.take(file, file.tensors["norm"]).data == CONTENT["norm"]
+    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["plain", "second", "small", "third"])
+    assert ahead.take(file, file.tensors["large"]).data == CONTENT["large"]
+
+
+@pytest.mark.parametrize("as_frame", [False, True], ids=["content", "frame"])
+def test_damage_is_an_error_for_who_asks(folder: Path, tmp_path: Path, as_frame: bool) -> None:
+    path = tmp_path / "model.safetensors"
+    data = bytearray((folder / "b/model.safetensors").read_bytes())
+    with StoredFile(folder / "b/model.safetensors") as whole:
+        tensor = whole.tensors["second"]
+        data[whole.header.data_start + tensor.entry.stop - 1000] ^= 1
+    path.write_bytes(data)
+    with StoredFile(path) as file:
+        ahead = LoadAhead(pairs(file), lambda stored, tensor: as_frame and tensor.name == "second", 2)
+        for name in CONTENT:
+            if name != "second":
+                assert ahead.take(file, file.tensors[name]).data == CONTENT[name]
+                continue
+            for _ in range(2):
+                with pytest.raises(CorruptDataError, match=r"second.*block"):
+                    ahead.take(file, file.tensors[name])
+
+
+def test_a_closed_file(folder: Path) -> None:
+    file = StoredFile(folder / "b/model.safetensors")
+    file.close()
+    ahead = LoadAhead(pairs(file), never, 2)
+    with pytest.raises(ValueError, match="closed"):
+        ahead.take(file, file.tensors["large"])
+
+
+def test_threads_end_when_it_is_closed_or_forgotten(file: StoredFile) -> None:
+    wait_for(lambda: num_threads() == 0)
+    closed, forgotten = (LoadAhead(pairs(file), never, 3) for _ in range(2))
+    assert num_threads() == 4
+    closed.close()
+    wait_for(lambda: num_threads() == 2)
+    del forgotten
+    wait_for(lambda: num_threads() == 0)
+
+
+def test_without_threads(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ahead = LoadAhead(pairs(file), never, 3)
+    for name, content in CONTENT.items():
+        assert ahead.take(file, file.tensors[name]).data == content
