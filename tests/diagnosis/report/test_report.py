@@ -160,6 +160,45 @@ def test_heat_maps_show_what_was_measured() -> None:
     assert Page(text).text_of("b") == ["T", "CPU"], "nobody waits, nobody is behind"
 
 
+def test_after_the_fact_the_timeline_has_what_the_pages_still_tell() -> None:
+    """One rank went away 30 s ago; the others have waited for it since. All had completed operations until then."""
+    ranks = [rank(n, member(30, idle=31.0) if n == 2 else member(31, waits=30.0, idle=30.0)) for n in range(4)]
+    history = report.History(with_past=True)
+    finding = dataclasses.replace(not_entered(time=100.0), since=70.0)
+    history.add(observed(100.0, ranks), [finding])
+    kinds = [[STATES[sample.states[n]] for sample in history.samples] for n in range(4)]
+    assert all(states[0] == "moves" for states in kinds)
+    assert [states[-1] for states in kinds] == ["waits", "waits", "absent", "waits"]
+    page = Page(render(history))
+    assert "Timeline of ranks" in page.text_of("h2")
+    assert len(page.boxes("moves")) == 4
+    assert len(page.boxes("absent")) == 1
+    assert any("before the first poll" in text for text in page.text_of("p"))
+    assert "one poll" in page.text_of("dd")
+
+
+def test_of_a_dead_job_the_timeline_has_when_ranks_went() -> None:
+    gone = [rank(n, member(30, idle=600.0 + n), life="lost", gone_seconds=600.0 - 50 * n) for n in range(4)]
+    history = report.History(with_past=True)
+    history.add(observed(1000.0, gone))
+    kinds = [[STATES[sample.states[n]] for sample in history.samples] for n in range(4)]
+    assert all(states[0] == "moves" and states[-1] == "lost" for states in kinds)
+    assert [states.count("lost") for states in kinds] == sorted([s.count("lost") for s in kinds], reverse=True)
+
+
+def test_nothing_that_was_well_is_red() -> None:
+    """A rank is behind for a moment, and no finding names it."""
+    history = told(
+        [
+            observed(float(t), [rank(n, member(30) if n == 2 else member(31, waits=2.0)) for n in range(4)])
+            for t in (1, 2, 3)
+        ]
+    )
+    page = Page(render(history))
+    assert len(page.boxes("behind")) == 1
+    assert page.boxes("absent") == []
+
+
 def test_a_single_look_has_no_timeline() -> None:
     page = Page(render(told(hang(4, culprit=1)[-1:])))
     assert page.text_of("h2") == ["Rank status", "Ranks side by side", "Ranks"]

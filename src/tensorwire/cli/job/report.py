@@ -70,7 +70,7 @@ def command(
     else:
         limits, whose = arguments.thresholds_of(thresholds), ""
     file = NewFile(path, force=force, example="report.html")
-    history = History()
+    history = History(with_past=recording is None)
     if recording is not None:
         from ...diagnosis.service.recording import replay
 

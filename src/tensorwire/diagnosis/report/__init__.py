@@ -61,6 +61,8 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         last=last,
         source=source,
         span=last.time - start,
+        watched=last.time - history.polled_from,
+        past=history.polled_from - start,
         start=start,
         lives=lives(last),
         nodes=len({rank.node for rank in last.ranks.values()}),

@@ -105,12 +105,15 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
         rows += [(f"ranks {ranks[0]}-{ranks[-1]}", ranks) for ranks in blocks]
     height = 22.0 if len(rows) <= 16 else 14.0
     at = _time_axis(samples)
+    named = set(suspects)
     boxes = []
     for row, (label, ranks) in enumerate(rows):
         drawn = [(sample, _gravest(sample, ranks)) for sample in samples]
         for state, run in groupby(drawn, key=lambda pair: pair[1]):
             part = [sample for sample, _ in run]
             style = "unseen" if state == UNSEEN else STATES[state]
+            if style == "absent" and named.isdisjoint(ranks):
+                style = "behind"  # ranks come later than others all the time: that is no trouble yet
             start, end = part[0].start, part[-1].end
             title = f"{label}: {style}, {_span(start - samples[0].start, end - samples[0].start)}"
             boxes.append(Box(at(start), row * height, max(at(end) - at(start), 1.0), height - 2, style, title))

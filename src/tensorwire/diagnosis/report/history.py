@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import words
+from .before import before
 from .rank_status import STATES, statuses
 from .stragglers import Stragglers
 
@@ -70,7 +72,11 @@ class History:
     At most MAX_SAMPLES samples are kept: when there are more, neighbours are merged, and of two states the more
     serious one stays.
 
+    Args:
+        with_past: begin with what the pages of the first observation tell of the time before it.
+
     Attributes:
+        polled_from: time of the first observation.
         last, previous: the newest observation and the one before it.
         statuses: where each rank stands in the newest one.
         timed: the newest one that holds timings.
@@ -78,7 +84,9 @@ class History:
         episodes: findings by identity (code, level, process group, suspects), in the order of their beginnings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_past: bool = False) -> None:
+        self._with_past = with_past
+        self.polled_from = 0.0
         self.samples: list[Sample] = []
         self.last: Observation | None = None
         self.previous: Observation | None = None
@@ -92,11 +100,15 @@ class History:
 
     def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
         """Take one observation and the findings at that time. Returns those that were not there before."""
+        if self.last is None:
+            self.polled_from = observation.time
+            if self._with_past:
+                self._begin_with(before(observation))
         self.previous, self.last = self.last, observation
         self.statuses = statuses(observation, self.previous)
         if any(group.timing for rank in observation.ranks.values() for group in rank.process_groups):
             self.timed = observation
-        start = self.previous.time if self.previous else observation.time
+        start = self.previous.time if self.previous else self._end_of_past(observation)
         self.stragglers.add(observation)
         rates = self._rates(observation, start)
         self._recent.append((observation.time - start, rates))
@@ -145,6 +157,14 @@ class History:
         now = self.last.time if self.last else finding.time
         text = words.seconds(max(now - (finding.time if finding.since is None else finding.since), 0.0))
         return f"{text} ago" if self.is_over or finding.code == "TW-LOST" else f"for {text}"
+
+    def _begin_with(self, past: Sequence[Observation]) -> None:
+        for earlier, one in pairwise(past):
+            self.statuses = statuses(one, earlier)
+            self.samples.append(Sample(earlier.time, one.time, self._states(one), {}))
+
+    def _end_of_past(self, observation: Observation) -> float:
+        return self.samples[-1].end if self.samples else observation.time
 
     def _append(self, sample: Sample) -> None:
         # The newest sample grows until it spans as much time as the others; the first poll spans none at all.
