@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.diagnosis.node import stacks
+from tensorwire.diagnosis.node import stacks, workers
 from tensorwire.diagnosis.node.stacks import Target
 from tensorwire.diagnosis.page import process, stack_file, worker_server
 from tests.support.processes import bare_python
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RANK = """
-import ctypes, sys, time
+import ctypes, os, sys, time
 from pathlib import Path
 from tensorwire.diagnosis.page import stack_file
 def stuck_in_sleep():
     time.sleep(60)
+def stuck_with_a_worker():
+    def blocked_in_a_pipe():
+        os.read(os.pipe()[0], 1)
+    if os.fork() == 0:
+        blocked_in_a_pipe()
+    stuck_in_sleep()
 def stuck_with_the_lock():
     while True:
         ctypes.PyDLL(None).sleep(60)  # a call that keeps the interpreter lock
@@ -72,6 +79,22 @@ def start(tmp_path: Path) -> Iterator[Callable[[str, str], Target]]:
 def no_py_spy(monkeypatch: pytest.MonkeyPatch) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "py-spy" else which(name))
+
+
+@pytest.mark.usefixtures("no_py_spy")
+def test_stacks_of_a_ranks_workers_stand_below_its_own(start: Start) -> None:
+    target = start("listens", "stuck_with_a_worker")
+    (worker,) = workers.read(target.pid)
+    try:
+        text = stacks.fetch(target)
+        own, title, of_worker = text.partition(f"\nprocess {worker.pid} (")
+        assert "stuck_in_sleep" in own
+        assert "blocked_in_a_pipe" not in own
+        assert title
+        assert "blocked_in_a_pipe" in of_worker
+        assert re.match(r"[^)]+\), state S( in \w+)?:\n", of_worker), of_worker
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("no_py_spy")

@@ -426,6 +426,53 @@ def test_control(directory: Path) -> None:
         write_control(directory / "none", {}, 1)
 
 
+def test_what_a_rank_is_in_is_seen_while_it_completes_nothing(directory: Path, script: Path, tmp_path: Path) -> None:
+    text = """
+import sys, time
+import torch
+from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire.diagnosis.rank import probe
+class Slow:
+    def write(self, data):
+        deadline = time.monotonic() + 20
+        while not seen() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return len(data)
+    def flush(self): pass
+def seen():
+    return read_page(probe._probe._path).activity
+torch.save({"weight": torch.ones(4)}, Slow())
+time.sleep(1.2)
+print(seen() or "nothing")
+"""
+    text = text.replace("        return len(data)", "        print(seen())\n        return len(data)", 1)
+    ran = run_rank(script, text, directory)
+    assert ran.stdout.splitlines()[0] == "torch.save", ran.stderr
+    assert ran.stdout.splitlines()[-1] == "nothing"
+
+
+def test_a_torch_that_lacks_something_gives_one_line(directory: Path, script: Path) -> None:
+    text = """
+import time
+import torch
+import torch.distributed as dist
+del torch.library.Library
+torch.__version__ = "9.9.9"
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()
+time.sleep(1.0)
+print("trained")
+"""
+    script.write_text(text)
+    ran = run([*PROBE, str(script)], environment(directory, RANK="0", WORLD_SIZE="1"))
+    lines = [line for line in ran.stderr.splitlines() if line.startswith("tensorwire")]
+    assert (ran.stdout, ran.returncode, len(lines)) == ("trained\n", 0, 1), ran.stderr
+    assert lines[0].startswith(
+        "tensorwire: the probe is off (UnknownTorchError: torch 9.9.9 is not one of those tested, "
+    )
+    assert "Traceback" not in ran.stderr
+
+
 def test_a_training_process_loads_page_and_model_only(directory: Path, script: Path) -> None:
     """Nothing of nodes, of the protocol or of the analyzer runs inside of a rank."""
     text = """

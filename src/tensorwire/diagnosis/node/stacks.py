@@ -14,19 +14,21 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..page import process, worker_server
 from ..page.stack_file import SIGNAL, stack_path
+from . import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _ANSWER_SECONDS = 2.0
 _PY_SPY_SECONDS = 15.0
 _MAX_NBYTES = 1 << 16
+_MAX_WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,33 @@ class _UnavailableError(Exception):
 
 
 def fetch(target: Target) -> str:
-    """The stacks of a rank's threads, or its last operation and why there is no stack. May take seconds."""
+    """The stacks of a rank's threads, or its last operation and why there is no stack, and those of its children.
+
+    May take seconds.
+    """
     try:
-        return _fetch(target)[:_MAX_NBYTES]
+        text = _fetch(target)
     except _UnavailableError as error:
-        return f"{target.doing}\nstack unavailable: {error}"
+        text = f"{target.doing}\nstack unavailable: {error}"
+    return "\n".join([text, *_of_workers(target)])[:_MAX_NBYTES]
+
+
+def _of_workers(target: Target) -> Iterator[str]:
+    """Of workers of the data loader, above all: a rank that waits for one is seen in their queue."""
+    stat = process.read_stat(target.pid)
+    if stat is None or stat.start_ticks != target.start_ticks:
+        return
+    for worker in workers.read(target.pid)[:_MAX_WORKERS]:
+        started = process.read_stat(worker.pid)
+        if started is None:
+            continue
+        waits = f" in {worker.wait_channel}" if worker.wait_channel else ""
+        yield f"\nprocess {worker.pid} ({worker.name}), state {worker.state}{waits}:"
+        own = replace(target, pid=worker.pid, start_ticks=started.start_ticks)
+        reasons: list[str] = []
+        ways = (_py_spy,) if started.is_stopped else (_py_spy, _signal)  # the worker server is the rank's
+        texts = (_try(way, own, reasons) for way in ways)
+        yield next((text for text in texts if text is not None), f"stack unavailable: {', '.join(reasons)}")
 
 
 def _fetch(target: Target) -> str:

@@ -102,6 +102,11 @@ class FlightRecorder:
             if all(state.is_certain for state in self._states.values()):
                 return
 
+    @property
+    def num_completed(self) -> int:
+        """Of all groups, as torch counts."""
+        return sum(completed for _, completed in self._status.values())
+
     def num_collectives(self, group: Group) -> int | None:
         """How many collectives a group has made so far, as the ring's last entry of it says; slow."""
         entries = json.loads(self._dump(True)).get("entries", [])

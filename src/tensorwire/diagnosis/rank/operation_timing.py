@@ -6,8 +6,8 @@ when an operation is entered and pass it on. A synchronous one they also wait fo
 others the future, or where there is none the end of wait(), tells when it is done.
 Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
 for gloo the Python binding has none.
-They are registered only while timing is enabled. The last one to run takes all of them away: a kernel that another
-thread removed could go while the dispatcher is about to call it.
+They are registered only while timing is enabled, but for those of messages (messages.py). The last one to run takes
+all of them away: a kernel that another thread removed could go while the dispatcher is about to call it.
 
 Not seen: receiving from any source (nothing tells of its completion), operations on accelerators (their futures are
 complete once the kernel is launched; the NCCL plugin times those).
@@ -148,14 +148,22 @@ class Dispatcher:
         with self._lock:
             if self._library is not None:
                 return
-            key = torch._C.DispatchKey.BackendSelect
-            below = torch._C._dispatch_keyset_full_after(key)
             library = torch.library.Library("c10d", "IMPL")
             for name, kind in _KINDS.items():
                 packet = getattr(torch.ops.c10d, name, None)
-                if packet is not None:
-                    library.impl(name, self._kernel(packet.default, kind, below), "BackendSelect", with_keyset=True)
+                if packet is not None and kind.operation not in _MESSAGES:
+                    library.impl(name, self._kernel(packet.default, kind), "BackendSelect", with_keyset=True)
             self._library = library
+
+    @property
+    def is_timing(self) -> bool:
+        return self._state is not None
+
+    def message_kernel(self, name: str) -> Callable[..., Any]:
+        """For sending or receiving, which always pass a kernel (messages.py)."""
+        import torch.distributed
+
+        return self._kernel(getattr(torch.ops.c10d, name).default, _KINDS[name])
 
     def _unregister(self) -> None:
         with self._lock:
@@ -163,7 +171,7 @@ class Dispatcher:
                 self._library._destroy()
                 self._library = None
 
-    def _kernel(self, operator: Any, kind: _Kind, below: Any) -> Callable[..., Any]:
+    def _kernel(self, operator: Any, kind: _Kind) -> Callable[..., Any]:
         """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
         import torch.distributed
 
@@ -172,6 +180,7 @@ class Dispatcher:
         async_at = names.index("async_op") if "async_op" in names else len(names)
         root_at = next((names.index(root) for root in _ROOTS if root in names), None)
         redispatch = operator.redispatch
+        below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
         describe = _Describer(kind)
         is_message = kind.operation in _MESSAGES

@@ -33,6 +33,7 @@ _JOIN_SECONDS: Final = 1.0  # that the end of the process waits for the thread a
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
 _MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 20  # heartbeats: handlers that the script sets are found so soon
+_ACTIVITY_EVERY: Final = 10  # heartbeats
 TESTED_TORCH: Final = ("2.13",)
 
 
@@ -86,7 +87,16 @@ def _show_phase() -> None:
 def _warn(error: BaseException) -> None:
     text = " ".join(str(error).split())
     with suppress(Exception):
-        print(f"tensorwire: the probe is off ({type(error).__name__}: {text})", file=sys.stderr, flush=True)
+        name = type(error).__name__.lstrip("_")
+        print(f"tensorwire: the probe is off ({name}: {text})", file=sys.stderr, flush=True)
+
+
+class _UnknownTorchError(RuntimeError):
+    """This torch lacks what the probe needs."""
+
+    def __init__(self, error: Exception) -> None:
+        version = getattr(sys.modules.get("torch"), "__version__", "of no version")
+        super().__init__(f"torch {version} is not one of those tested, {', '.join(TESTED_TORCH)}: {error}")
 
 
 class _Probe:
@@ -99,6 +109,7 @@ class _Probe:
         self._last_hook = sys.excepthook
         self._sampler: _Sampler | None = None
         self._setup = 0
+        self._activity = ""
         self._handler: int | None = None  # Python's own, in C, of SIGINT
         self._num_heartbeats = 0
         self._ends = threading.Event()
@@ -172,6 +183,9 @@ class _Probe:
             try:
                 self._heartbeat()
                 failures = 0
+            except _UnknownTorchError as error:
+                _warn(error)
+                return
             except Exception as error:
                 failures += 1
                 if failures == _MAX_FAILURES:
@@ -192,6 +206,8 @@ class _Probe:
             self._show_setup(distributed is not None)
             if self._num_heartbeats % _SIGNALS_EVERY == 0:
                 self._watch_signals()
+            if self._num_heartbeats % _ACTIVITY_EVERY == 0:
+                self._show_activity()
         if self._sampler is not None:
             self._sampler.poll()
             return
@@ -200,7 +216,20 @@ class _Probe:
         if self._handle is None:
             self._create(distributed.get_rank(), distributed.get_world_size())
         if self._handle is not None and self._path is not None:
-            self._sampler = _Sampler(self._handle, self._path)
+            try:
+                self._sampler = _Sampler(self._handle, self._path)
+            except (ImportError, AttributeError) as error:
+                raise _UnknownTorchError(error) from None
+
+    def _show_activity(self) -> None:
+        """While nothing is completed: a rank that trains is not looked at."""
+        from .activity import main_activity
+
+        is_busy = self._sampler is not None and self._sampler.has_completed_some()
+        activity = "" if is_busy else main_activity()
+        if activity != self._activity:
+            self._activity = activity
+            _native().activity(self._handle, activity.encode())
 
     def _show_setup(self, is_initialized: bool) -> None:
         from .activity import is_in_init
@@ -225,12 +254,13 @@ class _Sampler:
 
         from ..page import worker_server
         from .flight_recorder import FlightRecorder
+        from .messages import Messages
         from .operation_timing import Dispatcher
-        from .point_to_point import Messages
         from .process_groups import Groups
 
         self._directory = path.parent
         self._lock = threading.Lock()
+        self._num_completed = 0
         self._groups = groups = Groups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
         self._recorders = [
@@ -238,6 +268,7 @@ class _Sampler:
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
         self._messages = Messages(handle, groups)
+        self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
         with suppress(OSError, RuntimeError, ImportError):
             worker_server.start(path)
             _native().set_flag(handle, _native().SOCKET, True)
@@ -253,6 +284,11 @@ class _Sampler:
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
+
+    def has_completed_some(self) -> bool:
+        """Whether an operation has been completed since the last call."""
+        before, self._num_completed = self._num_completed, sum(each.num_completed for each in self._recorders)
+        return self._num_completed != before
 
     def poll_closely(self) -> None:
         """In any thread, when the process is about to end."""
