@@ -175,6 +175,22 @@ def test_both_sides_of_a_tie_get_stacks() -> None:
     assert (finding.suspects, finding.stacks) == ([], {0: "a", 1: "b"})
 
 
+@every_rank
+def test_what_the_sibling_group_called_tells_which_of_two_calls_is_wrong(culprit: int) -> None:
+    """The other pair has called the operation of that number and waits elsewhere, or goes on."""
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        size = 7 if number == culprit else 8
+        is_in_pair = number in (culprit, peer_of(culprit, "tp"))
+        own = member(31, waits=age if is_in_pair else None, idle=age, group=group_of(number, "tp"), size=2, numel=size)
+        return [replace(own, name="tp")]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [culprit], [])
+    assert finding.confidence == "medium"
+    assert "in their own tp" in finding.evidence[-1]
+
+
 def test_two_ranks_alone_are_a_tie() -> None:
     """Neither of two orders is that of most."""
 

@@ -105,9 +105,9 @@ def _left_early(job: Job, stop: Interruption) -> bool:
 
 def _of_then(verdict: Verdict, stop: Interruption) -> Verdict:
     finding = verdict.finding
-    when = f"when the job was ended ({stop.how}) {words.seconds(stop.seconds)} ago"
-    since = finding.time - stop.seconds
-    return replace(verdict, kind="lost", finding=replace(finding, summary=f"{when}: {finding.summary}", since=since))
+    summary = f"when the job was ended ({stop.how}): {finding.summary}"
+    since = finding.time - stop.seconds  # its age is told from there
+    return replace(verdict, kind="lost", finding=replace(finding, summary=summary, since=since))
 
 
 def _together(job: Job, dead: dict[int, Rank], same: list[int]) -> str:
