@@ -319,7 +319,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     assert (code, out) == (2, "")
     assert path.read_text() == page
     code, out, _ = run(capsys, "report", "-o", path, "--force", "--for", "0", "--json")
-    assert (code, json.loads(out)["path"]) == (3, str(path))
+    assert (code, json.loads(out)["path"], json.loads(out)["thresholds"]["hang_seconds"]) == (3, str(path), 30.0)
 
 
 def drawing(history: History, findings: list[model.Finding], width: int) -> str:

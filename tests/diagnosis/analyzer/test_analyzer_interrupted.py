@@ -119,6 +119,31 @@ def test_a_rank_that_went_before_is_lost_though_the_others_were_ended(culprit: i
 
 
 @every_rank
+@pytest.mark.parametrize("others", ["lose the connection", "are ended by the launcher", "wait on"])
+def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None:
+    """By a memory watcher, or with its node: no person has ended the job."""
+    sigterm = {"exit_kind": "interruption", "signal": "SIGTERM"}
+
+    def states(n: int) -> dict[str, Any]:
+        if n == culprit:
+            return dead(AGO, "SIGTERM") | sigterm | {"signal_seconds": AGO, "exit_seconds": AGO}
+        if others == "lose the connection":
+            return dead(AGO - 0.3, CLOSED)
+        if others == "are ended by the launcher":
+            return dead(AGO - 0.3, "SIGTERM") | sigterm | {"signal_seconds": AGO - 0.3, "exit_seconds": AGO - 0.3}
+        return {}
+
+    finding = only(ended(0.3, culprit, states))
+    assert (finding.code, finding.suspects) == ("TW-LOST", [culprit])
+
+
+@every_rank
+def test_who_is_interrupted_alone_is_lost_where_the_others_wait_on(culprit: int) -> None:
+    finding = only(ended(0.3, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
+
+
+@every_rank
 def test_an_error_that_comes_of_ctrl_c_is_not_to_blame(culprit: int) -> None:
     states = by_ctrl_c(culprit)
     late = (culprit + 1) % WORLD

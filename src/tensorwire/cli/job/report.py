@@ -86,7 +86,7 @@ def command(
     file.write(page.encode(errors="replace"))  # half a surrogate pair is text to JSON
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:
-        output.print_json({"path": str(path), **verdict.as_object(history, found)})
+        output.print_json({"path": str(path), "thresholds": limits, **verdict.as_object(history, found)})
     else:
         verdict.print_end(history)
         for finding in found:

@@ -20,6 +20,7 @@ _SECONDARY = (
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
+_AT_ONCE = 0.02  # a scheduler signals all ranks of a node; a launcher takes longer to see that one has gone
 _TOGETHER = 2.0  # of Ctrl-C: whoever is killed with the one that speaks of it may have been heard of for the last time
 
 
@@ -79,6 +80,8 @@ def interruption(ranks: Iterable[Rank]) -> Interruption | None:
     if first is None:
         return None
     seconds, how = first
+    if how == "SIGTERM" and not _reached_all(ranks):
+        return None
     margin = 0.0 if how == "SIGTERM" else _TOGETHER  # launchers send it after a rank has failed
     for rank in ranks:
         if has_own_words(rank):
@@ -87,6 +90,19 @@ def interruption(ranks: Iterable[Rank]) -> Interruption | None:
         elif not rank.process.is_alive and _is_silent(rank) and gone(rank) > seconds + margin:
             return None
     return Interruption(seconds, how)
+
+
+def _reached_all(ranks: list[Rank]) -> bool:
+    """Whether SIGTERM ended all ranks and at once: where one got it alone, the others end because that one went."""
+    times: dict[str, list[float]] = {}
+    for rank in ranks:
+        found = _interruption(rank)
+        if found is not None:
+            times.setdefault(rank.node, []).append(found[0])
+        elif rank.process.is_alive or rank.process.exit_reason:
+            return False
+    on_node = sorted(max(times.values(), key=max), reverse=True)  # of one node, whose clock they are on
+    return len(on_node) < 2 or on_node[0] - on_node[1] <= _AT_ONCE
 
 
 def _is_silent(rank: Rank) -> bool:

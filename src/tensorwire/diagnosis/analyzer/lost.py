@@ -92,7 +92,10 @@ def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> li
     if stop is None or _left_early(job, stop):
         return None
     stood = [verdict for verdict in hangs if verdict.finding.level == "finding"]
-    return stood or [_of_then(verdict, stop) for verdict in find_hangs(rewound(job, stop.seconds), transport)]
+    found = stood or [_of_then(verdict, stop) for verdict in find_hangs(rewound(job, stop.seconds), transport)]
+    if not found and any(_hangs_on(rank, job) for rank in job.ranks.values()):
+        return None  # it ended some ranks, and others wait for them
+    return found
 
 
 def _left_early(job: Job, stop: Interruption) -> bool:
@@ -146,6 +149,11 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
 
 def _waits(rank: Rank, job: Job) -> bool:
     return any(group.is_open_for(job.thresholds.lost_seconds) for group in rank.process_groups)
+
+
+def _hangs_on(rank: Rank, job: Job) -> bool:
+    is_old = any(group.is_open_for(job.thresholds.hang_seconds) for group in rank.process_groups)
+    return rank.process.is_alive and is_old
 
 
 def _is_done(job: Job, rank: Rank) -> bool:

@@ -33,6 +33,10 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     found = _before_init(job, alive)
     if found is not None:
         return [found]
+    gate = job.thresholds.hang_seconds
+    ages = (_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
+    if any(age < gate for age in ages):  # in a job that goes on, the first one tells
+        return []
     seconds = min(_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
     if seconds < _gate(job, alive):
         return []

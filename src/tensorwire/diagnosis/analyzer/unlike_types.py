@@ -42,6 +42,8 @@ class UnlikeTypes:
 
 
 def _unlike(job: Job, group: Group) -> Verdict | None:
+    if len({member.operation.dtype for member in group.members.values() if member.operation is not None}) < 2:
+        return None  # as nearly always
     by_type: dict[tuple[int, str], dict[str, list[int]]] = {}
     operations: dict[int, Operation] = {}
     for number, member in group.members.items():
