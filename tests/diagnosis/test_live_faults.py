@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tensorwire.diagnosis.service.service import LocalJob
-from tests.system.faults.cases import BY_NAME, FaultContext
+from tests.system.faults.cases import BY_NAME, WORLD, FaultContext
 from tests.system.faults.fork_server import ForkServer
 from tests.system.faults.judge import complaint, is_expected
 from tests.system.faults.run import Stage
@@ -67,6 +67,28 @@ def test_who_stopped_inside_is_named_when_the_others_time_out_and_when_it_is_kil
         assert is_named_at_first_sight(case, rank, job)
         assert complaint(case, rank, watch.since(start), start) == ""
         assert "Timed out" in "".join(job.output(other).read_text() for other in context.others)
+
+
+@pytest.mark.parametrize("hangs", [True, False], ids=["hung", "well"])
+def test_a_job_that_ctrl_c_ends_is_judged_by_what_its_ranks_had_waited_in(hangs):
+    """By who comes when all is over. A terminal sends SIGINT to all; the launcher kills those that do not react."""
+    rank = 2
+    with closing(ForkServer()) as fork_server, closing(TrainingJob(fork_server, {})) as job:
+        job.wait_for_round(20)
+        if hangs:
+            job.command([rank], "sleep", seconds=60.0)
+            time.sleep(12.0)  # longer than any wait of a job that is well
+        for each in WORLD:
+            job.signal(each, signal.SIGINT)
+        time.sleep(0.5)
+        for each in WORLD:
+            if job.status(each) is None:
+                job.signal(each, signal.SIGKILL)
+        await_end(job, WORLD)
+        with closing(LocalJob(job.nodes[0], THRESHOLDS)) as observer:
+            found = observer.poll()[1]
+    assert [(finding.code, finding.suspects) for finding in found] == ([("TW-H1", [rank])] if hangs else [])
+    assert all(finding.summary.startswith("when the job was ended (") for finding in found)
 
 
 def await_end(job, ranks):
