@@ -53,7 +53,7 @@ TORCH_DTYPES = {
 
 def some_of_each_kind() -> list[Case]:
     """The interpreter is slow. Of conformance cases that differ by dtype alone, one, its dtype in turn; of those that
-    differ by numbers alone, or that the host decodes, every fifth."""
+    differ by numbers alone, or that the host decodes, every eighth."""
     alike: dict[str, dict[str, list[Case]]] = {}
     for case in CASES:
         if case.dtype in FLOATS and case.base is None and not case.name.startswith("every-pattern"):
@@ -62,9 +62,9 @@ def some_of_each_kind() -> list[Case]:
             alike.setdefault(family, {}).setdefault(name, []).append(case)
     chosen = [
         cases
-        for family in alike.values()
+        for kind, family in alike.items()
         for place, cases in enumerate(family.values())
-        if place % 5 == 0 or len(family) < 9
+        if place % 8 == 0 or len(family) < 8 or kind.startswith("size")
     ]
     return [cases[k % len(cases)] for k, cases in enumerate(chosen)]
 
@@ -132,22 +132,25 @@ def test_every_kind_of_the_host_is_met() -> None:
     assert met == {None, "entropy", "plain", "zeros", "modal", "trimmed-run", "bytes"}
 
 
-@pytest.mark.parametrize("runs", [1, 8])
-@pytest.mark.parametrize(("variant", "dtype"), [*zip(range(8), itertools.cycle(FLOATS))])
+@pytest.mark.parametrize(
+    ("variant", "dtype", "runs"), [*zip(range(8), itertools.cycle(FLOATS), itertools.cycle([8, 8, 1]))]
+)
 def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escapes in every run; the last block ends within a run and within a byte of each plane."""
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
     monkeypatch.setattr(triton_decode, "_LATER_RUNS", runs)
-    n = 1024 + 1024 - 256 - 3
+    n = 768 + 768 - 256 - 3
     item = Input("", dtype, (n,), floats(dtype, n, f"segments {variant}"))
-    options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_words": 1024}
+    options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_words": 768}
     frame = encode(item.data, dtype, item.shape, **options)
     assert kinds(frame) == [("cascade", "verbatim", variant)] * 2
     check(frame, item, PRMT_IN_STEPS)
 
 
-@pytest.mark.parametrize("runs", [1, 8])
-@pytest.mark.parametrize(("group", "dtype"), [(4, "F16"), (8, "BF16"), (16, "F8_E5M2"), (32, "F32"), (32, "F8_E4M3")])
+@pytest.mark.parametrize(
+    ("group", "dtype", "runs"),
+    [(4, "F16", 8), (8, "BF16", 1), (16, "F8_E5M2", 8), (32, "F32", 8), (32, "F8_E4M3", 1)],
+)
 def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last group is short and has high parts."""
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
@@ -177,18 +180,18 @@ def test_tiles_by_group(kind: Cascade | Enec, dtype: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(triton_decode, "_is_vector_processor", lambda device: device.type == "cpu")
     monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 2)
     monkeypatch.setattr(triton_decode, "_LATER_RUNS", 2)
-    n = 4 * 1280 + 1000
+    n = 2 * 1280 + 1000
     item = Input("", dtype, (n,), floats(dtype, n, f"by group {kind}"))
     options = {"kind": kind, "rest": Verbatim(), "profile": "fast", "block_words": 1280}
     frame = encode(item.data, dtype, item.shape, **options)
     assert len({name for name, _, _ in kinds(frame)} & {"cascade", "cascade2", "enec"}) == 1
     opened = check(frame, item)
-    assert set(opened.plan.host_blocks) <= {3, 4}
-    assert 4 in opened.plan.host_blocks
+    assert opened.plan.host_blocks in ([2], [1, 2])
 
 
-@pytest.mark.parametrize("kind", [Cascade(variant=1), Enec(group=8)], ids=["cascade", "enec"])
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(Cascade(variant=1), "BF16"), (Enec(group=8), "F16"), (Cascade(variant=0), "F32")], ids=str
+)
 def test_trimmed_rests(dtype: str, kind: Cascade | Enec) -> None:
     word, _, mantissa_bits, _ = FLOATS[dtype]
     words = registry.weights(dtype, 1000) & word(~7 & (1 << (8 * np.dtype(word).itemsize - 1)) - 1)
@@ -204,8 +207,13 @@ def block_tail(frame: bytes, block: int) -> bytes:
     return frame[stop - 16 : stop]
 
 
-@pytest.mark.parametrize("profile", ["fast", "enec", "resident"])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("profile", "dtype"),
+    [
+        ("fast", "BF16"), ("enec", "BF16"), ("resident", "BF16"),
+        ("fast", "F8_E4M3"), ("enec", "F32"), ("enec", "F8_E5M2"), ("resident", "F16"),
+    ],
+)  # fmt: skip
 def test_core_frames(dtype: str, profile: str) -> None:
     """A full block of the default size and a partial one, both coded by exponent."""
     block_words = tensorwire.frame_info(tensorwire.compress(b"", dtype=dtype, profile=profile)).block_words
@@ -218,11 +226,11 @@ def test_core_frames(dtype: str, profile: str) -> None:
     assert not opened.plan.host_blocks
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 5000), (300, 7), (1000, 1100), (1023, 3000), (4999, 1), (40, 0)])
+@pytest.mark.parametrize(("first", "count"), [(0, 2000), (300, 7), (700, 100), (767, 1000), (1999, 1), (40, 0)])
 def test_ranges(first: int, count: int) -> None:
     """Only their blocks are decoded; the result is not written beyond its end."""
-    words = registry.weights("BF16", 5000)
-    frame = encode(words.tobytes(), "BF16", (5000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=1024)
+    words = registry.weights("BF16", 2000)
+    frame = encode(words.tobytes(), "BF16", (2000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=768)
     opened = triton_decode.DeviceFrame(on_device(frame))
     around = torch.full((count + 16,), 7, dtype=torch.bfloat16)
     opened.decode(first, around[8 : 8 + count])
@@ -241,25 +249,9 @@ def test_special_values(name: str, dtype: str) -> None:
         check(encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=2048), item)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kind", [Cascade(), Enec()], ids=["cascade", "enec"])
-def test_nan_payloads_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None:
-    """Every payload of up to 8 bits with both signs, the quiet bit among them."""
-    word, exponent_bits, mantissa_bits, _ = FLOATS[dtype]
-    top = (1 << exponent_bits) - 1
-    words = np.frombuffer(floats(dtype, 4096, "nan", exponents=top - 3 + np.arange(4096) % 2), word).copy()
-    payloads = np.arange(1 << min(mantissa_bits, 8), dtype=np.uint64) << np.uint64(max(mantissa_bits - 8, 0))
-    nans = (payloads | np.uint64(top << mantissa_bits)).astype(word)
-    nans = np.concatenate([nans, nans | word(1 << (exponent_bits + mantissa_bits))])
-    words[1003 : 1003 + len(nans)] = nans
-    item = Input("", dtype, (64, 64), words.tobytes())
-    frame = encode(item.data, dtype, item.shape, kind=kind, rest=Verbatim(), profile="fast", block_words=4096)
-    assert [name for name, _, _ in kinds(frame)] == [type(kind).__name__.lower()]
-    check(frame, item)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("kind", [Cascade(), Enec()], ids=["cascade", "enec"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"), [*zip(FLOATS, [Cascade(), Enec(), Enec(), Cascade(), Enec()], strict=True)], ids=str
+)
 def test_every_pattern_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None:
     """Every pattern of a word's highest 16 bits; those of 8-bit words among common ones, which let the block shrink."""
     words = registry.every_pattern(dtype)
@@ -274,8 +266,7 @@ def test_every_pattern_in_coded_blocks(kind: Cascade | Enec, dtype: str) -> None
     check(frame, item)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 5), (1,), (3, 5, 7)])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("dtype", "shape"), [*zip(FLOATS, [(), (0,), (3, 0, 5), (1,), (3, 5, 7)], strict=True)])
 def test_shapes(dtype: str, shape: tuple[int, ...]) -> None:
     data = registry.weights(dtype, int(np.prod(shape, dtype=int))).tobytes()
     check(tensorwire.compress(data, dtype=dtype, shape=shape), Input("", dtype, shape, data))
@@ -345,7 +336,7 @@ def test_damage_stays_in_its_block() -> None:
     assert decoded[2048:] == words[2048:]
 
 
-@pytest.mark.parametrize("case", MALFORMED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", MALFORMED[::4], ids=lambda case: case.name)
 def test_malformed_frames(case: Malformed) -> None:
     """Checksums of blocks are not checked, so some of these decode; none does anything else."""
     frame = case.build()
