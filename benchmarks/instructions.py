@@ -4,6 +4,9 @@ The kernels are compiled for sm_90, which needs no GPU. nvdisasm, which Triton's
 A launch counts with what its programs execute for a real frame: what stands in a loop as often as the loop is taken,
 for all words that are decoded, those too with which tiles are filled up. All launches of a decoding are added up.
 
+Bytes are permuted by NVIDIA's instruction `prmt`, and once more by `shifts` and masks, as on other devices: those have
+instructions of their own, so that this says how much longer the portable form is, not how long it is on them.
+
 `slope` is the difference between a tile and one of twice as many words, for each word more: what a program does once
 drops out. `all` is everything, with the tiles that are used.
 """
@@ -22,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 
 import tensorwire
 from tensorwire.torch import triton_decode, triton_kernels, triton_linear
-from tensorwire.torch.triton_fields import PRMT
+from tensorwire.torch.triton_fields import PRMT, SHIFTS
 from tensorwire.torch.triton_plan import RUN, CascadeLaunch, EnecLaunch, counts_of, leading, plan
 from tensorwire.torch.triton_products import CASCADE, ENEC, LISTED, product_kernel
 from tests.torch.compile_kernels import BF16, compile_kernel
@@ -70,7 +73,7 @@ def both(
     return small, large - small
 
 
-def later_launches(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
+def later_launches(launch: Any, rows: list[list[int]], permutation: int) -> tuple[float, float]:
     """Instructions a word, slope and all, of the launches that come before that of words: tiers, or high parts."""
     if isinstance(launch, EnecLaunch):
         high = {"rest_bits": 8, "m": launch.m, "high_bits": launch.nb - launch.m, "quads_log2": launch.quads_log2}
@@ -78,7 +81,7 @@ def later_launches(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
         launches = [(triton_kernels.high_kernel, high, [row[4] for row in rows])]
     else:
         last = len(launch.widths)
-        shared = {"rest_bits": 8, "widths": launch.packed_widths, "last": last, "permutation": PRMT.value}
+        shared = {"rest_bits": 8, "widths": launch.packed_widths, "last": last, "permutation": permutation}
         launches = [
             (
                 triton_kernels.resolve_kernel,
@@ -98,10 +101,10 @@ def later_launches(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
     return slope, everything
 
 
-def decoding(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
+def decoding(launch: Any, rows: list[list[int]], permutation: int) -> tuple[float, float]:
     """The same of the launch that makes words."""
     words, tile = sum(row[2] for row in rows), triton_decode._RUNS_OF_WORDS
-    constants = {**BF16, "whole": 1, "permutation": PRMT.value}
+    constants = {**BF16, "whole": 1, "permutation": permutation}
     if isinstance(launch, EnecLaunch):
         constants |= {"quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb, "lead": leading(launch.m)}
         kernel = triton_kernels.enec_words_kernel
@@ -113,10 +116,10 @@ def decoding(launch: Any, rows: list[list[int]]) -> tuple[float, float]:
     return more * THREADS / (tile * RUN), once * THREADS * programs / words
 
 
-def product(launch: Any, rows: list[list[int]], weight: torch.Tensor) -> tuple[float, float]:
+def product(launch: Any, rows: list[list[int]], weight: torch.Tensor, permutation: int) -> tuple[float, float]:
     """The same of the launch that multiplies by one input. Escapes of tier shape (4) have a loop of their own."""
     constants = {"widths": 0, "last": 0, "quads_log2": 0, "m": 0, "nb": 0, "inputs": 1, "chunks": CHUNKS}
-    constants["permutation"] = PRMT.value
+    constants["permutation"] = permutation
     escapes = 0.0
     if isinstance(launch, EnecLaunch):
         constants |= {"coding": ENEC.value, "quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb}
@@ -147,7 +150,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     weight = (torch.randn(ROWS, COLUMNS, generator=generator) * 0.02).to(torch.bfloat16)
     print(f"Triton {triton.__version__}, sm_90; BF16, normal, {ROWS} x {COLUMNS}; instructions a word")
-    print("profile   what     coding      slope    all")
+    print("profile   what     coding     bytes by   slope    all")
     for profile in PROFILES:
         frame = torch.frombuffer(bytearray(tensorwire.compress(weight, profile=profile)), dtype=torch.uint8)
         launches = plan(frame).rows.items()
@@ -156,10 +159,14 @@ def main() -> None:
             key=lambda item: len(item[1]),
         )
         coding = "x".join(map(str, launch.widths)) if isinstance(launch, CascadeLaunch) else f"L {4 << launch[2]}"
-        later = later_launches(launch, rows)
-        for what, counted in (("decode", decoding(launch, rows)), ("product", product(launch, rows, weight))):
-            slope, everything = (sum(pair) for pair in zip(counted, later, strict=True))
-            print(f"{profile:9} {what:8} {coding:10} {slope:6.1f} {everything:6.1f}", flush=True)
+        for by, permutation in (("prmt", PRMT.value), ("shifts", SHIFTS.value)):
+            later = later_launches(launch, rows, permutation)
+            for what, counted in (
+                ("decode", decoding(launch, rows, permutation)),
+                ("product", product(launch, rows, weight, permutation)),
+            ):
+                slope, everything = (sum(pair) for pair in zip(counted, later, strict=True))
+                print(f"{profile:9} {what:8} {coding:10} {by:8} {slope:7.1f} {everything:6.1f}", flush=True)
 
 
 if __name__ == "__main__":

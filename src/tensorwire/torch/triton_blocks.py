@@ -37,26 +37,48 @@ from .triton_fields import (
 )
 
 __all__ = [
+    "block_row",
     "block_stream",
     "cascade_exponents",
     "enec_exponents",
     "escapes_of_rows",
-    "high_of_groups",
     "interval",
     "later_octets",
     "later_runs",
     "mask_bits",
     "mask_of_runs",
-    "names_of_tier",
+    "num_words",
     "numbers_in_tier",
     "octet",
     "octet_of_words",
+    "ordinal",
     "pairs_of_words",
     "ranks_in_run",
     "tier_stream",
 ]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
+
+
+_ROW = tl.constexpr(8)
+
+
+@_jit
+def block_row(table: tl.tensor, number: tl.tensor) -> tl.tensor:
+    """The launch data of a block of a launch."""
+    return table + number * _ROW
+
+
+@_jit
+def ordinal(row: tl.tensor) -> tl.tensor:
+    """Which block of the frame it is."""
+    return tl.load(row + 1)
+
+
+@_jit
+def num_words(row: tl.tensor) -> tl.tensor:
+    """How many words it has."""
+    return tl.load(row + 2)
 
 
 @_jit
@@ -74,8 +96,8 @@ def octet(stream: tl.tensor, number: tl.tensor, valid: tl.tensor) -> tl.tensor:
 @_jit
 def numbers_in_tier(row: tl.tensor, tier: tl.constexpr) -> tl.tensor:
     """How many digits tier 1, 2, ... has."""
-    place: tl.constexpr = 2 if tier == 1 else 4 + (tier - 2) // 2
-    return tl.load(row + place) if tier == 1 else (tl.load(row + place) >> (16 * (tier % 2))) & 0xFFFF
+    place: tl.constexpr = 4 + (tier - 2) // 2
+    return num_words(row) if tier == 1 else (tl.load(row + place) >> (16 * (tier % 2))) & 0xFFFF
 
 
 @_jit
@@ -84,7 +106,7 @@ def tier_stream(
     whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Where tier 1, 2, ... stands; `whole`: as for `stream_nwords`, and for the first two tiers only."""
-    stream = block_stream(frame, row) + stream_nwords(tl.load(row + 2), rest_bits, whole)
+    stream = block_stream(frame, row) + stream_nwords(num_words(row), rest_bits, whole)
     for i in tl.static_range(1, tier):
         stream += stream_nwords(numbers_in_tier(row, i), (widths >> (4 * i - 4)) & 15, whole and i == 1)
     return stream
@@ -124,7 +146,7 @@ def interval(row: tl.tensor, tier: tl.constexpr, widths: tl.constexpr) -> Any:
 
 
 @_jit
-def names_of_tier(
+def _names_of_tier(
     digits: tl.tensor, escapes: tl.tensor, first: tl.tensor, below: tl.tensor, jump: tl.tensor, tier: tl.constexpr
 ) -> tl.tensor:
     """The exponents that digits name; anything where they escape."""
@@ -178,11 +200,18 @@ def ranks_in_run(counts: tl.tensor, axis: tl.constexpr, rows: tl.constexpr) -> t
 
 @_jit
 def cascade_exponents(
-    escapes: tl.tensor, names: tl.tensor, earlier: tl.tensor, rank: tl.tensor, k: tl.constexpr, following: tl.tensor,
-    permutation: tl.constexpr, lead: tl.constexpr,
+    field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    first: tl.tensor, below: tl.tensor, jump: tl.tensor, earlier: tl.tensor, rank: tl.tensor, following: tl.tensor,
+    w: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Of a group of digits. `following` has the exponents that escape, `earlier` of them before the run, and as many as
-    byte k of `rank` says between its begin and the group. Two 32-bit words are read."""
+    """Of row k of the tile of a tier's digits, whose `interval` is first, below, jump.
+
+    `following` has the exponents that escape: `earlier` of them before the run, and as many as byte k of `rank` says
+    between its begin and the group. Two 32-bit words of it are read.
+    """
+    digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, whole)
+    escapes = escapes_in(digits, w)
+    names = _names_of_tier(digits, escapes, first, below, jump, tier)
     place = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
     start = earlier >> 2 if lead == BY_GROUP else 0
     at = (place >> 2) - start
@@ -234,7 +263,7 @@ def mask_of_runs(
 
 
 @_jit
-def high_of_groups(
+def _high_of_groups(
     high_parts: tl.tensor, earlier: tl.tensor, rank: tl.tensor, flags: tl.tensor, g: tl.tensor, k: tl.constexpr,
     quads_log2: tl.constexpr, lead: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
@@ -253,9 +282,18 @@ def high_of_groups(
 
 @_jit
 def enec_exponents(
-    low: tl.tensor, high: tl.tensor, b: tl.tensor, m: tl.constexpr, nb: tl.constexpr, exponent_bits: tl.constexpr
-) -> tl.tensor:
-    """y is a two's complement of nb bits: its highest bit is inverted, and b grows by what that bit stood for."""
+    low_field: tl.tensor, count: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    b: tl.tensor, high_parts: tl.tensor, earlier: tl.tensor, rank: tl.tensor, flags: tl.tensor,
+    quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, exponent_bits: tl.constexpr, lead: tl.constexpr,
+    whole: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Of row k of the tile of low parts: x = b - y, y the low part and, in groups whose mask bit is set, a high one.
+
+    y is a two's complement of nb bits: its highest bit is inverted, and b grows by what that bit stood for.
+    """
+    low = numbers_in_group(low_field, count, run, in_run, j, k, m, lead, whole)
+    g = row_stride(in_run, lead, whole) * k + j
+    high = _high_of_groups(high_parts, earlier, rank, flags, g, k, quads_log2, lead)
     y = (low | (high << m)) ^ ((1 << (nb - 1)) * 0x01010101)
     x = subtract_in_bytes(bytes_of((b + (1 << (nb - 1))) & 0xFF), y)
     return x & (((1 << exponent_bits) - 1) * 0x01010101)

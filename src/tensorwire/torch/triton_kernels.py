@@ -19,20 +19,21 @@ import triton
 import triton.language as tl
 
 from .triton_blocks import (
+    block_row,
     block_stream,
     cascade_exponents,
     enec_exponents,
     escapes_of_rows,
-    high_of_groups,
     interval,
     later_octets,
     later_runs,
     mask_bits,
     mask_of_runs,
-    names_of_tier,
+    num_words,
     numbers_in_tier,
     octet,
     octet_of_words,
+    ordinal,
     pairs_of_words,
     ranks_in_run,
     tier_stream,
@@ -52,7 +53,6 @@ __all__ = [
 ]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
-_ROW = tl.constexpr(8)
 _SEGMENT = tl.constexpr(1024)
 
 
@@ -62,10 +62,10 @@ def stored_kernel(
     word_nbytes: tl.constexpr,
 ) -> None:  # fmt: skip
     """Copy words; `words` is 32-bit ones, of which a full block has `block_nwords`."""
-    row = table + tl.program_id(0) * _ROW
-    n = (tl.load(row + 2) * word_nbytes + 3) >> 2
+    row = block_row(table, tl.program_id(0))
+    n = (num_words(row) * word_nbytes + 3) >> 2
     source = block_stream(blocks, row)
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_nwords
+    target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
         tl.store(target + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
@@ -76,13 +76,24 @@ def constant_kernel(
     table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32, word_nbytes: tl.constexpr
 ) -> None:
     """The same of one word: number 3 of a block's launch data is 32 bits of such words."""
-    row = table + tl.program_id(0) * _ROW
-    n = (tl.load(row + 2) * word_nbytes + 3) >> 2
+    row = block_row(table, tl.program_id(0))
+    n = (num_words(row) * word_nbytes + 3) >> 2
     word = tl.load(row + 3).to(tl.uint32, bitcast=True)
-    target = words + (tl.load(row + 1) - first_block).to(tl.int64) * block_nwords
+    target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
         tl.store(target + i, (i * 0).to(tl.uint32) + word, mask=i < n)
+
+
+@_jit
+def _tile(
+    start: tl.tensor, runs: tl.constexpr, count: tl.tensor, lane: tl.tensor, lead: tl.constexpr, whole: tl.constexpr
+) -> Any:
+    """Of the tile that begins at run `start`: its runs, how many numbers each has, the words between two rows, j."""
+    run, in_run = _runs_from(start, runs, count, lead)
+    stride = row_stride(in_run, lead, whole)
+    j = lane if whole else tl.minimum(lane, stride - 1)
+    return run, in_run, stride, j
 
 
 @_jit
@@ -129,15 +140,13 @@ def count_kernel(
 ) -> None:  # fmt: skip
     """How many digits of a run escape; tier 1 has `runs_per_block` entries a block, later tiers those of later runs."""
     w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
-    row = table + tl.program_id(0) * _ROW
+    row = block_row(table, tl.program_id(0))
     count = numbers_in_tier(row, tier)
     field = tier_stream(frame, row, tier, widths, rest_bits, False)
-    first = tl.load(row + 1) * runs_per_block if tier == 1 else later_runs(row, tier)
+    first = ordinal(row) * runs_per_block if tier == 1 else later_runs(row, tier)
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run, in_run = _runs_from(start, runs, count, lead)
-        stride = row_stride(in_run, lead, False)
-        j = tl.minimum(lane, stride - 1)
+        run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         escaped = (run + j) * 0
         for k in tl.static_range(8 // lead):
             digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
@@ -152,8 +161,8 @@ def count_mask_kernel(
     rest_bits: tl.constexpr, m: tl.constexpr, quads_log2: tl.constexpr, lead: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """How many of enec's mask bits of a run are set."""
-    row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
+    row = block_row(table, tl.program_id(0))
+    n = num_words(row)
     mask = block_stream(frame, row) + field_nwords(n, rest_bits) + field_nwords(n, m)
     num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
     for start in range(0, (n + 255) >> 8, runs):
@@ -161,7 +170,7 @@ def count_mask_kernel(
         number = tl.arange(0, 64 >> quads_log2)[None, :]
         bits = mask_bits(mask, num_groups, run, number, run >= 0, quads_log2, lead)
         total = tl.sum(bits.to(tl.int32), 1, keep_dims=True)
-        _store_by_run(counts + tl.load(row + 1) * runs_per_block + run, total, run, n, lead)
+        _store_by_run(counts + ordinal(row) * runs_per_block + run, total, run, n, lead)
 
 
 @_jit
@@ -171,8 +180,8 @@ def escapes_kernel(
 ) -> None:  # fmt: skip
     """Of cascades of the one tier (4): for each escape its place in the block and its exponent. A block's list begins
     at number 7 of its launch data."""
-    row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
+    row = block_row(table, tl.program_id(0))
+    n = num_words(row)
     digits = tier_stream(frame, row, 1, 0x84, rest_bits, False)
     octets = tier_stream(frame, row, 2, 0x84, rest_bits, False)
     i = tl.arange(0, 256)[None, :]
@@ -181,7 +190,7 @@ def escapes_kernel(
         valid = (run < (n >> 8)) & (i >= 0)
         digit = octet(digits, run * 128 + i % 128, valid) >> (4 * (i // 128)) & 15
         escaped = (digit == 15).to(tl.int32)
-        rank = tl.load(before + tl.load(row + 1) * runs_per_block + run, mask=run < (n >> 8), other=0).to(tl.int32)
+        rank = tl.load(before + ordinal(row) * runs_per_block + run, mask=run < (n >> 8), other=0).to(tl.int32)
         rank = (rank & 0xFFFF) + tl.cumsum(escaped, 1).to(tl.int32) - escaped
         at = tl.load(row + 7) + rank
         valid = valid & (escaped > 0)
@@ -201,7 +210,7 @@ def resolve_kernel(
     """The exponents of the words that escape to tier `tier`, 2 or more; those that it escapes are resolved already, or
     bytes if it is the last one. `before` and `resolved` are of later runs."""
     w: tl.constexpr = (widths >> (4 * tier - 4)) & 15
-    row = table + tl.program_id(0) * _ROW
+    row = block_row(table, tl.program_id(0))
     count = numbers_in_tier(row, tier)
     field = tier_stream(frame, row, tier, widths, rest_bits, False)
     first_run = later_runs(row, tier)
@@ -213,18 +222,16 @@ def resolve_kernel(
     target = later_octets(resolved, first_run)
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run, in_run = _runs_from(start, runs, count, lead)
-        stride = row_stride(in_run, lead, False)
-        j = tl.minimum(lane, stride - 1)
+        run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         counts = escapes_of_rows(field, count, run, in_run, j, lane < stride, w, lead, False)
         rank = ranks_in_run(counts, 1, 8 // lead)
         exists = run < ((count + 255) >> 8)
         earlier = tl.load(before + first_run + run, mask=exists, other=0).to(tl.int32) & 0xFFFF
         for k in tl.static_range(8 // lead):
-            digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, False)
-            escapes = escapes_in(digits, w)
-            names = names_of_tier(digits, escapes, first, below, jump, tier)
-            x = cascade_exponents(escapes, names, earlier, rank, k, following, permutation, lead)
+            x = cascade_exponents(
+                field, count, run, in_run, j, k, first, below, jump, earlier, rank, following,
+                w, tier, lead, False, permutation,
+            )  # fmt: skip
             _store_octets(target, x, run, count, lane, stride, k, lead)
 
 
@@ -235,17 +242,15 @@ def high_kernel(
     runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """enec's high parts as bytes."""
-    row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
+    row = block_row(table, tl.program_id(0))
+    n = num_words(row)
     count = numbers_in_tier(row, 2)
     field = block_stream(frame, row) + field_nwords(n, rest_bits) + field_nwords(n, m)
     field += field_nwords((n + (4 << quads_log2) - 1) >> (2 + quads_log2), 1)
     target = later_octets(resolved, tl.load(row + 7))
     lane = tl.arange(0, 8 * lead)[None, :]
     for start in range(0, (count + 255) >> 8, runs):
-        run, in_run = _runs_from(start, runs, count, lead)
-        stride = row_stride(in_run, lead, False)
-        j = tl.minimum(lane, stride - 1)
+        run, in_run, stride, j = _tile(start, runs, count, lane, lead, False)
         for k in tl.static_range(8 // lead):
             high = numbers_in_group(field, count, run, in_run, j, k, high_bits, lead, False)
             _store_octets(target, high, run, count, lane, stride, k, lead)
@@ -260,7 +265,7 @@ def _words_of_block(
 ) -> tl.tensor:
     """Where the words of a block go: `words` is 64-bit ones, or 32-bit ones if that is four words."""
     in_run: tl.constexpr = 128 if word_bits == 32 else 64
-    return words + (tl.load(row + 1) - first_block).to(tl.int64) * (runs_per_block * in_run)
+    return words + (ordinal(row) - first_block).to(tl.int64) * (runs_per_block * in_run)
 
 
 @_jit
@@ -323,28 +328,27 @@ def cascade_words_kernel(
 ) -> None:  # fmt: skip
     """Words of tier 1, of the exponents that escape from it, and of the rest. `before` is of tier 1."""
     w: tl.constexpr = widths & 15
-    row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
+    row = block_row(table, tl.program_id(0))
+    n = num_words(row)
     rest = block_stream(frame, row)
     field = tier_stream(frame, row, 1, widths, rest_bits, whole)
     following = later_octets(resolved, tl.load(row + 7))
     if last == 1:
         following = tier_stream(frame, row, 2, widths, rest_bits, whole)
-    first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
+    first_run = ordinal(row).to(tl.int64) * runs_per_block
     target = _words_of_block(words, row, first_block, runs_per_block, exponent_bits + mantissa_bits + 1)
-    run, in_run = _runs_from(tl.program_id(1) * runs, runs, n, lead)
     lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
-    exists = lane < row_stride(in_run, lead, whole)
-    j = lane if whole else tl.minimum(lane, row_stride(in_run, lead, whole) - 1)
+    run, in_run, stride, j = _tile(tl.program_id(1) * runs, runs, n, lane, lead, whole)
+    exists = lane < stride
     first, below, jump = interval(row, 1, widths)
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
     counts = escapes_of_rows(field, n, run, in_run, j, exists, w, lead, whole)
     rank = ranks_in_run(counts, 1, 8 // lead)
     for k in tl.static_range(8 // lead):
-        digits = numbers_in_group(field, n, run, in_run, j, k, w, lead, whole)
-        escapes = escapes_in(digits, w)
-        names = names_of_tier(digits, escapes, first, below, jump, 1)
-        x = cascade_exponents(escapes, names, earlier, rank, k, following, permutation, lead)
+        x = cascade_exponents(
+            field, n, run, in_run, j, k, first, below, jump, earlier, rank, following,
+            w, 1, lead, whole, permutation,
+        )  # fmt: skip
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,
             exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,
@@ -359,27 +363,26 @@ def enec_words_kernel(
     whole: tl.constexpr, lead: tl.constexpr, permutation: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
     """Words of enec; 4 << `quads_log2` words share a mask bit. `before` counts the mask bits before a run."""
-    row = table + tl.program_id(0) * _ROW
-    n = tl.load(row + 2)
+    row = block_row(table, tl.program_id(0))
+    n = num_words(row)
     rest = block_stream(frame, row)
     low_field = rest + stream_nwords(n, rest_bits, whole)
     mask = low_field + stream_nwords(n, m, whole)
     num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
     high_parts = later_octets(resolved, tl.load(row + 7))
-    first_run = tl.load(row + 1).to(tl.int64) * runs_per_block
+    first_run = ordinal(row).to(tl.int64) * runs_per_block
     target = _words_of_block(words, row, first_block, runs_per_block, exponent_bits + mantissa_bits + 1)
-    run, in_run = _runs_from(tl.program_id(1) * runs, runs, n, lead)
     lane = lanes(lead, (exponent_bits + mantissa_bits + 1) // 8)
-    stride = row_stride(in_run, lead, whole)
+    run, in_run, stride, j = _tile(tl.program_id(1) * runs, runs, n, lane, lead, whole)
     exists = lane < stride
-    j = lane if whole else tl.minimum(lane, stride - 1)
     b = tl.load(row + 3) & 0xFF
     earlier = tl.load(before + first_run + run).to(tl.int32) & 0xFFFF
     flags, rank = mask_of_runs(mask, num_groups, run, in_run, lane, 1, quads_log2, lead, whole)
     for k in tl.static_range(8 // lead):
-        low = numbers_in_group(low_field, n, run, in_run, j, k, m, lead, whole)
-        high = high_of_groups(high_parts, earlier, rank, flags, stride * k + j, k, quads_log2, lead)
-        x = enec_exponents(low, high, b, m, nb, exponent_bits)
+        x = enec_exponents(
+            low_field, n, run, in_run, j, k, b, high_parts, earlier, rank, flags,
+            quads_log2, m, nb, exponent_bits, lead, whole,
+        )  # fmt: skip
         _store_group(
             target, x, rest, n, run, in_run, j, k, exists,
             exponent_bits, mantissa_bits, rest_bits, trail, lead, whole, permutation,

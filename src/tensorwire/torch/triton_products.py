@@ -18,27 +18,27 @@ import triton
 import triton.language as tl
 
 from .triton_blocks import (
+    block_row,
     block_stream,
     cascade_exponents,
     enec_exponents,
     escapes_of_rows,
-    high_of_groups,
     interval,
     later_octets,
     mask_of_runs,
-    names_of_tier,
+    num_words,
     octet,
     octet_of_words,
+    ordinal,
     pairs_of_words,
     ranks_in_run,
     tier_stream,
 )
-from .triton_fields import bytes_of, escapes_in, numbers_in_group, spread_sign, stream_nwords
+from .triton_fields import bytes_of, numbers_in_group, spread_sign, stream_nwords
 
 __all__ = ["CASCADE", "DENSE", "ENEC", "LISTED", "product_kernel"]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
-_ROW = tl.constexpr(8)
 _ESCAPES = tl.constexpr(8)  # of a row at a time
 
 DENSE = tl.constexpr(0)  # blocks that are words
@@ -68,9 +68,9 @@ def _listed_products(
 ) -> tl.tensor:  # fmt: skip
     """The products of the words that escape from rows, with one input."""
     runs_per_row = columns >> 8
-    first_run = tl.load(row + 1) * runs_per_block + in_block * runs_per_row
+    first_run = ordinal(row) * runs_per_block + in_block * runs_per_row
     start = tl.load(before + first_run).to(tl.int32) & 0xFFFF
-    behind = in_block * runs_per_row + runs_per_row < (tl.load(row + 2) >> 8)
+    behind = in_block * runs_per_row + runs_per_row < (num_words(row) >> 8)
     stop = tl.load(before + first_run + runs_per_row, mask=behind, other=0).to(tl.int32) & 0xFFFF
     stop = tl.where(behind, stop, tl.load(row + 4) & 0xFFFF)
     rest = block_stream(frame, row)[:, None]
@@ -113,9 +113,10 @@ def product_kernel(
     slot = number // rows_per_block
     in_block_flat = number - slot * rows_per_block
     in_block = in_block_flat[:, None, None]
-    row = (table + slot * _ROW)[:, None, None]
+    flat = block_row(table, slot)
+    row = flat[:, None, None]
 
-    n = tl.load(row + 2)
+    n = num_words(row)
     rest = block_stream(frame, row)
     if coding == ENEC:
         field = rest + stream_nwords(n, 8, True)
@@ -146,7 +147,7 @@ def product_kernel(
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block * runs_per_row + in_row
         if (coding != DENSE) and (coding != LISTED):
-            earlier = tl.load(before + tl.load(row + 1) * runs_per_block + run).to(tl.int32) & 0xFFFF
+            earlier = tl.load(before + ordinal(row) * runs_per_block + run).to(tl.int32) & 0xFFFF
         if coding == ENEC:
             flags, rank = mask_of_runs(mask, num_groups, run, full, j, 2, quads_log2, lead, True)
         elif coding == CASCADE:
@@ -158,18 +159,20 @@ def product_kernel(
                 pair0 = tl.load(at)
                 pair1 = tl.load(at + 1)
             else:
-                digits = numbers_in_group(field, n, run, full, j, k, w, lead, True)
                 if coding == ENEC:
-                    high = high_of_groups(following, earlier, rank, flags, 8 * lead * k + j, k, quads_log2, lead)
-                    exponent = enec_exponents(digits, high, b, m, nb, 8)
+                    exponent = enec_exponents(
+                        field, n, run, full, j, k, b, following, earlier, rank, flags,
+                        quads_log2, m, nb, 8, lead, True,
+                    )  # fmt: skip
+                elif coding == CASCADE:
+                    exponent = cascade_exponents(
+                        field, n, run, full, j, k, first, below, jump, earlier, rank, following,
+                        w, 1, lead, True, permutation,
+                    )  # fmt: skip
                 else:
-                    if coding == LISTED:
-                        escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
-                        exponent = bytes_of(first) + digits
-                    else:
-                        escapes = escapes_in(digits, w)
-                        exponent = names_of_tier(digits, escapes, first, below, jump, 1)
-                        exponent = cascade_exponents(escapes, exponent, earlier, rank, k, following, permutation, lead)
+                    digits = numbers_in_group(field, n, run, full, j, k, w, lead, True)
+                    escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
+                    exponent = bytes_of(first) + digits
                 lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
                 upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
                 if coding == LISTED:
@@ -192,8 +195,7 @@ def product_kernel(
                 y5 = _add(y5, weight, at + 5 * columns, 5, inputs)
                 y6 = _add(y6, weight, at + 6 * columns, 6, inputs)
                 y7 = _add(y7, weight, at + 7 * columns, 7, inputs)
-    flat = table + slot * _ROW
-    out = y + tl.load(flat + 1).to(tl.int64) * rows_per_block + in_block_flat
+    out = y + ordinal(flat).to(tl.int64) * rows_per_block + in_block_flat
     for i in tl.static_range(inputs):
         total = y0 if i == 0 else (y1 if i == 1 else (y2 if i == 2 else (y3 if i == 3 else (
             y4 if i == 4 else (y5 if i == 5 else (y6 if i == 6 else y7))))))  # fmt: skip
