@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -182,3 +184,26 @@ def test_a_model_is_made_of_it(tmp_path: Path) -> None:
     assert memory_report(model).ratio > 1.3
     model.requires_grad_()
     assert not any(parameter.requires_grad for parameter in model.parameters()), "frozen"
+
+
+@pytest.mark.parametrize("change", ["written to", "cut"])
+def test_a_mapped_file_that_is_changed_is_an_error(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "model.safetensors"
+    tensorwire.save_file({"a": (torch.randn(1024, 512) * 0.02).bfloat16()}, path)
+    weight = tensorwire.load_file(path, framework="pt", compressed=True)["a"]
+    x = torch.ones(1, 512).bfloat16()
+    expected = torch.nn.functional.linear(x, weight)
+    with path.open("r+b") as file:
+        if change == "cut":
+            file.truncate(5000)
+        else:
+            file.write(b"{")
+    os.utime(path, (1, 1))
+    for mode in ("exact", "fused"):
+        weight.set_linear_mode(mode)
+        with pytest.raises(OSError, match="changed while it was read"):
+            torch.nn.functional.linear(x, weight)
+    for use in (weight.decode, lambda: weight[3:5], lambda: pickle.dumps(weight)):
+        with pytest.raises(OSError, match="changed while it was read"):
+            use()
+    assert expected.shape == (1, 1024)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .._products import PlacedFrame
+    from ..checkpoint.storage.files import InputFile
     from ._ahead import Ahead
     from .triton_decode import DeviceFrame
 
@@ -59,8 +60,10 @@ class OpenFrame:
     _in_memory = True  # all blocks
     _placed: PlacedFrame | None = None
 
-    def __init__(self, frame: Tensor, origin: Origin) -> None:
+    def __init__(self, frame: Tensor, origin: Origin, mapped: InputFile | None = None) -> None:
+        """`mapped` is the file that the frame is mapped from, open, if it is."""
         self.origin = origin
+        self._mapped = mapped
         # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
         # tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
@@ -95,6 +98,8 @@ class OpenFrame:
 
     def check_unchanged(self) -> None:
         """Raise OSError if the bytes of the frame lie in a file that was written to."""
+        if self._mapped is not None:
+            self._mapped.check_unchanged()
 
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
@@ -113,6 +118,8 @@ class OpenFrame:
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
+        if self._mapped is not None:  # else the page that a thread touches may be gone, and the process with it
+            self._mapped.check_unchanged()
         if self._in_memory and out.device.type == "cpu" and out.is_contiguous():
             pool = team() if threads is None else None
             with self._context():
@@ -148,6 +155,7 @@ class OpenFrame:
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
+        self.check_unchanged()
         with self._context():
             self._place().linear(
                 inputs.data_ptr(),
@@ -177,14 +185,16 @@ class OpenFrame:
         return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
 
 
-def attach(frame: Tensor, origin: Origin) -> Tensor:
+def attach(frame: Tensor, origin: Origin, mapped: InputFile | None = None) -> Tensor:
     """`frame`, opened, with where it came from. Its bytes must not change from now on.
+
+    If it is mapped from a file, each use looks whether that was written to.
 
     Raises:
         FormatError: it is not a frame.
         UnsupportedTensorError: it is relative, or torch lacks its dtype.
     """
-    _open_frames[frame] = OpenFrame(frame, origin)
+    _open_frames[frame] = OpenFrame(frame, origin, mapped)
     return frame
 
 

@@ -100,7 +100,8 @@ class CompressedLoader:
                 plain.append(tensor)
         for tensor, data in zip(plain, load_frames(stored, plain, threads, verify), strict=True):
             frame = torch.frombuffer(data, dtype=torch.uint8)
-            attach(frame, Origin(str(stored.path), tensor.name, verify=False))  # its blocks are checked by now
+            origin = Origin(str(stored.path), tensor.name, verify=False)  # its blocks are checked by now
+            attach(frame, origin, stored.file.duplicate())
             loaded[tensor.name] = CompressedTensor(frame)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}

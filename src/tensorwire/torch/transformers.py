@@ -253,7 +253,8 @@ class _Files:
         data, is_frame = self._ahead.take(stored, tensor)
         if is_frame:
             frame = torch.frombuffer(data, dtype=torch.uint8)
-            return CompressedTensor(attach(frame, Origin(str(stored.path), tensor.name, verify=False)))
+            origin = Origin(str(stored.path), tensor.name, verify=False)
+            return CompressedTensor(attach(frame, origin, stored.file.duplicate()))
         dtype, shape, _ = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             dense: Tensor = as_array(data, dtype, shape, "pt")
