@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ import tensorwire  # noqa: E402
 from tensorwire.checkpoint.file.reader import StoredFile  # noqa: E402
 from tensorwire.torch import CompressedTensor, memory_report  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2]
 COMPRESSED: dict[str, Any] = {"framework": "pt", "compressed": True}
@@ -184,6 +182,15 @@ def test_a_model_is_made_of_it(tmp_path: Path) -> None:
     assert memory_report(model).ratio > 1.3
     model.requires_grad_()
     assert not any(parameter.requires_grad for parameter in model.parameters()), "frozen"
+
+
+def test_frames_are_mapped_and_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    tensorwire.save_file({"a": (torch.randn(1024, 512) * 0.02).bfloat16()}, path)
+    weight = tensorwire.load_file(path, framework="pt", compressed=True)["a"]
+    maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path))]
+    ranges = [[int(end, 16) for end in line[0].split("-")] for line in maps]
+    assert any(start <= weight.frame.data_ptr() < stop for start, stop in ranges)
 
 
 @pytest.mark.parametrize("change", ["written to", "cut"])
