@@ -9,7 +9,8 @@ import torch
 
 from .._arrays import as_array
 from .._dtypes import torch_name
-from ..checkpoint.file.loader import load_bytes, load_frames
+from ..checkpoint.file.load_ahead import LoadAhead
+from ..checkpoint.file.loader import load_bytes
 from ..checkpoint.storage.direct import DirectFile
 from ._ahead import Ahead, aligned
 from ._file_frames import FileFrame, Reads
@@ -18,7 +19,7 @@ from .compressed_tensor import CompressedTensor
 from .modules import DTYPES, MIN_NUMEL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ..checkpoint.file.reader import StoredFile, StoredTensor
@@ -84,7 +85,8 @@ class CompressedLoader:
         Relative ones are decoded with their base and compressed anew.
 
         Raises:
-            FormatError, OSError: as `load_frames`.
+            FormatError: the data is damaged.
+            OSError: reading fails, or the file cannot be mapped.
         """
         chosen = [tensor for tensor in tensors if stays_compressed(stored, tensor, MIN_NUMEL)]
         loaded: dict[str, CompressedTensor] = {}
@@ -98,7 +100,7 @@ class CompressedLoader:
                 loaded[tensor.name] = self._left_in_file(stored, tensor, verify)
             else:
                 plain.append(tensor)
-        for tensor, data in zip(plain, load_frames(stored, plain, threads, verify), strict=True):
+        for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
             frame = torch.frombuffer(data, dtype=torch.uint8)
             origin = Origin(str(stored.path), tensor.name, verify=False)  # its blocks are checked by now
             attach(frame, origin, stored.file.duplicate())
@@ -123,6 +125,16 @@ def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -
     info = stored.frame(tensor).info
     name = torch_name(info.dtype)
     return name is not None and getattr(torch, name, None) in DTYPES and math.prod(info.shape) >= min_numel
+
+
+def _frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> Iterator[memoryview]:
+    """The frames as they are: memory maps of the file. With `verify` all blocks are checked, and so read."""
+    if not verify or not tensors:
+        yield from map(stored.mapped_frame, tensors)
+        return
+    ahead = LoadAhead([(stored, tensor) for tensor in tensors], lambda stored, tensor: True, threads)
+    for tensor in tensors:
+        yield ahead.take(stored, tensor).data
 
 
 def _compressed_anew(stored: StoredFile, tensor: StoredTensor, threads: int, verify: bool) -> CompressedTensor | None:

@@ -69,23 +69,8 @@ def content_tasks(stored: StoredFile, tensor: StoredTensor, out: memoryview, ver
     return [partial(run, start) for start in range(0, len(out), step)]
 
 
-def load_frames(stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> list[memoryview]:
-    """The frames of compressed tensors, as they are: memory maps of the file. With `verify` all blocks are checked.
-
-    Raises:
-        FormatError: the data is damaged.
-        OSError: the file cannot be mapped.
-    """
-    frames = [stored.mapped_frame(tensor) for tensor in tensors]
-    tasks: list[Task] = []
-    for tensor, frame in zip(tensors, frames, strict=True):
-        tasks += check_tasks(stored, tensor, frame) if verify else []
-    _run_all(tasks, min(threads, len(tasks)))
-    return frames
-
-
 def check_tasks(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> list[Task]:
-    """What checks the blocks of a frame, likewise. It also brings them into memory."""
+    """What checks the blocks of a frame, likewise. `frame` is a memory map: so they also come into memory."""
     reader = stored.frame(tensor)
     count, step = reader.info.num_blocks, max(1, TASK_NBYTES // reader.block_nbytes)
 
