@@ -138,6 +138,28 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 
 
 @every_rank
+@pytest.mark.parametrize("waited", [20.0, 0.3])
+def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
+    """Those that wait in gloo do not, until the launcher kills them."""
+    ranks = []
+    for n in range(WORLD):
+        group = member(30, idle=waited + 4.0) if n == culprit else member(31, waits=waited + 4.0)
+        ranks.append(rank(n, group, signal="SIGINT", signal_seconds=4.0))
+    findings = Analyzer(replace(SECONDS, hang_seconds=100.0)).update(observed(5000.0, ranks)).findings
+    assert [(finding.code, finding.suspects) for finding in findings] == ([("TW-H1", [culprit])] if waited > 1 else [])
+
+
+def test_a_job_that_goes_on_after_a_signal_is_well() -> None:
+    def at(time: float) -> Observation:
+        seen = healthy(time)
+        for one in seen.ranks.values():
+            one.process.signal, one.process.signal_seconds = "SIGINT", time
+        return seen
+
+    assert everything(at, 60.0) == []
+
+
+@every_rank
 def test_who_is_interrupted_alone_is_lost_where_the_others_wait_on(culprit: int) -> None:
     finding = only(ended(0.3, culprit, lambda n: dead(AGO, CTRL_C) if n == culprit else {}))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)

@@ -115,9 +115,9 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress."""
     failed = state.failed_alive()
     dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
-    if state.dead and not failed:
+    if not failed and (state.dead or state.has_halted()):
         ended = find_interrupted(job, state.transport, state.hangs)
-        if ended is not None:
+        if ended or (ended is not None and state.dead):
             return ended
     if failed:
         job = replace(job, ranks=job.ranks | failed)

@@ -41,6 +41,7 @@ class State:
     dead: set[int] = field(default_factory=set)
     blocked: set[int] = field(default_factory=set)  # ranks with an operation beyond the hang gate
     leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
+    signalled: set[int] = field(default_factory=set)  # ranks that got a signal which ends a job
     phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
     current: list[Verdict] = field(default_factory=list)
     hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
@@ -76,6 +77,8 @@ class State:
             self.ranks[number] = rank
             if rank.phase:
                 self.phases[number] = rank.phase, self.time
+            if rank.process.signal:
+                self.signalled.add(number)
             if rank.process.exit_reason not in _NO_FAILURE:
                 self.leaving.setdefault(number, self.time)
             if not rank.process.is_alive:
@@ -110,6 +113,16 @@ class State:
             if idle >= age - _SAME_SECONDS:
                 failed[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
         return failed
+
+    def has_halted(self) -> bool:
+        """Whether a signal came that ends a job, and no rank has completed anything since: who waits does not react."""
+        ages = [self.ranks[number].process.signal_seconds or 0.0 for number in self.signalled & self.ranks.keys()]
+        first = max(ages, default=0.0)
+        return first > _SAME_SECONDS and not any(
+            group.idle_seconds is not None and group.idle_seconds < first - _SAME_SECONDS
+            for rank in self.ranks.values()
+            for group in rank.process_groups
+        )
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
