@@ -20,6 +20,7 @@ _SECONDARY = (
 _INTERRUPTED = re.compile(r"keyboardinterrupt|\bsig(int|term|hup)\b|\bsignal (1|2|15)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
+_PROMPT = 1.0
 _AT_ONCE = 0.02  # a scheduler signals all ranks of a node; a launcher takes longer to see that one has gone
 _TOGETHER = 2.0  # of Ctrl-C: whoever is killed with the one that speaks of it may have been heard of for the last time
 
@@ -53,6 +54,14 @@ def has_own_words(rank: Rank) -> bool:
 def has_failed(rank: Rank) -> bool:
     """Whether its own error ended what it was there for. "exit" is what a process says that ends well or not."""
     return has_own_words(rank) and rank.process.exit_kind != "end" and not rank.process.exit_reason.startswith("exit")
+
+
+def reacted_at_once(rank: Rank) -> bool:
+    """Whether a signal ended it as soon as it came: it ran Python then, and was in no wait inside the transport."""
+    process = rank.process
+    if process.exit_kind != "interruption" or process.signal_seconds is None or process.exit_seconds is None:
+        return False
+    return process.signal_seconds - process.exit_seconds < _PROMPT
 
 
 def alike(ranks: Mapping[int, Rank]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
-from .exit_reasons import CLEAN, alike, gone, interruption, is_secondary, ran_out_of_time, said
+from .exit_reasons import CLEAN, alike, gone, interruption, is_secondary, ran_out_of_time, reacted_at_once, said
 from .hang import find_hangs
 from .post_mortem import post_mortem
 from .rewind import rewound
@@ -93,6 +93,10 @@ def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> li
         return None
     stood = [verdict for verdict in hangs if verdict.finding.level == "finding"]
     found = stood or [_of_then(verdict, stop) for verdict in find_hangs(rewound(job, stop.seconds), transport)]
+    prompt = [
+        each for each in found if any(reacted_at_once(job.ranks[n]) for n in each.finding.suspects if n in job.ranks)
+    ]
+    found = prompt or found
     if not found and any(_hangs_on(rank, job) for rank in job.ranks.values()):
         return None  # it ended some ranks, and others wait for them
     return found
