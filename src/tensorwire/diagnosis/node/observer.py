@@ -149,8 +149,8 @@ class Observer:
         if not seen_at and not exit_reason and heartbeat_age < _ALIVE_SECONDS:
             return Process("running")
         if exit_reason:
-            since_exit = heartbeat_age if said["exit_seconds"] is None else said["exit_seconds"]
-            gone = min(since_exit, now - seen_at)  # it may have lived on
+            # Though it took a while to end: what it had been in is known for that moment.
+            gone = heartbeat_age if said["exit_seconds"] is None else said["exit_seconds"]
             return replace(last, life="exited", state="?", gone_seconds=gone, **said)
         return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at), **said)
 
