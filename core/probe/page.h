@@ -171,7 +171,8 @@ struct Control {
   uint32_t number;      // of the request, from 1
   uint32_t num_rounds;  // 1 to 65535; 0 disables timing
   uint32_t num_entries;
-  uint8_t reserved[20];
+  uint32_t servers;  // not 0: the ranks of this node are to start their worker servers
+  uint8_t reserved[16];
   ControlEntry entries[kNumControlEntries];
 };
 static_assert(sizeof(Control) == kPageNbytes);
@@ -213,6 +214,8 @@ TW_PROBE_API void tw_probe_phase(tw::probe::Probe* probe, const char* text);
 TW_PROBE_API void tw_probe_activity(tw::probe::Probe* probe, const char* text);
 // A Setup.
 TW_PROBE_API void tw_probe_setup(tw::probe::Probe* probe, uint32_t setup);
+// The process goes on with its work: a signal that came so long ago was none that ended it.
+TW_PROBE_API void tw_probe_outlive_signal(tw::probe::Probe* probe, uint64_t ns);
 // An ExitKind and its text. The first exit reason stays.
 TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, uint32_t kind, const char* text);
 // Notes SIGINT, SIGTERM and SIGHUP in the page from now on, and does what would have been done without it. Handlers
@@ -251,6 +254,9 @@ TW_PROBE_API int tw_probe_read_control(const char* path, tw::probe::Control* con
 // Writes a request with the next number, creating the page if need be; returns the number in `number`.
 TW_PROBE_API int tw_probe_write_control(const char* path, const tw::probe::ControlEntry* entries, uint32_t num_entries,
                                         uint32_t num_rounds, uint32_t* number);
+
+// Has the ranks of this node start their worker servers, creating the page if need be.
+TW_PROBE_API int tw_probe_request_servers(const char* path);
 
 // FNV-1a with 64 bits: of run ids, process groups and signatures.
 TW_PROBE_API uint64_t tw_probe_hash(const void* data, size_t nbytes);

@@ -99,10 +99,22 @@ int tw_probe_write_control(const char* path, const ControlEntry* entries, uint32
   control.number = *number = shared->number + 1;
   control.num_rounds = num_rounds;
   control.num_entries = num_entries;
+  control.servers = shared->servers;
   if (num_entries != 0) std::memcpy(control.entries, entries, num_entries * sizeof(ControlEntry));
 
   const WriteLock lock(&shared->lock);
   copy_to_shared(&shared->magic, &control.magic, offsetof(Control, lock));
   copy_to_shared(&shared->number, &control.number, sizeof(Control) - offsetof(Control, number));
+  return 0;
+}
+
+int tw_probe_request_servers(const char* path) {
+  const MappedPage page(path, true);
+  if (page.error() != 0) return page.error();
+  Control* shared = page.as<Control>();
+  const WriteLock lock(&shared->lock);
+  store_shared(&shared->magic, kControlMagic);
+  store_shared(&shared->layout, kLayout);
+  store_shared(&shared->servers, 1U);
   return 0;
 }

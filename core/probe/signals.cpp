@@ -85,3 +85,9 @@ void* tw_probe_watch_signals(Probe* probe, void* known) {
   }
   return found;
 }
+
+void tw_probe_outlive_signal(Probe* probe, uint64_t ns) {
+  if (!writes(probe)) return;
+  Header& header = probe->page->header;
+  if (header.signal != 0 && tw_probe_now() - header.signal_ns >= ns) store_shared(&header.signal, 0U);
+}

@@ -335,6 +335,13 @@ void test_control(const Folder& folder) {
   CHECK(tw_probe_write_control(path.c_str(), nullptr, 0, 0, &number) == 0 && number == 2);
   CHECK(tw_probe_read_control(path.c_str(), &control) == 0 && control.num_rounds == 0 && control.entries[0].id == 0);
   CHECK(tw_probe_write_control(path.c_str(), entries, kNumControlEntries + 1, 1, &number) == EINVAL);
+  CHECK(tw_probe_request_servers(path.c_str()) == 0);
+  CHECK(tw_probe_read_control(path.c_str(), &control) == 0 && control.servers == 1 && control.number == 2);
+  CHECK(tw_probe_write_control(path.c_str(), entries, 1, 5, &number) == 0 && number == 3);
+  CHECK(tw_probe_read_control(path.c_str(), &control) == 0 && control.servers == 1 && control.num_rounds == 5);
+  const std::string other = folder.file("other");  // a request that is the first to be made
+  CHECK(tw_probe_request_servers(other.c_str()) == 0);
+  CHECK(tw_probe_read_control(other.c_str(), &control) == 0 && control.servers == 1 && control.number == 0);
 }
 
 }  // namespace

@@ -110,6 +110,23 @@ void test_what_was_said_before_stays_the_exit_reason() {
   CHECK(header.exit_kind == kFailure && std::string(header.exit_reason) == "ValueError: 1");
 }
 
+void test_a_signal_that_was_outlived_is_forgotten() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGINT, count);
+    tw_probe_watch_signals(probe, address(count));
+    std::signal(SIGTERM, count);
+    tw_probe_watch_signals(probe, address(count));
+    raise(SIGINT);
+    const uint64_t minute_ns = 60000000000;
+    tw_probe_outlive_signal(probe, minute_ns);
+    raise(SIGTERM);  // the first is still the one
+    tw_probe_outlive_signal(probe, 0);
+    raise(SIGTERM);
+  });
+  CHECK(WIFEXITED(status) && header.signal == SIGTERM);
+}
+
 void test_a_page_that_was_closed_is_not_written() {
   int status;
   left_by(&status, [](Probe* probe) {
@@ -130,5 +147,6 @@ int main() {
   test_what_is_ignored_stays_so();
   test_the_signal_of_a_forked_child_is_not_its_parents();
   test_what_was_said_before_stays_the_exit_reason();
+  test_a_signal_that_was_outlived_is_forgotten();
   test_a_page_that_was_closed_is_not_written();
 }

@@ -476,10 +476,16 @@ print("trained")
 def test_a_training_process_loads_page_and_model_only(directory: Path, script: Path) -> None:
     """Nothing of nodes, of the protocol or of the analyzer runs inside of a rank."""
     text = """
-import sys, time
+import os, sys, time
 import torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.barrier()
+from tensorwire.diagnosis.page.control import request_servers
+from tensorwire.diagnosis.rank import probe
+while probe._probe._sampler is None:
+    time.sleep(0.02)
+assert len(os.listdir("/proc/self/task")) < 10
+request_servers(probe._probe._path.parent)
 deadline = time.monotonic() + 20
 while "tensorwire.diagnosis.page.worker_server" not in sys.modules and time.monotonic() < deadline:
     time.sleep(0.02)

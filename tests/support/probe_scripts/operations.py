@@ -14,7 +14,7 @@ import torch.distributed._functional_collectives as functional
 
 from tensorwire.diagnosis import phase
 from tensorwire.diagnosis.page import native, worker_server
-from tensorwire.diagnosis.page.control import write_control
+from tensorwire.diagnosis.page.control import request_servers, write_control
 from tensorwire.diagnosis.page.directory import page_path
 from tensorwire.diagnosis.page.rank_page import Page, read_page
 
@@ -103,6 +103,9 @@ def passive() -> None:
         assert waiting.completed == 1
         assert waiting.open_seconds is not None
         assert 0.9 < waiting.open_seconds < 30
+        assert not page(0).has_socket
+        request_servers(directory)
+        wait_until(lambda: page(0).has_socket)
         assert "all_gather" in worker_server.flight_recorder(page_path(directory, 0, 0)).decode()
         assert "operations.py" in worker_server.dump_traceback(page_path(directory, 0, 0))
         with phase("evaluation"), phase("checkpoint"):

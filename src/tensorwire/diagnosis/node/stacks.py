@@ -1,6 +1,7 @@
 """Where in the code a suspect stands: three ways to find out, the least intrusive first.
 
-torch's worker server answers from a thread of its own, once that gets the interpreter lock. py-spy reads the memory of
+torch's worker server, which ranks start when they are first asked, answers from a thread of its own, once that gets the
+interpreter lock. py-spy reads the memory of
 any rank, a stopped one too, where it is installed and ptrace is allowed. A signal has `faulthandler` write the stacks
 from C: also while one thread keeps the lock for ever, and with nothing installed. It may cut a sleep short that some C
 code is in, so it comes last.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..page import process, worker_server
+from ..page.control import request_servers
 from ..page.stack_file import SIGNAL, stack_path
 from . import workers
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ANSWER_SECONDS = 2.0
+_START_SECONDS = 0.5  # ten heartbeats of the probe
 _PY_SPY_SECONDS = 15.0
 _MAX_NBYTES = 1 << 16
 _MAX_WORKERS = 4
@@ -98,11 +101,23 @@ def _try(way: Callable[[Target], str], target: Target, reasons: list[str]) -> st
 
 def _worker_server(target: Target) -> str:
     try:
+        _await_server(target.page)
         return worker_server.dump_traceback(target.page, timeout=_ANSWER_SECONDS)
     except FileNotFoundError:
         raise _UnavailableError("it has no worker server") from None
     except (OSError, ValueError) as error:
         raise _UnavailableError(f"its worker server does not answer ({error})") from None
+
+
+def _await_server(page: Path) -> None:
+    path = worker_server.socket_path(page)
+    if path.exists():
+        return
+    request_servers(page.parent)
+    deadline = time.monotonic() + _START_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.02)  # from the file to whoever listens there
 
 
 def _catches(pid: int) -> bool:

@@ -1,4 +1,5 @@
-"""The control page, by which the node's agent asks all ranks of its node at once to time their operations.
+"""The control page, by which the node's agent asks all ranks of its node at once to time their operations, or to start
+their worker servers: those have ten threads, which nobody needs before there is trouble.
 
 Windows of so many rounds begin at a sequence number for each process group that no rank has reached yet; every rank
 then times the same rounds and no clock is compared. A rank that has acted on a request shows its number in its page
@@ -28,6 +29,7 @@ class Control:
     number: int
     first: dict[int, int]  # sequence by process group
     num_rounds: int
+    servers: bool = False  # worker servers are wanted
 
 
 def read_control(directory: Path) -> Control | None:
@@ -37,7 +39,7 @@ def read_control(directory: Path) -> Control | None:
     except OSError:
         return None
     first = {entry.id: entry.first_sequence for entry in control.entries[: control.num_entries]}
-    return Control(control.number, first, control.num_rounds)
+    return Control(control.number, first, control.num_rounds, bool(control.servers))
 
 
 def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) -> int:
@@ -56,3 +58,12 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) ->
         OSError: the page cannot be written.
     """
     return native.write_control(str(directory / CONTROL_NAME), first.items(), num_rounds)
+
+
+def request_servers(directory: Path) -> None:
+    """Ask all ranks of this node to start their worker servers, within a heartbeat or two and for good.
+
+    Raises:
+        OSError: the page cannot be written.
+    """
+    native.request_servers(str(directory / CONTROL_NAME))

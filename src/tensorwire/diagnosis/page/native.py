@@ -121,7 +121,8 @@ class Control(ctypes.Structure):
         ("number", _u32),
         ("num_rounds", _u32),
         ("num_entries", _u32),
-        ("reserved", _u8 * 20),
+        ("servers", _u32),
+        ("reserved", _u8 * 16),
         ("entries", ControlEntry * NUM_CONTROL_ENTRIES),
     ]
 
@@ -169,6 +170,7 @@ _write_control = _function(
     "tw_probe_write_control", _int, _text, ctypes.POINTER(ControlEntry), _u32, _u32, ctypes.POINTER(_u32),
     library=_library,
 )  # fmt: skip
+_request_servers = _function("tw_probe_request_servers", _int, _text, library=_library)
 _hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
 
 close = _function("tw_probe_close", None, _handle)
@@ -182,6 +184,7 @@ exit_reason = _function("tw_probe_exit_reason", None, _handle, _u32, _text)
 watch_signals = _function("tw_probe_watch_signals", ctypes.c_void_p, _handle, ctypes.c_void_p)
 slot = _function("tw_probe_slot", _int, _handle, _u64, _text, _u64)
 pair = _function("tw_probe_pair", _int, _handle, _u64, _text)
+outlive_signal = _function("tw_probe_outlive_signal", None, _handle, _u64)
 members = _function("tw_probe_members", None, _handle, _int, ctypes.POINTER(Members))
 counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)
 describe = _function("tw_probe_describe", None, _handle, _int, _info, _u64)
@@ -247,3 +250,8 @@ def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int
         path,
     )
     return number.value
+
+
+def request_servers(path: str) -> None:
+    """Have the ranks of this node start their worker servers. Raises OSError."""
+    _check(_request_servers(os.fsencode(path)), path)

@@ -1,4 +1,4 @@
-"""torch's worker server: a thread without the GIL in every rank, which answers over a unix socket beside the page.
+"""torch's worker server: threads without the GIL in a rank, which answer over a unix socket beside the page.
 
 Paths of sockets are limited to 107 bytes, so they are named through /proc/self/fd and the directory's descriptor.
 """

@@ -34,6 +34,7 @@ _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, 
 _MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 20  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 10  # heartbeats
+_OUTLIVED_NS: Final = 60 * 10**9  # who works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
 
@@ -226,6 +227,8 @@ class _Probe:
         from .activity import main_activity
 
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
+        if is_busy:
+            _native().outlive_signal(self._handle, _OUTLIVED_NS)
         activity = "" if is_busy else main_activity()
         if activity != self._activity:
             self._activity = activity
@@ -252,13 +255,12 @@ class _Sampler:
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
 
-        from ..page import worker_server
         from .flight_recorder import FlightRecorder
         from .messages import Messages
         from .operation_timing import Dispatcher
         from .process_groups import Groups
 
-        self._directory = path.parent
+        self._handle, self._path, self._directory = handle, path, path.parent
         self._lock = threading.Lock()
         self._num_completed = 0
         self._groups = groups = Groups(handle)
@@ -269,9 +271,7 @@ class _Sampler:
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
         self._messages = Messages(handle, groups)
         self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
-        with suppress(OSError, RuntimeError, ImportError):
-            worker_server.start(path)
-            _native().set_flag(handle, _native().SOCKET, True)
+        self._has_server = False
 
     def poll(self) -> None:
         from ..page.control import read_control
@@ -284,6 +284,16 @@ class _Sampler:
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
+            if control.servers and not self._has_server:
+                self._start_server()
+
+    def _start_server(self) -> None:
+        from ..page import worker_server
+
+        self._has_server = True
+        with suppress(OSError, RuntimeError, ImportError):
+            worker_server.start(self._path)
+            _native().set_flag(self._handle, _native().SOCKET, True)
 
     def has_completed_some(self) -> bool:
         """Whether an operation has been completed since the last call."""
