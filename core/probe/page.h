@@ -130,12 +130,13 @@ struct Header {
   uint32_t restart_count;
   uint32_t flags;
   uint32_t control;       // number of the last request of the control page that was acted on
-  uint64_t heartbeat_ns;  // when the probe's thread last ran
+  uint64_t heartbeat_ns;  // when the probe's thread last ran, which needs the interpreter
   uint64_t heartbeats;
   uint64_t exit_ns;      // when the exit reason was given; a process may live on
   uint64_t signal_ns;    // when the first signal came that asks for the end
   uint64_t setup_ns;     // since when `setup` is what it is
   uint64_t activity_ns;  // so with `activity`
+  uint64_t pulse_ns;     // when a thread last ran that needs none; 0: there is none
   uint32_t exit_kind;    // an ExitKind
   uint32_t signal;       // SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
   uint32_t setup;        // a Setup
@@ -143,7 +144,7 @@ struct Header {
   char exit_reason[256];  // texts are UTF-8, cut to their room, and end with a zero byte
   char phase[24];         // as the script declared it
   char activity[24];      // what the main thread has been in since no operation was completed, as far as it is known
-  char names[152];        // of groups, one after another
+  char names[144];        // of groups, one after another
 };
 static_assert(sizeof(Header) == 592);
 
@@ -206,6 +207,9 @@ struct Probe;
 // Creates the page, which must not exist. It stays when the process ends; close only unmaps it.
 TW_PROBE_API int tw_probe_create(const char* path, const tw::probe::Identity* identity, tw::probe::Probe** probe);
 TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
+
+// Has a thread show from now on that the process lives: Header::pulse_ns.
+TW_PROBE_API int tw_probe_start_pulse(tw::probe::Probe* probe);
 
 TW_PROBE_API uint64_t tw_probe_now(void);
 TW_PROBE_API void tw_probe_heartbeat(tw::probe::Probe* probe);

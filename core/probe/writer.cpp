@@ -172,6 +172,7 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
 void tw_probe_close(Probe* probe) {
   if (!writes(probe)) return;
   forget_signals(probe);
+  stop_pulse(probe);
   munmap(probe->page, kPageNbytes);
   delete probe;
 }

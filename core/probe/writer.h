@@ -1,5 +1,7 @@
 // What the writing side keeps in private memory.
 #pragma once
+#include <pthread.h>
+
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -70,11 +72,17 @@ struct Probe {
   std::mutex header_mutex;
   char names[sizeof(Header::names)] = {};  // as the header has them: what others may write to is not read back
   std::atomic<uint32_t> num_slots{0};
+  bool has_pulse = false;
+  std::atomic<bool> pulse_ends{false};
+  pthread_t pulse{};
   SlotState slots[kNumSlots];
 };
 
 // Whether this process is the one that made it.
 bool writes(const Probe* probe);
+
+// Ends the thread of tw_probe_start_pulse().
+void stop_pulse(Probe* probe);
 
 // Signals are not noted in its page any more.
 void forget_signals(const Probe* probe);

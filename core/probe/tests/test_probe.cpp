@@ -247,6 +247,18 @@ void test_forked_child_writes_nothing(const Folder& folder) {
   tw_probe_close(probe);
 }
 
+void test_pulse(const Folder& folder) {
+  const std::string path = folder.file("pulse");
+  Probe* probe = create(path);
+  CHECK(read(path).header.pulse_ns == 0);
+  CHECK(tw_probe_start_pulse(probe) == 0 && tw_probe_start_pulse(probe) == 0);
+  uint64_t first = 0;
+  while ((first = read(path).header.pulse_ns) == 0) usleep(1000);
+  while (read(path).header.pulse_ns == first) usleep(1000);
+  CHECK(read(path).header.pulse_ns > first && read(path).header.heartbeats == 0);
+  tw_probe_close(probe);
+}
+
 // A writer makes every field of a slot the same number; a reader never sees two.
 void test_readers_see_no_torn_slot(const Folder& folder) {
   const std::string path = folder.file("torn");
@@ -357,6 +369,7 @@ int main() {
   test_windows(folder);
   test_time_of_a_round(folder);
   test_forked_child_writes_nothing(folder);
+  test_pulse(folder);
   test_readers_see_no_torn_slot(folder);
   test_bad_files(folder);
   test_overwritten_page(folder);

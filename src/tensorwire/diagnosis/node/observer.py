@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from ..model import Edge, ProcessGroup
 
-_ALIVE_SECONDS: Final = 1.0  # a younger heartbeat shows life where the process cannot be seen (in another container)
+_ALIVE_SECONDS: Final = (
+    1.0  # a younger pulse or heartbeat shows life where the process cannot be seen (in another container)
+)
 _IDLE_SECONDS: Final = 2.0  # a rank that has completed nothing for so long may wait for its workers
 _MAX_PAGES = 8192
 _PLUGIN = ".nccl.page"
@@ -123,7 +125,7 @@ class Observer:
 
     def _process(self, path: Path, page: Page, groups: list[ProcessGroup], now: float) -> Process:
         header, exit_reason = page.header, page.exit_reason
-        heartbeat_age = max(0.0, now - header.heartbeat_ns / 1e9)
+        silent_seconds = max(0.0, now - max(header.heartbeat_ns, header.pulse_ns) / 1e9)
         said = _said(page, now)
         stat = process.read_stat(header.pid)
         if stat is not None and stat.start_ticks == header.start_time and stat.is_alive:
@@ -146,13 +148,13 @@ class Observer:
             self._alive[path] = now, seen
             return seen
         seen_at, last = self._alive.get(path, (0.0, Process("running")))
-        if not seen_at and not exit_reason and heartbeat_age < _ALIVE_SECONDS:
+        if not seen_at and not exit_reason and silent_seconds < _ALIVE_SECONDS:
             return Process("running")
         if exit_reason:
             # Though it took a while to end: what it had been in is known for that moment.
-            gone = heartbeat_age if said["exit_seconds"] is None else said["exit_seconds"]
+            gone = silent_seconds if said["exit_seconds"] is None else said["exit_seconds"]
             return replace(last, life="exited", state="?", gone_seconds=gone, **said)
-        return replace(last, life="lost", state="?", gone_seconds=min(heartbeat_age, now - seen_at), **said)
+        return replace(last, life="lost", state="?", gone_seconds=min(silent_seconds, now - seen_at), **said)
 
     def _edges(self, ranks: dict[int, Rank]) -> list[Edge]:
         alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.is_alive}

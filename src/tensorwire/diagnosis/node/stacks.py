@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ANSWER_SECONDS = 2.0
-_START_SECONDS = 0.5  # ten heartbeats of the probe
+_START_SECONDS = 1.0  # some heartbeats of the probe
 _PY_SPY_SECONDS = 15.0
 _MAX_NBYTES = 1 << 16
 _MAX_WORKERS = 4

@@ -94,6 +94,7 @@ class Header(ctypes.Structure):
         ("signal_ns", _u64),
         ("setup_ns", _u64),
         ("activity_ns", _u64),
+        ("pulse_ns", _u64),
         ("exit_kind", _u32),
         ("signal", _u32),
         ("setup", _u32),
@@ -101,7 +102,7 @@ class Header(ctypes.Structure):
         ("exit_reason", ctypes.c_char * 256),
         ("phase", ctypes.c_char * 24),
         ("activity", ctypes.c_char * 24),
-        ("names", ctypes.c_char * 152),
+        ("names", ctypes.c_char * 144),
     ]
 
 
@@ -174,6 +175,7 @@ _request_servers = _function("tw_probe_request_servers", _int, _text, library=_l
 _hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
 
 close = _function("tw_probe_close", None, _handle)
+start_pulse = _function("tw_probe_start_pulse", _int, _handle)
 now = _function("tw_probe_now", _u64)
 heartbeat = _function("tw_probe_heartbeat", None, _handle)
 set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)

@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType, TracebackType
 
-HEARTBEAT_SECONDS: Final = 0.05
+HEARTBEAT_SECONDS: Final = 0.2
+"""Each takes the interpreter's lock from a thread that works. The pulse of the page does not, and tells of a death."""
 _JOIN_SECONDS: Final = 1.0  # that the end of the process waits for the thread at most
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
-_MAX_FAILURES: Final = 20  # heartbeats in a row that may fail before the probe gives up
-_SIGNALS_EVERY: Final = 20  # heartbeats: handlers that the script sets are found so soon
-_ACTIVITY_EVERY: Final = 10  # heartbeats
+_MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe gives up
+_SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
+_ACTIVITY_EVERY: Final = 3  # heartbeats
 _OUTLIVED_NS: Final = 60 * 10**9  # who works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
@@ -153,6 +154,8 @@ class _Probe:
         self._ends.set()
         self._thread.join(_JOIN_SECONDS)
         if self._sampler is not None:
+            if not self._thread.is_alive():
+                self._sampler.poll()  # the last operations
             self._sampler.close()
 
     def _create(self, rank: int, world_size: int) -> None:
@@ -171,6 +174,7 @@ class _Probe:
             pages.remove_page(path)
         handle = _native().create(str(path), run_id, rank, world_size, restart_count)
         self._handle, self._path = handle, path
+        _native().start_pulse(handle)
         with suppress(Exception):
             stack_file.listen(path)
         self._watch_signals()
