@@ -155,7 +155,7 @@ class _Probe:
         self._thread.join(_JOIN_SECONDS)
         if self._sampler is not None:
             if not self._thread.is_alive():
-                self._sampler.poll()  # the last operations
+                self._sampler.poll_counts()  # the last operations
             self._sampler.close()
 
     def _create(self, rank: int, world_size: int) -> None:
@@ -277,14 +277,18 @@ class _Sampler:
         self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 
-    def poll(self) -> None:
-        from ..page.control import read_control
-
+    def poll_counts(self) -> None:
         with self._lock:
             self._groups.poll()
             for recorder in self._recorders:
                 recorder.poll()
             self._messages.poll()
+
+    def poll(self) -> None:
+        """The counts, and what the agent asks for."""
+        from ..page.control import read_control
+
+        self.poll_counts()
         control = read_control(self._directory)
         if control is not None:
             self._dispatcher.follow(control)
