@@ -40,7 +40,7 @@ def test_worker_that_is_blocked_is_part_of_its_rank(tmp_path: Path) -> None:
                 assert target is not None
                 text = stacks.fetch(target)
                 assert f"process {worker.pid} (pt_data_worker), state S" in text
-                assert "in __getitem__" in text.partition(f"process {worker.pid}")[2]
+                assert "__getitem__" in text.partition(f"process {worker.pid}")[2]
         finally:
             child.kill()
             with suppress(OSError):  # the worker comes back from the file, and sees that its parent is gone
