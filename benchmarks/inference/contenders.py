@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from benchmarks.inference.model import Paths, Size
 
-# What a limit of memory leaves for the program, its libraries, activations and the page cache.
-RESERVED_NBYTES = 4 << 30
+# What a limit of memory leaves for the program, its libraries, activations, the page cache, and two of the largest
+# weights, both decoded and as they are read: the output matrix of 12b has 1.3 GB.
+RESERVED_NBYTES = 6 << 30
 
 
 @dataclass(frozen=True)
