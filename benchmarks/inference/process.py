@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 AVX2 = {"TENSORWIRE_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 """Holds our kernels and torch's to AVX2."""
+_PATIENCE_SECONDS = 300.0
+"""For an answer. Where the limit of memory leaves a process a few pages of its mapped files, the kernel reads them anew
+for hours before it kills the process."""
 
 
 class ContenderError(Exception):
@@ -42,7 +46,7 @@ class Process:
         if limit:
             line += ["--cgroup", str(limit.folder), "--limit", str(limit.nbytes)]
         env = environment.child(**(variables or {}))
-        self._name = name
+        self._gave_up = False
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._complaints, text=True, env=env
@@ -52,7 +56,7 @@ class Process:
         """Give an order and wait for the answer.
 
         Raises:
-            ContenderError: the process has ended.
+            ContenderError: the process has ended, or does not answer and was killed.
         """
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # then there is no answer either
@@ -85,14 +89,23 @@ class Process:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
+        patience = threading.Timer(_PATIENCE_SECONDS, self._give_up)
+        patience.start()
         line = self._process.stdout.readline()
+        patience.cancel()
         if not line:
             raise ContenderError(self._reason())
         found: dict[str, Any] = json.loads(line)
         return found
 
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._process.kill()
+
     def _reason(self) -> str:
         status = self._process.wait()
+        if self._gave_up:
+            return f"not done after {_PATIENCE_SECONDS:.0f} s, and killed"
         if status == -9:
             return "killed: out of memory"
         self._complaints.seek(0)

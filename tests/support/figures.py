@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import targets
 from benchmarks.deltas import targets as delta_targets
+from benchmarks.inference import targets as inference_targets
 from tests.system.faults.cases import BY_NAME
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
@@ -191,11 +192,45 @@ class Geometry:
         return float(100 * (1 - (1 - self.escapes(data, width) / 100) ** 32))
 
 
+class Inference:
+    """The run of `make inference`."""
+
+    @cached_property
+    def _results(self) -> Any:
+        return _load("inference.json")
+
+    @property
+    def targets(self) -> str:
+        """How many were met."""
+        return _met(inference_targets.evaluate(self._results))
+
+    def target(self, name: str, on: str, cpu: str = "") -> float:
+        """What was measured for a target."""
+        verdicts = inference_targets.evaluate(self._results)
+        wanted = (name, on, cpu)
+        found = next(each.measured for each in verdicts if (each.target, each.subject, each.cpu) == wanted)
+        assert found is not None, f"{name} of {on} was not measured"
+        return found
+
+    def alone(self, model: str, contender: str, figure: str = "token") -> float:
+        """Seconds, the median."""
+        for row in self._results["alone"]:
+            if (row["model"], row["contender"]) == (model, contender):
+                return float(row[figure]["median"])
+        raise LookupError(f"inference.json has no row of {contender} with {model}")
+
+    def peak(self, model: str, contender: str) -> float:
+        """GB beyond what the process had after imports."""
+        rows = self._results["alone"]
+        return next(row["peak_nbytes"] / 1e9 for row in rows if (row["model"], row["contender"]) == (model, contender))
+
+
 epyc = Run("codecs.json")
 xeon = Run("xeon-avx512/codecs.json")
 faults = Faults()
 deltas = Deltas()
 geometry = Geometry()
+inference = Inference()
 
 
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
