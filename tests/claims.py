@@ -15,7 +15,7 @@ from benchmarks import targets
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from benchmarks.targets import KNOWN_RATIOS
-from tests.support.figures import Row, deltas, epyc, faults, geometry, share, span, xeon
+from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, share, span, xeon
 
 if TYPE_CHECKING:
     from tests.support.figures import Run
@@ -26,6 +26,7 @@ SMALL = (BF16, F16, F32, IN_F32, *F8)
 LARGE = "synthetic-bf16"
 BIG_F8 = ("synthetic-f8-e4m3", "synthetic-f8-e5m2")
 BIG = (LARGE, "synthetic-f16", "synthetic-f32", *BIG_F8)
+EXACT, FUSED = ("exact, fast", "exact, resident"), ("fused, fast", "fused, resident")
 ALL, ALL_F8 = SMALL + BIG, F8 + BIG_F8
 PCODEC = {BF16: "pcodec 12 int", F8[0]: "pcodec 12 int", F8[1]: "pcodec 12 int"}
 
@@ -60,6 +61,18 @@ def _two_threads(data: tuple[str, ...]) -> list[float]:
 def _slower_resident() -> list[float]:
     """Where `resident` decodes more slowly than `fast`: how much."""
     return [part for part in (epyc.target("resident decompress, times fast", data) for data in ALL) if part < 1]
+
+
+def _limited_row(name: str, contender: str) -> str:
+    """A row of the table of a model that is larger than the memory."""
+    seconds = [inference.alone("12b", contender, figure) for figure in ("load_to_first", "token")]
+    return f"| {name} | {seconds[0]:.1f} | {seconds[1]:.2f} | {inference.peak('12b', contender):.1f} |"
+
+
+def _of_dense(what: str, *contenders: str, cpu: str = "") -> str:
+    """By what part of the time of dense torch, least and most."""
+    found = sorted({f"{inference.target(f'{what}, of dense torch', each, cpu):.2f}" for each in contenders})
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def _changes(exponent: int) -> str:
@@ -108,6 +121,15 @@ NEAR_FORMS = {
     **{name: name for name in ("index + value", "XOR, ZipNN")},
     "plain `compact`": "plain compact",
 }
+LIMITED = {  # names on the page
+    "dense, mapped": "dense, mmap",
+    "dense, accelerate's disk offload": "accelerate, disk offload",
+    "all weights streamed, *exact*": "streaming all, fast",
+    "a fifth of them streamed, *exact*": "streaming, fast",
+    "in memory, decode ahead": "decode ahead, fast",
+    "in memory, *exact*": "exact, fast",
+    "in memory, *fused*": "fused, fast",
+}
 FAR_FORMS = {name: codec for name, codec in NEAR_FORMS.items() if codec not in ("hdiffpatch", "xdelta3")}
 RIGHT, RUNS = faults.count()
 
@@ -126,6 +148,21 @@ CLAIMS: dict[str, list[str]] = {
         f"{_decode_of_memcpy(LARGE)} of memcpy",
         f"with AVX2 forced at {epyc(LARGE, 'fast', cpu='avx2').decompress.gbs:.1f}",
         f"Of {RUNS} runs of real gloo jobs of four ranks, {RIGHT} were judged right",
+        f"take {_of_dense('token', *EXACT)} of the time of dense torch",
+        f"*Fused* layers take {_of_dense('token', 'fused, fast')} of it",
+        f"takes {inference.alone('12b', 'exact, fast'):.1f} s a token in 18 GiB of memory, every bit equal, where the "
+        f"mapped dense model takes {inference.alone('12b', 'dense, mmap'):.0f} s",
+    ],
+    "docs/inference.md": [
+        *(_limited_row(name, contender) for name, contender in LIMITED.items()),
+        f"{inference.targets} targets are met",
+        f"*fused* takes {_of_dense('token', 'fused, fast')} of the time of dense torch for a token, *exact* "
+        f"{_of_dense('token', *EXACT)} and with decode ahead {_of_dense('token', 'decode ahead, fast')}",
+        f"With AVX2 forced *exact* takes {_of_dense('token', *EXACT, cpu='avx2')}",
+        f"For eight sequences at a time it is {_of_dense('batch of 8', *FUSED)} and {_of_dense('batch of 8', *EXACT)}, "
+        f"for a prompt of 512 tokens {_of_dense('prefill of 512 tokens', *FUSED, *EXACT)}",
+        f"takes {inference.target('load to first token, of from_pretrained', 'exact, from_pretrained'):.1f} times as "
+        "long as with the dense model",
     ],
     "docs/performance.md": [
         f"{epyc.targets} targets are met",
