@@ -304,6 +304,28 @@ def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "b", "llama")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("profile", "quick", "profiles enec, fast, compact, resident, got 'quick'"),
+        ("profile", ["fast"], "profiles"),
+        ("min_numel", "65536", "integer min_numel"),
+        ("min_numel", -1, "integer min_numel"),
+        ("dequantize", "false", "True or False for dequantize, got 'false'"),
+        ("linear_mode", 1, "exact, fused"),
+        ("version", 2, "checkpoint of version 1, got 2"),
+        ("wrapped", "fp8", r"quantized \(fp8\)"),
+    ],
+)
+def test_an_odd_configuration_is_refused_in_our_words(folder: Path, option: str, value: Any, expected: str) -> None:
+    """Before anything is loaded: a config.json comes with the weights."""
+    path = compressed(folder, "llama")
+    config = transformers.AutoConfig.from_pretrained(path)
+    config.quantization_config[option] = value
+    with pytest.raises(ValueError, match=expected):
+        load(path, "llama", config=config)
+
+
 def test_a_damaged_block_is_named(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

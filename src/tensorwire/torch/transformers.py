@@ -18,7 +18,7 @@ from copy import copy
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -29,11 +29,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .._arrays import as_array
 from ..checkpoint.directory.config_and_index import METHOD
+from ..checkpoint.directory.manifest import VERSION
 from ..checkpoint.file.load_ahead import LoadAhead
 from ..checkpoint.file.names import FRAME_DTYPE
 from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
-from ..codec import num_threads
-from ..errors import ErrorContext
+from ..codec import Profile, num_threads
+from ..errors import ErrorContext, UnsupportedVersionError
 from ._frames import Origin, attach
 from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..checkpoint.file.reader import StoredTensor
-    from ..codec import Profile
 
 
 @register_quantization_config(METHOD)
@@ -65,7 +65,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
         linear_mode: str = "exact",
         dequantize: bool = False,
         quant_method: str = METHOD,
-        version: int = 1,
+        version: int = VERSION,
         wrapped: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -77,7 +77,19 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
             quant_method: as config.json has it.
             version: of the format of checkpoints, as config.json has it.
             wrapped: what config.json said before the checkpoint was compressed, if it was quantized too.
+
+        Raises:
+            ValueError: an option has a value that it cannot have.
+            UnsupportedVersionError: a later release has written the checkpoint.
         """
+        if version != VERSION:
+            raise UnsupportedVersionError(f"expected a checkpoint of version {VERSION}, got {version!r:.60}")
+        if profile not in get_args(Profile):
+            raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
+        if type(min_numel) is not int or min_numel < 0:
+            raise ValueError(f"expected an integer min_numel from 0 on, got {min_numel!r:.60}")
+        if type(dequantize) is not bool:  # "false" would count as true
+            raise ValueError(f"expected True or False for dequantize, got {dequantize!r:.60}")
         self.quant_method = quant_method
         self.version = version
         self.profile = profile
@@ -108,8 +120,9 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
     def validate_environment(self, *args: Any, device_map: Any = None, **options: Any) -> None:
         wrapped = getattr(self.quantization_config, "wrapped", None)
         if wrapped is not None:
+            method = wrapped.get("quant_method") if isinstance(wrapped, dict) else wrapped
             raise ValueError(
-                f"the checkpoint is quantized ({wrapped.get('quant_method')}) and compressed on top, and Transformers "
+                f"the checkpoint is quantized ({method!s:.60}) and compressed on top, and Transformers "
                 "applies one of both; run tensorwire decompress and load the result"
             )
         if isinstance(device_map, dict) and "disk" in device_map.values():
