@@ -252,6 +252,13 @@ def test_operators_obey_the_rules_of_torch(dense: Any, compressed: CompressedTen
     torch.library.opcheck(ops.linear.default, (x.detach(), frame, dense.dtype, shape, None, mode))
 
 
+@pytest.mark.parametrize("what", [b"bytes", torch.zeros(8, 8), torch.zeros(8, 8, dtype=torch.uint8), None])
+def test_what_is_no_frame_is_told_how_to_become_one(what: Any) -> None:
+    """And not that it is damaged."""
+    with pytest.raises(tensorwire.UnsupportedTensorError, match=r"uint8 tensor of one dimension, got .*from_dense"):
+        CompressedTensor(what)
+
+
 def test_operators_refuse_what_is_not_the_frames(compressed: CompressedTensor) -> None:
     with pytest.raises(ValueError, match="expected elements within"):
         torch.ops.tensorwire.decode(compressed.frame, torch.float16, [1])

@@ -52,7 +52,7 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
 
         Raises:
             FormatError: `frame` is not a frame.
-            UnsupportedTensorError: it is relative, or torch lacks its dtype.
+            UnsupportedTensorError: it is no uint8 tensor of one dimension, or relative, or torch lacks its dtype.
             ValueError: there is no such mode, or `requires_grad` is true.
         """
         if requires_grad:
@@ -60,6 +60,11 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         if isinstance(frame, CompressedTensor):
             return _like(frame, frame.frame)  # whose bytes may be nowhere: on the device "meta"
         _ops.check_linear_mode(linear_mode)
+        if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
+            raise UnsupportedTensorError(
+                f"expected a frame in a uint8 tensor of one dimension, got {_kind_of(frame)}",
+                advice="CompressedTensor.from_dense compresses a tensor",
+            )
         head = opened_anywhere(frame)
         return _wrap(frame, head.dtype, head.shape, linear_mode)
 
@@ -171,6 +176,10 @@ def _wrap(
     )
     tensor._held, tensor.linear_mode = [frame] if held is None else held, linear_mode
     return cast("CompressedTensor", tensor)
+
+
+def _kind_of(value: object) -> str:
+    return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _like(tensor: CompressedTensor, frame: Tensor) -> CompressedTensor:
