@@ -353,3 +353,17 @@ def test_a_version_is_read_as_it_is_written() -> None:
     for version in ("2.3.1", "1.13.1+cu117", "0.4"):
         with pytest.raises(ImportError, match=r"2\.4 or later, got"):
             check_version("torch", version, (2, 4), "this needs PyTorch")
+
+
+@pytest.mark.parametrize("version", ["5.15.1", "4.57.0"])
+def test_transformers_is_too_old(tmp_path: Path, version: str) -> None:
+    """All else works, and what does not is told."""
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text(f'__version__ = "{version}"\n')
+    (tmp_path / "transformers" / "quantizers.py").write_text("")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = run("import tensorwire.torch, transformers.quantizers", PYTHONPATH=path)
+    assert result.returncode == 0, result.stderr
+    assert f"need transformers 5.16 or later to be loaded without tensorwire decompress, this is {version}" in (
+        result.stderr
+    )

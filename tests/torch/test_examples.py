@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("example", "package"),
     [
+        ("demo.py", "transformers"),
         ("compressed_model.py", "torch"),
         ("larger_than_memory.py", "torch"),
         ("damaged_model.py", "safetensors"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -293,6 +294,17 @@ def test_disk_offload_is_refused(folder: Path, tmp_path: Path) -> None:
     device_map = {"model": "cpu", "lm_head": "disk"}
     with pytest.raises(ValueError, match=r"offloaded to disk: .*; leave \"disk\" out"):
         load(compressed(folder, "llama"), "llama", device_map=device_map, offload_folder=tmp_path)
+
+
+def test_a_model_that_does_not_match_is_refused(folder: Path, tmp_path: Path) -> None:
+    """As it is for dense weights: by the name and both shapes."""
+    for number, source in enumerate((original(folder, "llama"), compressed(folder, "llama"))):
+        path = tmp_path / str(number)
+        shutil.copytree(source, path)
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps({**config, "intermediate_size": 384}))
+        with pytest.raises(RuntimeError, match="mismatched"):
+            load(path, "llama")
 
 
 def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
