@@ -217,12 +217,12 @@ def test_the_reader_may_be_closed_and_the_file_replaced(own_file: Path, referenc
     assert same(linear(inputs(), weight), linear(inputs(), reference[0].weight))
 
 
-@pytest.mark.parametrize("cache", [False, True], ids=["direct", "page cache"])
+@pytest.mark.parametrize("where", ["direct", "page cache", "mapped"])
 @pytest.mark.parametrize("use", ["linear", "decode", "rows", "clone", "deepcopy", "torch.save"])
-def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if cache:
+def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "page cache":
         monkeypatch.setattr(direct, "_open_directly", lambda number: None)
-    weight = loaded(own_file, resident_nbytes=0)[5].weight
+    weight = loaded(own_file, resident_nbytes=None if where == "mapped" else 0)[5].weight
     with own_file.open("r+b") as opened_file:
         opened_file.truncate(10_000)
     uses: dict[str, Any] = {
@@ -238,9 +238,12 @@ def test_a_file_that_was_cut_is_told_of(own_file: Path, use: str, cache: bool, m
     assert caught.value.filename == str(own_file)
 
 
-def test_a_file_that_was_written_over_gives_no_wrong_number(own_file: Path, reference: nn.Sequential) -> None:
+@pytest.mark.parametrize("resident_nbytes", [0, None], ids=["in its file", "mapped"])
+def test_a_file_that_was_written_over_gives_no_wrong_number(
+    own_file: Path, reference: nn.Sequential, resident_nbytes: int | None
+) -> None:
     """Not even by blocks that are whole, of other weights."""
-    model = loaded(own_file, resident_nbytes=0)
+    model = loaded(own_file, resident_nbytes=resident_nbytes)
     for _ in range(2):
         model(inputs())
     other = chain()
