@@ -94,6 +94,7 @@ class OpenFrame:
 
     def in_memory(self, frame: Tensor) -> Tensor:
         """`frame`, which this is, with all its bytes in memory."""
+        self.check_unchanged()
         return frame
 
     def check_unchanged(self) -> None:
