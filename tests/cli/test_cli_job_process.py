@@ -33,7 +33,7 @@ def test_real_pages_are_diagnosed(pages: Path, capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert err == ""
     assert re.match(
-        r"TW-H1 not-entered hang for [\d.]+ s: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait", out
+        r"TW-H1 not-entered hang for [\w. ]+: rank 1 has not entered all_reduce #8 of default_pg; 3 ranks wait", out
     )
     assert "stack of rank 1:" in out
     assert main(["job", "diagnose", "--dir", str(pages), "--hang-seconds", "300", "--for", "0"]) == 0

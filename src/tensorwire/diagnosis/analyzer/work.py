@@ -45,7 +45,9 @@ class Work:
         """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does."""
         if not self.is_known(time):
             return ""
-        start, counters = self._samples[0]
+        # Not the oldest: whoever just got stuck had worked until then.
+        recent = self._samples[len(self._samples) // 2]
+        start, counters = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
         before, now, seconds = counters.get(rank.rank), _counters(rank.pid, rank.process), time - start
         if before is None or before.pid != now.pid or not rank.process.is_alive:
             return ""
