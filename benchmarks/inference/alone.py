@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.inference.bandwidth import CHUNK, disk_gbs
@@ -46,18 +47,14 @@ def _one(name: str, plan: Plan, size: Size, paths: Paths, limit: int | None) -> 
     if not contender.installed:
         return {"error": f"{contender.package} is not installed"}
     files = paths.dense if contender.profile is None else paths.compressed(contender.profile)
+    _into_page_cache(files) if limit is None else forget_files(files)
     start = time.perf_counter()
     try:
-        if limit is None:
-            _into_page_cache(files)
-            start = time.perf_counter()
-            with Process(name, size.name, paths.folder, THREADS) as process:
-                found = _measure(process, name, plan)
-        else:
-            forget_files(files)
-            start = time.perf_counter()
-            with limited(limit) as group, Process(name, size.name, paths.folder, THREADS, limit=group) as process:
-                found = {**_measure(process, name, plan), "cgroup_peak": group.peak()}
+        with (
+            nullcontext() if limit is None else limited(limit) as group,
+            Process(name, size.name, paths.folder, THREADS, limit=group) as process,
+        ):
+            found = {**_measure(process, name, plan), "cgroup_peak": group and group.peak()}
     except ContenderError as failure:
         return {"error": str(failure), "wall": time.perf_counter() - start}
     return {**found, "wall": time.perf_counter() - start}
@@ -95,7 +92,7 @@ def _row(name: str, runs: list[Row], reference: Row) -> Row:
         "wall": runs[0]["wall"],
         "imported_nbytes": runs[0]["imported"],
         "peak_nbytes": max(run["peak"] - run["imported"] for run in runs),
-        "cgroup_peak_nbytes": runs[0].get("cgroup_peak"),
+        "cgroup_peak_nbytes": runs[0]["cgroup_peak"],
         "read_nbytes_a_token": runs[0]["read"],
         "compared": min(len(reference["answer"]), len(runs[0]["answer"])),
         "same_tokens": common(runs[0]["answer"], reference["answer"]),

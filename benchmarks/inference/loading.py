@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.inference import memory
+
 BYTES_PER_SECOND = 1_000_000_000
 ROUNDS = 5
 GROUP = Path("/sys/fs/cgroup/blkio/tensorwire-loading")
@@ -64,11 +66,6 @@ def throttle(folder: Path) -> None:
     (GROUP / "blkio.throttle.read_bps_device").write_text(limit)
 
 
-def resident(field: str) -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{field}:"))
-    return int(line.split()[1]) << 10
-
-
 def load_once(path: Path) -> dict[str, Any]:
     """One run in this process, which enters the group."""
     import torch
@@ -77,13 +74,13 @@ def load_once(path: Path) -> dict[str, Any]:
 
     import tensorwire.torch  # noqa: F401 - registers with transformers
 
-    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
+    memory.join(GROUP)
     for file in path.glob("*.safetensors"):
         with file.open("rb") as opened:
             os.fdatasync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the highest size so far
+    before = memory.resident_nbytes()
+    memory.forget_peak()
     start = time.perf_counter()
     config = AutoConfig.from_pretrained(path)
     if hasattr(config, "quantization_config"):
@@ -92,7 +89,7 @@ def load_once(path: Path) -> dict[str, Any]:
     pages = sum(int(p.detach().view(torch.uint8).reshape(-1)[::4096].sum()) for p in model.parameters())
     seconds = time.perf_counter() - start
     nbytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return {"seconds": seconds, "peak": resident("VmHWM") - before, "nbytes": nbytes, "pages": pages}
+    return {"seconds": seconds, "peak": memory.peak_nbytes() - before, "nbytes": nbytes, "pages": pages}
 
 
 def run_once(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def run_group(group: Group, size: Size, paths: Paths, log: Callable[[str], None]
             if read:
                 bandwidth.append({"kind": "memory", "cpu": cpu, "threads": threads, **spread(read)})
         if memory:
-            best = max((row for row in bandwidth), key=lambda row: row["threads"])
+            best = max(bandwidth, key=lambda row: row["threads"])
             bandwidth += [{"cpu": cpu, **row} for row in _kernels(memory, group, best["median"])]
     return rows, bandwidth
 
