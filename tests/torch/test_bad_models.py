@@ -143,7 +143,6 @@ OUT_OF_MEMORY = """
     model = loaded(path, **({"resident_nbytes": 0} if where == "file" else {}))
     expected = reference(inputs())
     expected_of_many = reference(inputs(40))
-    linear_of_torch = torch.nn.functional.linear(inputs(40), torch.zeros(1024, 1024).bfloat16())
     handle = decode_ahead(model) if where == "ahead" else None
 
     def size():

@@ -22,6 +22,7 @@ from tensorwire.torch import (  # noqa: E402
     memory_report,
     set_linear_mode,
 )
+from tests.support.linear_models import same  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +35,6 @@ ROWS, COLUMNS = 320, 256
 def weights(dtype: Any = torch.bfloat16, rows: int = ROWS, columns: int = COLUMNS) -> Any:
     generator = torch.Generator().manual_seed(rows * columns)
     return (torch.randn(rows, columns, generator=generator) * 0.02).to(dtype)
-
-
-def bits(tensor: Any) -> Any:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
-
-
-def same(a: Any, b: Any) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
 
 
 @pytest.fixture

@@ -76,6 +76,5 @@ def test_too_many_inputs() -> None:
 
 @pytest.mark.parametrize("name", ["decode", "decode.out", "rows", "linear"])
 def test_operators_of_devices(name: str) -> None:
-    pytest.importorskip("tensorwire.torch")
     for key in ("CUDA", "PrivateUse1"):
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tensorwire::{name}", key)
