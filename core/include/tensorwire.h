@@ -137,7 +137,7 @@ TW_API int tw_decode_and_hash(const tw_frame* frame, const void* header, const v
 /* Products ------------------------------------------------------------------------------------------------------- */
 
 /* outputs[m * rows + r] = the sum over all c of weight[r][c] * inputs[m * columns + c], in float32, for a plain frame
- * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which stay in its
+ * of shape (rows, columns) and dtype BF16, F16 or F32. Each thread decodes a few rows at a time, which do not leave its
  * cache. The order of summation is fixed (core/linear/dot.h): the same bits on every target, for every number of
  * threads and of inputs (a NaN may be any). `data` holds all blocks; they are read if there is an input. `parallel` as
  * for tw_decode. */

@@ -1,4 +1,5 @@
-// Products with a compressed weight: blocks are decoded into a thread's cache and multiplied there.
+// Products with a compressed weight: blocks are decoded into a thread's cache and multiplied there, or, where a target
+// has kernels for it, in registers (row_taker.h).
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -37,7 +37,7 @@ class Origin(NamedTuple):
         file: path of the file; None for a frame made in memory.
         tensor: name of the tensor; None likewise.
         verify: check the checksum of each block whenever it is decoded: of frames whose blocks nobody has checked, or
-            whose bytes stay in a file.
+            whose blocks are read from a file each time.
     """
 
     file: str | None = None

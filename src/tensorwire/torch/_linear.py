@@ -5,8 +5,8 @@ decoded slab by slab, each of which torch multiplies while it lies in the cache;
 kernel was seen to give the same bits for slabs as for the whole (`_slabs_give_the_same_bits`). Otherwise the whole
 weight is decoded, into memory that the next layer uses again.
 
-*fused* never makes a dense weight: rows are decoded and multiplied in the cache of a thread, in float32 and an order of
-summation of our own (`PlacedFrame.linear`).
+*fused* never makes a dense weight: rows are decoded and multiplied in the cache of a thread, or in its registers, in
+float32 and an order of summation of our own (`PlacedFrame.linear`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,20 @@ _scratch = _Scratch()
 
 
 def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tensor | None, mode: str) -> Tensor:
+    """`x`, (..., columns), times the transpose of the weight, plus `bias`, (rows,): (..., rows), of the dtype of `x`.
+
+    Thread-safe: memory for decoded weights belongs to the thread.
+
+    Args:
+        frame: the weight, with all its blocks in memory.
+        shape: of the weight, (rows, columns).
+        bias: None for none.
+        mode: "exact" or "fused".
+
+    Raises:
+        FormatError: a block is damaged.
+        RuntimeError: torch's own, where dtype or shape of `x` are not the weight's.
+    """
     rows, columns = shape
     if x.dtype != frame.dtype or x.shape[-1:] != (columns,):
         weight = torch.empty((rows, columns), dtype=frame.dtype)

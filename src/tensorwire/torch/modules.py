@@ -98,7 +98,8 @@ class ModuleMemory:
 
     Attributes:
         name: of the module in the model; "" for the model itself.
-        nbytes: what they take now; blocks that stay in a file take nothing.
+        nbytes: what they take now. Frames that are mapped from a file count whole, blocks that `resident_nbytes` leaves
+            in a file not at all.
         dense_nbytes: what they would take uncompressed.
     """
 
