@@ -8,6 +8,7 @@ need.
 from . import _torch_version  # noqa: F401 - raises where torch is missing or too old
 from ._after_import import after_import
 from ._decode_ahead import DecodeAhead, decode_ahead
+from ._versions import is_older
 from .compressed_tensor import CompressedTensor
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
 
@@ -29,14 +30,14 @@ def _register_with_transformers() -> None:
 
     from transformers import __version__ as version
 
-    if tuple(int(part) for part in version.split(".")[:2]) >= (5, 16):
-        from . import transformers as transformers
-    else:
+    if is_older(version, (5, 16)):
         warnings.warn(
             f"compressed checkpoints need transformers 5.16 or later to be loaded without tensorwire decompress, this "
             f"is {version}",
             stacklevel=2,
         )
+    else:
+        from . import transformers as transformers
 
 
 after_import("transformers.quantizers", _register_with_transformers)

@@ -27,7 +27,7 @@ _MAX_ENTRIES = 16
 _LINGER_SECONDS = 0.5
 """How long the thread waits for more before it ends. So nobody has to end it, and it keeps nothing alive for long."""
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
 """How long a caller waits for others that finish nothing. One that was interrupted may have left a part behind."""
 
@@ -146,7 +146,7 @@ class Ahead(Generic[Key]):
         self._changed = threading.Condition(self._lock)
         self._entries: deque[_Entry[Key]] = deque()
         self._thread: int | None = None
-        self._asked_for_thread = -_LOOK_SECONDS
+        self._asked_for_thread = -_POLL_SECONDS
         self._last = threading.local()
 
     def take(self, key: Key) -> Lease | None:
@@ -184,7 +184,7 @@ class Ahead(Generic[Key]):
             self._memory = None
             self._changed.notify_all()
             while self._thread not in (None, threading.get_ident()) and not sys.is_finalizing():
-                self._changed.wait(_LOOK_SECONDS)
+                self._changed.wait(_POLL_SECONDS)
 
     def _make(self, entry: _Entry[Key], part: _Part, *, ahead: bool) -> None:
         if part.start == part.stop:
@@ -212,7 +212,7 @@ class Ahead(Generic[Key]):
         with self._lock:
             done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
             while not entry.ready and any(part.thread != own for part in entry.parts) and not sys.is_finalizing():
-                self._changed.wait(_LOOK_SECONDS)
+                self._changed.wait(_POLL_SECONDS)
                 if entry.done_nbytes != done:
                     done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
                 elif time.monotonic() > deadline:
@@ -295,7 +295,7 @@ class Ahead(Generic[Key]):
         now = time.monotonic()
         if self._thread is not None:
             self._changed.notify_all()
-        elif now - self._asked_for_thread >= _LOOK_SECONDS:
+        elif now - self._asked_for_thread >= _POLL_SECONDS:
             self._asked_for_thread = now
             with suppress(RuntimeError):  # no more threads, or the interpreter is about to end: callers make all
                 _thread.start_new_thread(self._run, ())
@@ -313,7 +313,7 @@ class Ahead(Generic[Key]):
         finally:
             with self._lock:
                 if self._thread == own:
-                    self._thread, self._asked_for_thread = None, -_LOOK_SECONDS
+                    self._thread, self._asked_for_thread = None, -_POLL_SECONDS
                 self._changed.notify_all()
 
     def _make_next(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 
-__all__ = ["check_version", "require"]
+__all__ = ["check_version", "is_older", "require"]
 
 
 def require(package: str, least: tuple[int, int], needs: str) -> None:
@@ -26,6 +26,11 @@ def require(package: str, least: tuple[int, int], needs: str) -> None:
 
 def check_version(package: str, version: str, least: tuple[int, int], needs: str) -> None:
     """ImportError for a version that is too old; a name that is no version passes."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < least:
+    if is_older(version, least):
         raise ImportError(f"{needs} {least[0]}.{least[1]} or later, got {version}; pip install -U {package}")
+
+
+def is_older(version: str, least: tuple[int, int]) -> bool:
+    """Whether a version is below the oldest one that will do; a name that is no version is not."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) < least

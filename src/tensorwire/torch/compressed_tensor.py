@@ -297,9 +297,7 @@ def _to_copy(
     if dtype is None or dtype == tensor.dtype:
         return _like(tensor, copy_of(tensor.frame, device, non_blocking))
     converted = tensor.decode().to(dtype)
-    again = CompressedTensor.from_dense(
-        converted, opened(tensor.frame.cpu()).info.profile, linear_mode=tensor.linear_mode
-    )
+    again = CompressedTensor.from_dense(converted, _profile_of(tensor), linear_mode=tensor.linear_mode)
     return again if device is None else again.to(device)
 
 
@@ -313,10 +311,14 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
         target._held[0] = source.frame.to(target.device)
     else:
         dense = source.decode() if isinstance(source, CompressedTensor) else source
-        profile = opened(target.frame.cpu()).info.profile
-        compressed = CompressedTensor.from_dense(dense.to(target.dtype), profile)
+        compressed = CompressedTensor.from_dense(dense.to(target.dtype), _profile_of(target))
         target._held[0] = compressed.frame.to(target.device)
     return target
+
+
+def _profile_of(tensor: CompressedTensor) -> Profile:
+    """What it was compressed with, and is with other values again."""
+    return opened(tensor.frame.cpu()).info.profile
 
 
 def _rows_of(tensor: CompressedTensor, start: int, stop: int) -> Tensor:
