@@ -207,8 +207,11 @@ def test_with_decode_ahead(file: Path, reference: nn.Sequential) -> None:
         assert len(handle._frames) == 1
 
 
-def test_the_reader_may_be_closed_and_the_file_replaced(own_file: Path, reference: nn.Sequential) -> None:
-    with tensorwire.open_file(own_file, "pt", compressed=True, resident_nbytes=0) as reader:
+@pytest.mark.parametrize("resident_nbytes", [0, None], ids=["in its file", "mapped"])
+def test_the_reader_may_be_closed_and_the_file_replaced(
+    own_file: Path, reference: nn.Sequential, resident_nbytes: int | None
+) -> None:
+    with tensorwire.open_file(own_file, "pt", compressed=True, resident_nbytes=resident_nbytes) as reader:
         weight = reader.get_tensor("0.weight")
     own_file.rename(own_file.with_suffix(".old"))
     saved(chain(num_layers=1), own_file)

@@ -54,9 +54,11 @@ class OpenFrame:
         shape: its shape.
         origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
+        product: None; a `DeviceFrame` may have kernels for products.
     """
 
     ahead: Ahead[OpenFrame] | None = None
+    product: None = None
     _in_memory = True  # all blocks
     _placed: PlacedFrame | None = None
 
@@ -114,6 +116,7 @@ class OpenFrame:
 
         Raises:
             FormatError: a block is damaged; file, tensor and block are named.
+            OSError: the file that the frame is in was written to.
         """
         size = out.element_size()
         start, stop = first * size, (first + out.numel()) * size
@@ -150,6 +153,7 @@ class OpenFrame:
 
         Raises:
             FormatError: a block is damaged.
+            OSError: the file that the frame is in was written to.
             ValueError: the tensor is not BF16, F16 or F32.
         """
         inputs = inputs.to(torch.float32).contiguous()

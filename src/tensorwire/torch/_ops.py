@@ -94,7 +94,7 @@ def _linear_on_device(
     """Exact: torch's own linear with the decoded weight. Fused: up to eight inputs, where the frame allows it."""
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
-    product = getattr(reader, "product", None) if check_linear_mode(mode) == "fused" else None
+    product = reader.product if check_linear_mode(mode) == "fused" else None
     inputs = x.reshape(-1, shape[1]) if x.shape[-1:] == (shape[1],) else None
     if product is None or inputs is None or x.dtype != dtype or not 0 < len(inputs) <= product.max_inputs:
         return linear(x, _decode(frame, dtype, shape), bias)
