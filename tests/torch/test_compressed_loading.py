@@ -6,7 +6,7 @@ import copy
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +15,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import tensorwire  # noqa: E402
+from tensorwire._products import PlacedFrame  # noqa: E402
 from tensorwire.checkpoint.file.reader import StoredFile  # noqa: E402
 from tensorwire.torch import CompressedTensor, memory_report  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2]
 COMPRESSED: dict[str, Any] = {"framework": "pt", "compressed": True}
@@ -214,3 +218,35 @@ def test_a_mapped_file_that_is_changed_is_an_error(tmp_path: Path, change: str) 
         with pytest.raises(OSError, match="changed while it was read"):
             use()
     assert expected.shape == (1, 1024)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fused"])
+def test_a_mapped_file_that_is_written_to_in_the_middle_of_a_use(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written may have been used, with the checks of loading long over."""
+    path = tmp_path / "model.safetensors"
+    tensorwire.save_file({"a": (torch.randn(1024, 512) * 0.02).bfloat16()}, path)
+    weight = tensorwire.load_file(path, framework="pt", compressed=True)["a"]
+    weight.set_linear_mode(mode)
+    used = {"exact": "decode", "fused": "linear"}[mode]
+    use = getattr(PlacedFrame, used)
+
+    def use_and_write(self: PlacedFrame, *arguments: Any) -> None:
+        use(self, *arguments)
+        os.utime(path, (1, 1))
+
+    monkeypatch.setattr(PlacedFrame, used, use_and_write)
+    with pytest.raises(OSError, match="changed while it was read"):
+        torch.nn.functional.linear(torch.ones(1, 512).bfloat16(), weight)
+
+
+@pytest.mark.parametrize("use", [torch.clone, copy.deepcopy, torch.Tensor.share_memory_], ids=lambda use: use.__name__)
+def test_a_mapped_file_that_was_written_to_is_not_copied(tmp_path: Path, use: Callable[[Any], Any]) -> None:
+    """The blocks of a copy would not be checked by anybody."""
+    path = tmp_path / "model.safetensors"
+    tensorwire.save_file({"a": (torch.randn(1024, 512) * 0.02).bfloat16()}, path)
+    weight = tensorwire.load_file(path, framework="pt", compressed=True)["a"]
+    os.utime(path, (1, 1))
+    with pytest.raises(OSError, match="changed while it was read"):
+        use(weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -284,6 +285,16 @@ def test_offloading_to_the_cpu(folder: Path) -> None:
     assert_same_outputs(model, expected)
     with pytest.raises(RuntimeError, match="offloaded"):
         model.save_pretrained("nowhere")
+
+
+def test_a_model_whose_file_was_written_to_is_not_saved(folder: Path, tmp_path: Path) -> None:
+    """It is the model's memory: other weights would be saved, with checksums that are right."""
+    path = tmp_path / "a"
+    tensorwire.compress_checkpoint(original(folder, "llama"), path)
+    model = load(path, "llama")
+    os.utime(path / "model.safetensors", (1, 1))
+    with pytest.raises(OSError, match="changed while it was read"):
+        model.save_pretrained(tmp_path / "b")
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from ..errors import ErrorContext, UnsupportedTensorError
 from ._team import team
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -122,17 +122,15 @@ class OpenFrame:
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
-        if self._mapped is not None:  # else the page that a thread touches may be gone, and the process with it
-            self._mapped.check_unchanged()
         if self._in_memory and out.device.type == "cpu" and out.is_contiguous():
             pool = team() if threads is None else None
-            with self._context():
+            with self._reading():
                 self._place().decode(
                     start, stop, out.data_ptr(), threads or torch.get_num_threads(), pool, self.origin.verify
                 )
             return
         lo, hi = self._reader.data_range(start, stop)
-        with self._context():
+        with self._reading():
             self._reader.decode(
                 self._blocks(lo, hi),
                 byte_view(out, writable=True).data,
@@ -160,8 +158,7 @@ class OpenFrame:
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
-        self.check_unchanged()
-        with self._context():
+        with self._reading():
             self._place().linear(
                 inputs.data_ptr(),
                 inputs.shape[0],
@@ -183,8 +180,22 @@ class OpenFrame:
         Raises:
             FormatError: a block is damaged.
         """
-        with self._context():
+        with self._reading():
             self._reader.check_blocks(self._data[: self.info.data_nbytes])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Around every use of the blocks. A mapped file is looked at before, since who touches a page that it has lost
+        is killed, and once more behind: what was written to it meanwhile may have been used.
+        """
+        if self._mapped is not None:
+            self._mapped.check_unchanged()
+        try:
+            with self._context():
+                yield
+        finally:
+            if self._mapped is not None:
+                self._mapped.check_unchanged()
 
     def _context(self) -> ErrorContext:
         return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
@@ -224,6 +235,7 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     if source is not frame and device in (None, source.device):
         return source
     copy = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
+    check_unchanged(frame)  # nobody would ask again
     return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
 
 

@@ -35,7 +35,7 @@ from ..checkpoint.file.names import FRAME_DTYPE
 from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
 from ..codec import Profile, num_threads
 from ..errors import ErrorContext, UnsupportedVersionError
-from ._frames import Origin, attach
+from ._frames import Origin, attach, check_unchanged
 from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
 from .loading import stays_compressed
@@ -370,6 +370,7 @@ def _stored(tensor: Tensor) -> Tensor:
     """As it goes to a file."""
     if not isinstance(tensor, CompressedTensor):
         return tensor
+    check_unchanged(tensor.frame)  # of a mapped file: what was written to it would be saved as this tensor
     return tensor.frame.cpu().view(torch.float4_e2m1fn_x2)
 
 
