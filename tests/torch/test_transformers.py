@@ -177,6 +177,20 @@ def test_options_of_the_configuration(folder: Path) -> None:
         TensorwireConfig(profil="fast")
 
 
+@pytest.mark.parametrize("name", ["llama", "llama-tied"])
+def test_a_model_with_weights_in_files_as_the_page_on_inference_has_it(folder: Path, name: str) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    path = compressed(folder, name)
+    with accelerate.init_empty_weights():
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
+    weights = tensorwire.load_checkpoint(path, framework="pt", compressed=True, resident_nbytes=0)
+    model.load_state_dict(weights, assign=True, strict=False)
+    model.tie_weights()
+    model.eval()
+    assert not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+    assert_same_outputs(model, load(original(folder, name), name))
+
+
 # Saving ---------------------------------------------------------------------------------------------------------------
 
 
