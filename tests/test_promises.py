@@ -48,9 +48,11 @@ def test_the_transcript_of_the_hung_rank_points_into_the_example(repository: Pat
 def test_the_binding_has_the_constants_of_the_page(repository: Path) -> None:
     header = (repository / "core/probe/page.h").read_text()
     declared = {
-        re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): int(number)
-        for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
+        name: int(number) for name, number in re.findall(r"^constexpr \w+ k(\w+) = (\d+);", header, re.MULTILINE)
     }
+    for body in re.findall(r"^enum \w+ : \w+ {\n(.*?)^};", header, re.MULTILINE | re.DOTALL):
+        declared |= {name: number for number, name in enumerate(re.findall(r"^  k(\w+),", body, re.MULTILINE))}
+    declared = {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): number for name, number in declared.items()}
     bound = {name: value for name, value in vars(native).items() if name.isupper() and type(value) is int}
     assert bound.pop("UNKNOWN_NBYTES") == 2**64 - 1  # all ones, in words
     assert bound == {name: declared[name] for name in bound}
@@ -65,4 +67,4 @@ def test_the_binding_has_the_fields_of_the_page(repository: Path) -> None:
         assert declared
         assert [field[0] for field in getattr(native, name)._fields_] == declared
     for name, size in re.findall(r"^static_assert\(sizeof\((\w+)\) == (\w+)\);", header, re.MULTILINE):
-        assert ctypes.sizeof(getattr(native, name)) == (4096 if size == "kPageNbytes" else int(size))
+        assert ctypes.sizeof(getattr(native, name)) == int(page[1] if size == "kPageNbytes" else size)
