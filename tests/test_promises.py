@@ -66,5 +66,7 @@ def test_the_binding_has_the_fields_of_the_page(repository: Path) -> None:
         declared = re.findall(r"^  (?:const )?\w+\*? (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
         assert declared
         assert [field[0] for field in getattr(native, name)._fields_] == declared
+    page = re.search(r"kPageNbytes = (\d+);", header)
+    assert page
     for name, size in re.findall(r"^static_assert\(sizeof\((\w+)\) == (\w+)\);", header, re.MULTILINE):
         assert ctypes.sizeof(getattr(native, name)) == int(page[1] if size == "kPageNbytes" else size)
