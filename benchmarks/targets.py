@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -284,6 +284,13 @@ def render(verdicts: list[Verdict]) -> str:
     met = sum(bool(verdict.met) for verdict in measured_ones)
     lines += ["", f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."]
     return "\n".join(lines)
+
+
+def command(description: str, evaluate: Callable[[dict[str, Any]], list[Verdict]]) -> None:
+    """Print the verdicts on the file of results that the command line names."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("results", type=Path)
+    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
 
 
 def main() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.deltas import pairs
-from benchmarks.targets import Verdict, render
+from benchmarks.targets import Verdict, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,11 +112,5 @@ class _Targets:
         return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
-    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, evaluate)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.inference.model import SIZES
 from benchmarks.inference.plan import LOADED, LOADED_COMPRESSED, OWN, PLANS, REFERENCE
-from benchmarks.targets import Verdict, render
+from benchmarks.targets import Verdict, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,11 +150,5 @@ class _Targets:
         return None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=Path)
-    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, evaluate)
