@@ -229,6 +229,7 @@ class Finding:
     victims: int = 0  # ranks that wait
     stacks: dict[int, str] = field(default_factory=dict)  # by rank: its stack, or why there is none
     since: float | None = None  # when the trouble began, on the clock of `time`; None where that is not known
+    ended: list[int] = field(default_factory=list)  # of the suspects, those whose process is gone
 
     def identity(self) -> tuple[object, ...]:
         """What makes two findings the same, told at different times."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.report.codes import advice
 from tests.support.observations import WORLD, dead, member, observed, rank
 from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
 
@@ -243,6 +244,40 @@ def test_who_has_said_its_error_and_lives_on_is_named_with_it_at_once(culprit: i
     assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
     assert finding.summary.startswith(f"rank {culprit} failed with {ERROR} 3.0 s ago, and its process lives on")
     assert analysis.stacks_of == [culprit]
+
+
+@every_rank
+def test_the_gate_of_lost_processes_is_not_waited_for_where_one_lives_on(culprit: int) -> None:
+    analyzer = Analyzer(replace(SECONDS, lost_seconds=60.0))
+
+    def at(seconds: float) -> list[Finding]:
+        ranks = lives_on(culprit, waits=max(seconds - 0.1, 0.0), exit_seconds=seconds)
+        return analyzer.update(observed(50.0 + seconds, ranks)).findings
+
+    assert at(0.5) == [], "it may end in a moment, and be started again"
+    assert only(at(3.0)).suspects == [culprit]
+    ended = [
+        rank(n, member(30, idle=9.0), **(dead(9.0, ERROR) | {"exit_kind": "failure"} if n == culprit else {}))
+        for n in range(WORLD)
+    ]
+    assert only(analyzer.update(observed(59.0, ended)).findings).suspects == [culprit], "the finding stays"
+
+
+def test_a_process_that_is_gone_is_not_asked_for_its_stack() -> None:
+    analysis = Analyzer(SECONDS).update(observed(50.0, [rank(n, member(30), **(dead(9.0) if n == 2 else {}))
+                                                        for n in range(WORLD)]))  # fmt: skip
+    finding = only(analysis.findings)
+    assert (finding.suspects, finding.ended, analysis.stacks_of) == ([2], [2], [])
+    assert finding.evidence[0].endswith("ago, after all_reduce #30 of world"), "what the stack would have told"
+
+
+def test_what_to_do_about_a_hang_fits_suspects_that_are_gone() -> None:
+    gone = only(ended(20.0, 1, by_ctrl_c(1)))
+    lives = only(found([rank(n, member(31 - (n == 1), waits=20.0 if n != 1 else None)) for n in range(WORLD)]))
+    assert (gone.code, gone.ended, lives.code, lives.ended) == ("TW-H1", [1], "TW-H1", [])
+    assert advice(lives).startswith("Read the suspect's stack")
+    assert advice(gone).startswith("The suspect's process is gone, and its stack with it.")
+    assert advice(replace(gone, stacks={1: "in a lock"})) == advice(lives), "it was read while the process lived"
 
 
 def test_where_the_age_of_its_words_is_not_known_it_is_named_a_moment_later() -> None:

@@ -81,7 +81,7 @@ def print_end(history: History) -> None:
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
     """Each with its age, its evidence, its stacks and what to do."""
     from ...diagnosis import words
-    from ...diagnosis.report.codes import MEANINGS, confidence_text
+    from ...diagnosis.report.codes import MEANINGS, advice, confidence_text
     from ...diagnosis.report.stack import grouped
 
     for finding in findings:
@@ -97,7 +97,7 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
             output.print_line(f"  stack of {words.ranks(numbers)}:")
             for line in stack.splitlines():
                 output.print_line(f"    {line}")
-        output.print_line(f"  what to do: {meaning.action}")
+        output.print_line(f"  what to do: {advice(finding)}")
         print()
 
 

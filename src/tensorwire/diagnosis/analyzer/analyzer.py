@@ -121,7 +121,8 @@ def _judge(job: Job, state: State) -> list[Verdict]:
             return ended
     if failed:
         job = replace(job, ranks=job.ranks | failed)
-    lost = find_lost(job, dead, state.hangs) if dead and not state.are_more_to_go(dead) else None
+    known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
+    lost = find_lost(job, dead, state.hangs, known) if dead and not state.are_more_to_go(dead) else None
     if lost is not None:
         return [lost]
     if state.is_failing():

@@ -16,6 +16,8 @@ from .signatures import mismatch
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from ..model import Rank
     from .exit_reasons import Interruption
     from .job import Job
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 # Last signs of life are known to a heartbeat of the probe, and a peer fails within a moment.
 _MOMENT = 0.1
 _AFTERMATH = 2.0
+_LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a second
 
 
-def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict | None:
+def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int] = frozenset()) -> Verdict | None:
     """The verdict on the ranks that are gone; None while no rank is, all left well, or the time to tell has not come.
 
     A rank that exits with code 0 while others wait for it in an operation is lost as well: what the others lack is a
@@ -35,6 +38,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
 
     Args:
         hangs: verdicts on hangs that stood when the first of them gave up.
+        named: who was found to be lost before.
     """
     failed = {number: rank for number, rank in dead.items() if rank.process.exit_reason != CLEAN}
     left = {number: rank for number, rank in dead.items() if number not in failed}
@@ -54,7 +58,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict]) -> Verdict 
     same = [] if set(first).isdisjoint(same) else same  # they failed because another had
     if same:
         first, certain = same, True
-    if max(gone(dead[number]) for number in first) < job.thresholds.lost_seconds:
+    if max(gone(dead[number]) for number in first) < _patience(job, dead, first, named):
         return None
     verdict = mismatch(job)
     if verdict is not None:
@@ -100,6 +104,14 @@ def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> li
     if not found and any(_hangs_on(rank, job) for rank in job.ranks.values()):
         return None  # it ended some ranks, and others wait for them
     return found
+
+
+def _patience(job: Job, dead: dict[int, Rank], first: list[int], named: Set[int]) -> float:
+    """A rank that has failed and does not end is known at once: nothing is about to take its place."""
+    if not named.isdisjoint(first):
+        return 0.0
+    live_on = all(dead[number].process.is_alive for number in first)
+    return min(job.thresholds.lost_seconds, _LIVES_ON) if live_on else job.thresholds.lost_seconds
 
 
 def _left_early(job: Job, stop: Interruption) -> bool:
@@ -177,4 +189,20 @@ def _end(rank: Rank) -> str:
 
 
 def _evidence(dead: dict[int, Rank], numbers: list[int]) -> list[str]:
-    return [f"rank {number} (pid {dead[number].pid} on {dead[number].node}) {_end(dead[number])}" for number in numbers]
+    return [
+        f"rank {number} (pid {dead[number].pid} on {dead[number].node}) {_end(dead[number])}{_last(dead[number])}"
+        for number in numbers
+    ]
+
+
+def _last(rank: Rank) -> str:
+    """The operation that it was in when it was last heard of, or had been in."""
+    opened = [group for group in rank.process_groups if group.open_seconds is not None]
+    if opened:
+        group = max(opened, key=lambda group: (group.open_seconds or 0.0, group.id))
+        return f", in {words.numbered(group.operation, group.open_sequence)} of {group.name or group.id}"
+    done = [group for group in rank.process_groups if group.idle_seconds is not None and group.completed]
+    if not done:
+        return ", before its first operation" if rank.process_groups else ""
+    group = min(done, key=lambda group: (group.idle_seconds or 0.0, group.id))
+    return f", after {words.numbered(group.operation, group.completed)} of {group.name or group.id}"

@@ -167,15 +167,22 @@ class State:
             self.hangs = []
 
     def stacks_of(self) -> list[int]:
-        """Ranks whose stacks would help and are not known."""
-        return [number for verdict in self.current for number in verdict.stacks_of if number not in self.stacks]
+        """Ranks whose stacks would help and are not known. A process that is gone has none."""
+        known = self.stacks.keys() | self.dead
+        return [number for verdict in self.current for number in verdict.stacks_of if number not in known]
 
     def dressed(self, verdict: Verdict) -> Finding:
         """The finding with the stacks that belong to it, as a copy that is the caller's own."""
         finding = verdict.finding
         wanted = dict.fromkeys((*finding.suspects, *verdict.stacks_of))
         stacks = {number: self.stacks[number] for number in wanted if number in self.stacks}
-        return replace(finding, stacks=stacks, suspects=list(finding.suspects), evidence=list(finding.evidence))
+        return replace(
+            finding,
+            stacks=stacks,
+            suspects=list(finding.suspects),
+            evidence=list(finding.evidence),
+            ended=[number for number in finding.suspects if number in self.dead],
+        )
 
     def _ending(self) -> set[int]:
         return {number for number, since in self.leaving.items() if self.time - since < _ENDING_SECONDS}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..._version import __version__
 from .. import words
 from . import charts
-from .codes import MEANINGS, confidence_text
+from .codes import MEANINGS, advice, confidence_text
 from .history import History
 from .rank_status import lives, status_groups
 from .stack import grouped
@@ -68,6 +68,7 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         nodes=len({rank.node for rank in last.ranks.values()}),
         episodes=episodes,
         meanings=MEANINGS,
+        advice=advice,
         suspects=suspects,
         status_groups=groups[:_MAX_STATUS_GROUPS],
         num_status_groups=len(groups),

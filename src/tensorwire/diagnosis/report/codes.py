@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..model import Confidence
 
 if TYPE_CHECKING:
-    from ..model import Code
+    from ..model import Code, Finding
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,12 @@ class Meaning:
     what: str
     action: str
 
+
+_NO_STACK = (
+    "The suspect's process is gone, and its stack with it. Read its own log up to that moment, and let tensorwire job "
+    "watch run beside the next run: it reads the stack while the job hangs. Look for a branch that only some ranks "
+    "take, a data loader that ran dry, a lock."
+)
 
 RECORDED = {Confidence.HIGH: (24, 24), Confidence.MEDIUM: (5, 5), Confidence.LOW: (0, 0)}
 """How many verdicts of a confidence were right, and how many there were, when the recorded faults were analyzed again:
@@ -80,3 +86,10 @@ MEANINGS: dict[Code, Meaning] = {
         "Read what is missing in the evidence and supply it: the probe on every rank, an agent on every node.",
     ),
 }
+
+
+def advice(finding: Finding) -> str:
+    """What to do after this finding."""
+    if finding.code == "TW-H1" and finding.ended and not finding.stacks:
+        return _NO_STACK
+    return MEANINGS[finding.code].action

@@ -201,4 +201,5 @@ def _finding(entry: dict[str, Any]) -> Finding:
         int(entry["victims"]),
         {int(rank): str(text) for rank, text in entry["stacks"].items()},
         None if entry["since"] is None else float(entry["since"]),
+        [int(rank) for rank in entry["ended"]],
     )
