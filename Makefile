@@ -133,7 +133,8 @@ instructions: $(VENV)/.package $(VENV)/.test ## Instructions a word of the Trito
 	$(VENV)/bin/python -m benchmarks.instructions
 
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
-	$(VENV)/bin/python -m tests.system.faults $(FAULTS)
+	$(VENV)/bin/python -m tests.system.faults $(FAULTS); first=$$?; \
+	$(VENV)/bin/python -m tests.system.faults --variants all $(FAULTS) && exit $$first
 
 simulate: $(VENV)/.package ## Simulated jobs of up to 16,384 ranks through protocol and analyzer
 	$(VENV)/bin/python -m benchmarks.diagnosis.simulate

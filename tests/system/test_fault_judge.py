@@ -9,7 +9,7 @@ import pytest
 from tensorwire.diagnosis.model import Confidence, Finding
 from tests.system.faults.cases import BY_NAME
 from tests.system.faults.judge import complaint
-from tests.system.faults.results import wilson
+from tests.system.faults.runs import wilson
 from tests.system.faults.watch import Poll
 
 

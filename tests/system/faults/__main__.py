@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import gzip
 import json
 import signal
 import sys
-import threading
-import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.environment import describe, load
-from tensorwire.diagnosis.service.recording import Recorder
 
-from . import levels
+from . import groups, levels, variant_program, variant_results
 from .cases import BY_NAME, CASES, Case
 from .results import JSON, Results
 from .run import Stage, reason_to_skip, show
 from .training_job import WORLD_SIZE
-from .watch import THRESHOLDS, interrupted
+from .turns import recording, take
+from .variants import GATES
+from .watch import THRESHOLDS
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Thresholds
+
+    from .turns import Turn
 
 _BATCH = 4  # runs of a case in a row: once at each rank
-Turn = list[tuple[Case, int]]  # runs that one job may have, one after another: a case, and the rank to befall
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.system.faults", description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="of each case, those in the results included (default 20)")
     parser.add_argument("--case", action="append", choices=list(BY_NAME), help="only this one; may be repeated")
+    parser.add_argument(
+        "--variants", choices=[*groups.GROUPS, "all"], help="run variants of faults and healthy jobs instead of cases"
+    )
+    parser.add_argument(
+        "--variant", action="append", choices=list(groups.BY_NAME), help="only this variant; may be repeated"
+    )
+    parser.add_argument(
+        "--stage",
+        choices=variant_results.STAGES,
+        default=variant_results.MENDED,
+        help="of variants: first, before anyone tuned the analyzer to them, or mended, the code of now (default)",
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        help="of each, those in the results included (default: 20 of a case, one at each rank of a variant)",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="jobs at a time (default 2): ranks sleep for the most part")
     parser.add_argument("--fresh", action="store_true", help="forget the runs that are in the results")
-    parser.add_argument("--output", type=Path, default=JSON, help="a .json file; the page is written beside it")
-    parser.add_argument("--record", type=Path, metavar="DIR", help="run each case once, and keep a recording there")
+    parser.add_argument("--output", type=Path, help="a .json file; the page is written beside it")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="run each once, and keep a recording there")
     parser.add_argument("--rank", type=int, choices=range(WORLD_SIZE), help="with --record: the faulty rank")
     parser.add_argument(
         "--levels",
@@ -45,34 +62,54 @@ def main() -> None:
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
+    if options.variants or options.variant:
+        if options.case or options.levels:
+            parser.error("--case and --levels are about cases, not variants")
+        code = variant_program.run(options, parser, environment(GATES))
+    else:
+        code = run_cases(options, parser)
+    sys.exit(code)
+
+
+def environment(thresholds: Thresholds) -> dict[str, Any]:
+    """What the results depend on."""
+    facts = describe(" ".join(["python -m tests.system.faults", *sys.argv[1:]]))
+    return facts | {
+        "load": load(),
+        "thresholds": ", ".join(f"{name} {value:g}" for name, value in dataclasses.asdict(thresholds).items()),
+    }
+
+
+def run_cases(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int | str:
+    """Do what is asked for with cases; gives the exit status, or why it is 1."""
     cases = [BY_NAME[name] for name in options.case] if options.case else CASES
+    output, num_runs = options.output or JSON, 20 if options.runs is None else options.runs
     if options.record is not None:
         record(cases, options.record, options.rank)
-        return
+        return 0
     if options.levels:
-        results = Results(options.output, json.loads(options.output.read_text())["environment"])
+        results = Results(output, json.loads(output.read_text())["environment"])
         results.recorded = levels.of_recordings()
         results.write()
         print(results.page())
-        return
-    facts = describe(" ".join(["python -m tests.system.faults", *sys.argv[1:]]))
-    facts |= {"load": load(), "thresholds": ", ".join(f"{k} {v:g}" for k, v in dataclasses.asdict(THRESHOLDS).items())}
+        return 0
     try:
-        results = Results(options.output, facts, fresh=options.fresh)
+        results = Results(output, environment(THRESHOLDS), fresh=options.fresh)
     except ValueError as error:
         parser.error(str(error))
     for case in cases:
         results.skipped.pop(case.name, None)
         if reason := reason_to_skip(case):
             results.skipped[case.name] = reason
-    due = turns([case for case in cases if case.name not in results.skipped], results, options.runs)
+    due = turns([case for case in cases if case.name not in results.skipped], results, num_runs)
     run(due, results, options.jobs)
     results.write()
     print(results.page())
     if any(row["wrong"] for row in results.rows):
-        sys.exit(3)
-    if any(results.due(case, options.runs) for case in cases if case.name not in results.skipped):
-        sys.exit("some runs failed and are due: run the same command again")
+        return 3
+    if any(results.due(case, num_runs) for case in cases if case.name not in results.skipped):
+        return "some runs failed and are due: run the same command again"
+    return 0
 
 
 def turns(cases: list[Case], results: Results, num_runs: int) -> list[Turn]:
@@ -92,74 +129,18 @@ def turns(cases: list[Case], results: Results, num_runs: int) -> list[Turn]:
 
 def run(due: list[Turn], results: Results, num_jobs: int) -> None:
     """Take all turns, so many at a time."""
-    queue: SimpleQueue[Turn] = SimpleQueue()
-    for turn in due:
-        queue.put(turn)
-    progress = Progress(sum(map(len, due)))
-    with ThreadPoolExecutor(num_jobs) as pool:
-        workers = [pool.submit(work, queue, results, progress) for _ in range(num_jobs)]
-        try:
-            for worker in workers:
-                worker.result()
-        except BaseException:
-            interrupted.set()
-            raise
-
-
-def work(queue: SimpleQueue[Turn], results: Results, progress: Progress) -> None:
-    """Take turns until there are no more. Whatever befalls one run, the others go on."""
-    with Stage() as stage:
-        while True:
-            try:
-                turn = queue.get_nowait()
-            except Empty:
-                return
-            for case, rank in turn:
-                progress.say(attempt(stage, case, rank, results))
-
-
-def attempt(stage: Stage, case: Case, rank: int, results: Results) -> str:
-    """One run; says what came of it."""
-    try:
-        outcome = stage.run(case, rank)
-    except Exception as error:
-        stage.reset()
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        results.add_failed(case, rank, reason)
-        return f"{case.name} at rank {rank}: FAILED: {reason}"
-    results.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong, levels=outcome.levels)
-    return show(case, outcome)
-
-
-class Progress:
-    """Says what was done and how long the rest will take. For any thread."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-        self._start = time.monotonic()
-        self._lock = threading.Lock()
-
-    def say(self, text: str) -> None:
-        with self._lock:
-            self._done += 1
-            left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
-            print(f"[{self._done} of {self._total}, {left / 60:.0f} min left] {text}", file=sys.stderr, flush=True)
+    take(due, num_jobs, Stage, results)
 
 
 def record(cases: list[Case], folder: Path, rank: int | None) -> None:
     """Run each case once, the faulty rank rotated from case to case, and keep what was seen of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     with Stage() as stage:
         for number, case in enumerate(cases):
             if reason_to_skip(case):
                 continue
             place = case.rank(number if rank is None else rank)
-            path = folder / f"{case.name}-{place}.jsonl.gz"
-            path.unlink(missing_ok=True)
-            with Recorder(path, case.thresholds) as recorder:
-                print(show(case, stage.run(case, place, recorder.write)), file=sys.stderr, flush=True)
-            path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), mtime=0))  # without the flushes
+            with recording(folder, case, place, case.thresholds) as keep:
+                print(show(case, stage.run(case, place, keep)), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

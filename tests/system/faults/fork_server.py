@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from benchmarks.environment import child
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _START_SECONDS = 60.0
 
@@ -64,6 +64,17 @@ class ForkServer:
                 raise TimeoutError("processes do not end")
             time.sleep(0.002)
 
+    def kill_all(self) -> None:
+        """End whatever was forked, and all that these processes have started."""
+        deadline = time.monotonic() + _START_SECONDS
+        while pids := _descendants(self._process.pid):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise TimeoutError("processes do not end")
+            time.sleep(0.01)
+
     def close(self) -> None:
         """Ends everything that was started."""
         assert self._process.stdin is not None
@@ -106,3 +117,19 @@ class ForkServer:
             self._gone[answer["gone"]] = answer["status"]
             return None
         return answer
+
+
+def _descendants(ancestor: int) -> set[int]:
+    """Processes that live and come from this one."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(path.parent.name)] = int(parent)
+    found: set[int] = set()
+    new = {ancestor}
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - found
+        found |= new
+    return found

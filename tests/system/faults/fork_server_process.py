@@ -4,7 +4,8 @@ It reads JSON lines: {"environment": ..., "arguments": [module, ...], "network":
 process that runs the module as `python -m` does, in the network namespace of `pid`; {"holder": true} forks one that
 does nothing but hold a new network namespace; {"kill": pid} kills one of them. It answers with lines
 {"pid": ...} for each fork, and {"gone": pid, "status": ...} whenever one has ended. Everything dies with it, and it
-dies with its standard input: nothing is left behind, whatever becomes of who started it.
+dies with its standard input: nothing is left behind, whatever becomes of who started it. TW_FAULTS_IMPORTS names more
+modules that it imports at first.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import select
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _serve() -> dict[str, Any] | None:
@@ -37,9 +42,8 @@ def _serve() -> dict[str, Any] | None:
         ready, _, _ = select.select([0, wakeup], [], [])
         if wakeup in ready:
             os.read(wakeup, 4096)
-            for pid in list(children):
-                gone, status = os.waitpid(pid, os.WNOHANG)
-                if gone:
+            for pid, status in _ended():
+                if pid in children:
                     children.discard(pid)
                     _say({"gone": pid, "status": os.waitstatus_to_exitcode(status)})
         if 0 in ready:
@@ -70,6 +74,16 @@ def _serve() -> dict[str, Any] | None:
     return None
 
 
+def _ended() -> Iterator[tuple[int, int]]:
+    """Children that have ended, and their status; those that ranks have left behind are among them."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, status
+
+
 def _say(answer: dict[str, Any]) -> None:
     os.write(1, json.dumps(answer).encode() + b"\n")
 
@@ -80,8 +94,9 @@ def _check(result: int) -> None:
 
 
 def main() -> None:
-    importlib.import_module("torch.utils.data")  # this is what the fork_server is for
-    importlib.import_module("torch.distributed")
+    for name in ("torch.utils.data", "torch.distributed", *os.environ.get("TW_FAULTS_IMPORTS", "").split()):
+        importlib.import_module(name)  # this is what the fork_server is for
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what ranks leave behind is still to be found
     _say({"ready": os.getpid()})
     request = _serve()
     if request is None:

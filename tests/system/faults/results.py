@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections import Counter
-from math import sqrt
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +10,14 @@ from tensorwire.diagnosis.model import Confidence
 
 from .cases import CASES, Case
 from .levels import count
+from .run import Outcome, show
+from .runs import Row, Runs, commits, interval, left
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 JSON = ROOT / "benchmarks" / "results" / "diagnosis-faults.json"
 _MORE = 3  # complaints shown of a case
-_Z = 1.959964  # of the 95 % interval
 _CLASSES = ("TW-LOST", "TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3")
 _GROUPS = (
     ("all hangs", ("hang",), "all"),
@@ -28,59 +25,25 @@ _GROUPS = (
     ("all faults", ("lost", "hang", "slow"), ""),
     ("nothing wrong", ("none",), "all"),
 )  # with the kinds of cases in each, and what is aimed at
-Row = dict[str, Any]
 
 
-def wilson(right: int, total: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927): also sensible where all or none are right."""
-    if total == 0:
-        return 0.0, 1.0
-    share, z2 = right / total, _Z * _Z
-    centre = share + z2 / (2 * total)
-    reach = _Z * sqrt(share * (1 - share) / total + z2 / (4 * total * total))
-    return max(0.0, (centre - reach) / (1 + z2 / total)), min(1.0, (centre + reach) / (1 + z2 / total))
-
-
-class Results:
-    """What was run so far, in this run of the program and those before. For any thread.
-
-    Written whole after each run, so that the next one goes on where this one was cut off.
-
-    Args:
-        path: a .json file; the page is written beside it.
-        environment: of the runs to come.
-        fresh: forget earlier runs.
-
-    Raises:
-        ValueError: the file holds something else.
-    """
+class Results(Runs):
+    """Runs of the cases of cases.py."""
 
     def __init__(self, path: Path, environment: dict[str, Any], *, fresh: bool = False) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self.environment = environment
-        self.rows: list[Row] = []
-        self.failed: list[Row] = []
-        self.skipped: dict[str, str] = {}
         self.recorded: dict[str, list[int]] = {}  # by confidence, see levels.count: of the recordings
-        if not fresh and path.exists():
-            try:
-                known = json.loads(path.read_text())
-                self.rows, self.failed, self.skipped = known["runs"], known["failed"], known["skipped"]
-                self.recorded = known["recorded"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise ValueError(f"{path} holds no results to add to ({error!r}); --fresh begins again") from None
+        super().__init__(path, environment, fresh=fresh)
+
+    def load(self, known: dict[str, Any]) -> None:
+        super().load(known)
+        self.recorded = known["recorded"]
+
+    def head(self) -> dict[str, Any]:
+        return super().head() | {"recorded": self.recorded}
 
     def due(self, case: Case, num_runs: int) -> list[int]:
         """The ranks that a case has to befall yet, in turn, until it has had so many runs."""
-        had = Counter(row["rank"] for row in self._of(case))
-        ranks = []
-        for rank in map(case.rank, range(num_runs)):
-            if had[rank]:
-                had[rank] -= 1
-            else:
-                ranks.append(rank)
-        return ranks
+        return left(self._of(case), map(case.rank, range(num_runs)))
 
     def add(self, case: Case, rank: int, *, seconds: float | None, wrong: str, levels: dict[str, bool]) -> None:
         """A run that was judged.
@@ -91,26 +54,16 @@ class Results:
             levels: the confidence of its verdicts, see levels.levels_of.
         """
         row = {"case": case.name, "rank": rank, "seconds": seconds, "wrong": wrong, "levels": levels}
-        self._append(self.rows, row)
+        self.append(self.rows, row)
+
+    def keep(self, case: Case, rank: int, outcome: Outcome) -> str:
+        """Add what came of a run; says it in a line."""
+        self.add(case, rank, seconds=outcome.seconds, wrong=outcome.wrong, levels=outcome.levels)
+        return show(case, outcome)
 
     def add_failed(self, case: Case, rank: int, reason: str) -> None:
         """A run that could not be judged. It does not count, and is due again."""
-        self._append(self.failed, {"case": case.name, "rank": rank, "reason": reason})
-
-    def _append(self, rows: list[Row], row: Row) -> None:
-        with self._lock:
-            rows.append({**row, "commit": self.environment["commit"]})
-            self.write()
-
-    def write(self) -> None:
-        known = {"environment": self.environment, "skipped": self.skipped, "failed": self.failed}
-        known["recorded"] = self.recorded
-        head = json.dumps(known, indent=1)[:-2]
-        rows = ",\n".join(json.dumps(row) for row in self.rows)
-        new = self._path.with_suffix(".new")
-        new.write_text(f'{head},\n "runs": [\n{rows}\n]}}\n')
-        new.replace(self._path)
-        self._path.with_suffix(".md").write_text(self.page())
+        self.append(self.failed, {"case": case.name, "rank": rank, "reason": reason})
 
     def page(self) -> str:
         facts = self.environment
@@ -126,7 +79,7 @@ class Results:
             f"{facts['load']:.2f}",
             f"- Thresholds: {facts['thresholds']}",
             f"- Last added to {facts['date']}, by `{facts['command']}`",
-            f"- {len(self.rows)} runs, at these commits: {_commits(self.rows)}",
+            f"- {len(self.rows)} runs, at these commits: {commits(self.rows)}",
             "",
             "| case | what happens | expected | right | 95 % interval | seconds to the verdict |",
             "|---|---|---|---|---|---|",
@@ -148,12 +101,7 @@ class Results:
             if len(rows) > _MORE:
                 lines.append(f"- {name}: {len(rows) - _MORE} more")
         lines += self._levels()
-        if self.failed:
-            lines += ["", "## Not judged", "", "These runs failed before there was anything to judge.", ""]
-            lines += [f"- {row['case']}, fault at rank {row['rank']}: {row['reason']}" for row in self.failed]
-        if self.skipped:
-            lines += ["", "## Skipped", ""]
-            lines += [f"- {name}: {reason}" for name, reason in self.skipped.items()]
+        lines += self.not_judged()
         return "\n".join(lines) + "\n"
 
     def _levels(self) -> list[str]:
@@ -194,11 +142,6 @@ def _right(counted: list[int]) -> str:
     return f"{right} of {told}" if told else "not measured"
 
 
-def _commits(rows: list[Row]) -> str:
-    return ", ".join(f"{commit} ({number})" for commit, number in Counter(row["commit"] for row in rows).items())
-
-
 def _share(rows: list[Row]) -> str:
     right = sum(not row["wrong"] for row in rows)
-    low, high = wilson(right, len(rows))
-    return f"{right}/{len(rows)} | {100 * low:.1f}-{100 * high:.1f} %"
+    return f"{right}/{len(rows)} | {interval(right, len(rows))}"

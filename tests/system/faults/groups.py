@@ -1,0 +1,15 @@
+"""All variants: faults known before, faults that nobody had tuned for when they were first run, and healthy jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .healthy import HEALTHY
+from .known import KNOWN
+from .unseen import UNSEEN
+
+if TYPE_CHECKING:
+    from .variants import Variant
+
+GROUPS: dict[str, list[Variant]] = {"known": KNOWN, "unseen": UNSEEN, "healthy": HEALTHY}
+BY_NAME = {variant.name: variant for variants in GROUPS.values() for variant in variants}

@@ -1,0 +1,36 @@
+"""A pipeline by hand: each rank gets from the one before and sends to the next."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from tests.system.faults.programs.common import is_befallen, mark_fault
+
+FAULT_STEP = 60
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    weights = torch.eye(64)
+    lock = threading.Lock()
+    for step in range(100_000):
+        activations = torch.ones(8, 64)
+        if rank > 0:
+            dist.recv(activations, rank - 1)
+        if step == FAULT_STEP and is_befallen():
+            lock.acquire()
+            mark_fault()
+            lock.acquire()
+        activations = activations @ weights
+        time.sleep(0.01)
+        if rank < last:
+            dist.send(activations, rank + 1)
+
+
+if __name__ == "__main__":
+    main()

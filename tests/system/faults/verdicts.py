@@ -1,0 +1,150 @@
+"""Whether what is said of a variant is right: found at all, the rank, the class, and whom else it accuses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorwire.diagnosis.model import Confidence
+
+from .variants import says
+from .watch import is_finding
+
+if TYPE_CHECKING:
+    from tensorwire.diagnosis.model import Finding
+
+    from .variants import Variant
+    from .watch import Poll
+
+_LOOK_SECONDS = 0.5  # looks that are closer count as one
+
+
+@dataclass
+class Judgement:
+    """Of one run.
+
+    The rank and the class are right if those of the first finding are so in every look that has a finding: what a
+    person reads does not depend on when they ask. Looks at TW-UNKNOWN do not count where another class is found.
+    """
+
+    found: bool = False
+    rank_right: bool = False
+    class_right: bool = False
+    tie: bool = False  # the suspects are an honest tie, which is not right
+    seconds: float | None = None  # from the fault to the first finding
+    said: str = ""  # the first finding of each look, as often as that changed
+    wrong: list[str] = field(default_factory=list)  # each verdict that is wrong, with its evidence
+    innocent: list[str] = field(default_factory=list)  # findings of high confidence that name somebody else
+    levels: dict[str, list[int]] = field(default_factory=dict)  # verdicts of each confidence: right, all
+    looks: int = 0
+    false_looks: int = 0  # with a finding where nothing may be found, or before the fault
+    notice: bool = True  # the notice that was expected came
+
+    @property
+    def is_right(self) -> bool:
+        return self.rank_right and self.class_right and self.notice and not self.innocent and not self.false_looks
+
+    def as_row(self) -> dict[str, Any]:
+        return {**asdict(self), "right": self.is_right}
+
+
+def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judgement:
+    """Of what was found from the start of a job on; `start` is the time of the fault."""
+    found = [(poll.time, [each for each in poll.findings if is_finding(each)]) for poll in polls]
+    may_find = bool(variant.codes)
+    verdicts = [(time, findings) for time, findings in found if findings and (time >= start and may_find)]
+    false = [(time, findings) for time, findings in found if findings and not (time >= start and may_find)]
+    judged = Judgement(looks=_num_looks([time for time, _ in found]), false_looks=_num_looks([t for t, _ in false]))
+    first = [findings[0] for _, findings in verdicts]
+    first = [finding for finding in first if finding.code != "TW-UNKNOWN"] or first
+    judged.found = bool(verdicts)
+    judged.rank_right = _all(has_right_rank(variant, rank, finding) for finding in first) or not may_find
+    judged.class_right = _all(finding.code in variant.codes for finding in first) or not may_find
+    judged.tie = _all(_is_tie(variant, rank, finding) for finding in first)
+    judged.seconds = verdicts[0][0] - start if verdicts else None
+    judged.said = ", then ".join(_changes(verdicts or false, rank)) or "nothing"
+    distinct = {(*each.identity(), each.confidence): each for _, findings in verdicts + false for each in findings}
+    for each in distinct.values():
+        _weigh(judged, variant, rank, each)
+    if may_find and not verdicts:
+        judged.wrong.append("nothing found" + _noticed(polls))
+    if variant.notice and not any(variant.notice in text for text in _notices(polls)):
+        judged.notice = False
+        judged.wrong.append(f"no notice with {variant.notice!r}" + _noticed(polls))
+    return judged
+
+
+def has_right_rank(variant: Variant, rank: int, finding: Finding) -> bool:
+    """The first suspects are those that are right, and it is no tie."""
+    if _is_tie(variant, rank, finding):
+        return False
+    expected = variant.suspects(rank)
+    if not expected:
+        return not finding.suspects
+    return sorted(finding.suspects[: len(expected)]) == sorted(expected)
+
+
+def is_right(variant: Variant, rank: int, finding: Finding) -> bool:
+    return finding.code in variant.codes and has_right_rank(variant, rank, finding)
+
+
+def _weigh(judged: Judgement, variant: Variant, rank: int, finding: Finding) -> None:
+    """Count one verdict: for its confidence, and against it."""
+    right = is_right(variant, rank, finding)
+    told = judged.levels.setdefault(finding.confidence.value, [0, 0])
+    told[0] += right
+    told[1] += 1
+    text = f"{_words(finding, rank)}: {finding.summary} [{'; '.join(finding.evidence)}]"
+    others = set(finding.suspects) - set(variant.suspects(rank) if variant.codes else [])
+    if others and finding.confidence is Confidence.HIGH:
+        judged.innocent.append(text)
+    if not right:
+        judged.wrong.append(text)
+
+
+def _is_tie(variant: Variant, rank: int, finding: Finding) -> bool:
+    if variant.tie is None:
+        return False
+    named = finding.suspects or [each for side in finding.sides for each in side]
+    return sorted(named) == sorted(variant.tie(rank)) or sorted(finding.suspects) == sorted(variant.tie(rank))
+
+
+def _all(values: Any) -> bool:
+    """Whether there are any, and all are true."""
+    known = list(values)
+    return bool(known) and all(known)
+
+
+def _changes(looks: list[tuple[float, list[Finding]]], rank: int) -> list[str]:
+    said: list[str] = []
+    for _, findings in looks:
+        text = " with ".join(_words(finding, rank) for finding in findings)
+        if said[-1:] != [text]:
+            said.append(text)
+    return said
+
+
+def _words(finding: Finding, rank: int) -> str:
+    sides = f" of {' / '.join(says(side, rank) for side in finding.sides)}" if finding.sides else ""
+    return f"{finding.code} {says(finding.suspects, rank) or 'no rank'}{sides} ({finding.confidence})"
+
+
+def _notices(polls: list[Poll]) -> list[str]:
+    """What was said without being a finding, in the order in which it came."""
+    texts = (
+        " ".join([each.summary, *each.evidence]) for poll in polls for each in poll.findings if not is_finding(each)
+    )
+    return list(dict.fromkeys(texts))
+
+
+def _noticed(polls: list[Poll]) -> str:
+    texts = _notices(polls)
+    return f"; noticed: {texts[-1]}" if texts else ""
+
+
+def _num_looks(times: list[float]) -> int:
+    number, last = 0, float("-inf")
+    for time in times:
+        if time >= last + _LOOK_SECONDS:
+            number, last = number + 1, time
+    return number

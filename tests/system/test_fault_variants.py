@@ -1,0 +1,191 @@
+"""How runs of variants are judged, kept and shown."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import environment
+from tensorwire.diagnosis.model import Confidence, Finding
+from tests.system.faults import cases, groups, programs, variant_page, variant_program
+from tests.system.faults.turns import take
+from tests.system.faults.variant_results import FIRST, MENDED, VariantResults
+from tests.system.faults.variants import Variant
+from tests.system.faults.verdicts import Judgement, judge
+from tests.system.faults.watch import Poll
+
+HANG = Variant("hang", "hang", "a lock", ("TW-H1", "TW-H2"))
+PAIR = Variant("pair", "pair", "a split", ("TW-H2",), tie=lambda rank: sorted((rank, (rank + 1) % 4)))
+QUIET = Variant("quiet", "quiet", "other dtype", notice="int32", ranks=(1, 3))
+HIGH, LOW = Confidence.HIGH, Confidence.LOW
+
+
+def found(
+    code: str, suspects: list[int], confidence: Confidence = HIGH, *, level: str = "finding", summary: str = ""
+) -> Finding:
+    return Finding(code, level, 3.0, suspects, [], "default_pg", summary, [], confidence)  # type: ignore[arg-type]
+
+
+def judged(variant: Variant, *looks: list[Finding], start: float = 0.0) -> Judgement:
+    """Of the fault at rank 2, looked at once a second."""
+    return judge(variant, 2, [Poll(float(number), findings) for number, findings in enumerate(looks)], start)
+
+
+def test_a_run_is_right_if_class_and_rank_are_in_every_look_with_a_finding() -> None:
+    run = judged(HANG, [], [found("TW-H1", [2])], [found("TW-H2", [2])])
+    assert run.is_right
+    assert run.found
+    assert run.seconds == 1.0
+    assert run.said == "TW-H1 R (high), then TW-H2 R (high)"
+    assert run.levels == {"high": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("looks", "rank", "code", "innocent"),
+    [
+        ([[found("TW-H1", [2])], [found("TW-H1", [1])]], False, True, 1),
+        ([[found("TW-H1", [1], LOW)]], False, True, 0),
+        ([[found("TW-H3", [2])]], True, False, 0),
+        ([[found("TW-H1", [2, 1])]], True, True, 1),
+        ([[found("TW-H1", [2]), found("TW-H3", [0])]], True, True, 1),
+        ([[found("TW-UNKNOWN", [], LOW)]], False, False, 0),
+    ],
+)
+def test_what_is_wrong_is_told_apart(looks: list[list[Finding]], rank: bool, code: bool, innocent: int) -> None:
+    run = judged(HANG, *looks)
+    assert (run.rank_right, run.class_right, len(run.innocent)) == (rank, code, innocent)
+    assert not run.is_right
+    assert run.found
+
+
+def test_a_verdict_may_come_after_unknown() -> None:
+    run = judged(HANG, [found("TW-UNKNOWN", [], LOW)], [found("TW-H1", [2])])
+    assert run.is_right
+    assert run.levels == {"low": [0, 1], "high": [1, 1]}
+
+
+def test_silence_is_wrong_where_there_is_a_fault() -> None:
+    run = judged(HANG, [], [found("TW-H1", [2], level="notice", summary="saves")])
+    assert not run.found
+    assert not run.is_right
+    assert run.wrong == ["nothing found; noticed: saves"]
+
+
+def test_a_finding_before_the_fault_is_false() -> None:
+    run = judged(HANG, [found("TW-S1", [2])], [], [found("TW-H1", [2])], start=1.5)
+    assert run.false_looks == 1
+    assert run.rank_right
+    assert not run.is_right
+
+
+def test_a_tie_is_found_and_not_right() -> None:
+    for suspects in ([2, 3], [3, 2]):
+        run = judged(PAIR, [found("TW-H2", suspects, LOW)])
+        assert (run.found, run.tie, run.rank_right, run.class_right) == (True, True, False, True)
+    assert not judged(PAIR, [found("TW-H2", [1, 2], LOW)]).tie
+    assert judged(PAIR, [found("TW-H2", [2], LOW)]).is_right
+
+
+def test_where_nothing_may_be_found_a_notice_may_be_expected() -> None:
+    notice = found("TW-H2", [2], level="notice", summary="rank 2 called it with int32")
+    assert judged(QUIET, [], [notice]).is_right
+    assert not judged(QUIET, [], []).is_right
+    false = judged(QUIET, [notice], [notice, found("TW-H2", [2])])
+    assert (false.is_right, false.false_looks, false.levels) == (False, 1, {"high": [0, 1]})
+    assert len(false.innocent) == 1
+
+
+def test_looks_that_are_close_count_once() -> None:
+    polls = [Poll(number / 10, []) for number in range(21)]
+    assert judge(QUIET, 1, polls, 0.0).looks == 5  # at 0, 0.5, 1, 1.5 and 2 s
+
+
+def facts(commit: str = "abc") -> dict[str, Any]:
+    return environment.describe("test") | {"commit": commit, "load": 0.0, "thresholds": "hang_seconds 5"}
+
+
+@pytest.fixture
+def known_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variant_page, "GROUPS", {"known": [QUIET], "unseen": [HANG], "healthy": [PAIR]})
+
+
+@pytest.mark.usefixtures("known_variants")
+def test_first_results_stay_beside_those_after_mending(tmp_path: Path) -> None:
+    path = tmp_path / "unseen.json"
+    first = VariantResults(path, facts("abc"), FIRST)
+    assert first.due(HANG) == [0, 1, 2, 3]
+    assert first.due(QUIET, 3) == [1, 3, 1]
+    first.keep(HANG, 2, judged(HANG, [found("TW-H3", [0])]))
+    mended = VariantResults(path, facts("def"))
+    assert mended.due(HANG) == [0, 1, 2, 3]
+    mended.keep(HANG, 2, judged(HANG, [found("TW-H1", [2])]))
+    page = path.with_suffix(".md").read_text()
+    assert "- Commits, unseen, first: abc (1)" in page
+    assert "- Commits, unseen, mended: def (1)" in page
+    assert "| TW-H3 0 (high) | 0 of 1 (rank 0, class 0); after 0.0 s | TW-H1 R (high) | 1 of 1; after 0.0 s |" in page
+    assert "| rank right | - | 0/1 (0.0-79.3 %) | 1/1 (20.7-100.0 %) | 95 % |" in page  # Wilson's interval by hand
+    again = VariantResults(path, facts("ghi"), forget=["hang"])
+    assert [(row["rank"], row["stage"], row["commit"]) for row in again.rows] == [(2, FIRST, "abc")]
+    with pytest.raises(ValueError, match="made once"):
+        VariantResults(path, facts(), FIRST, forget=["hang"])
+
+
+@pytest.mark.usefixtures("known_variants")
+def test_rows_have_one_order(tmp_path: Path) -> None:
+    path = tmp_path / "unseen.json"
+    for stage, rank in ((MENDED, 3), (FIRST, 2), (MENDED, 1)):
+        VariantResults(path, facts(), stage).keep(HANG, rank, judged(HANG))
+    rows = json.loads(path.read_text())["runs"]
+    assert [(row["stage"], row["rank"]) for row in rows] == [(FIRST, 2), (MENDED, 1), (MENDED, 3)]
+
+
+class Stage:
+    """In place of jobs: rank 3 cannot be run."""
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, variant: Variant, rank: int) -> Judgement:
+        if rank == 3:
+            raise BrokenPipeError("no more\nranks")
+        return judge(variant, rank, [Poll(1.0, [found("TW-H1", [rank])])], 0.0)
+
+    def reset(self) -> None:
+        pass
+
+
+@pytest.mark.usefixtures("known_variants")
+def test_a_run_that_fails_is_listed_and_due_again(tmp_path: Path) -> None:
+    results = VariantResults(tmp_path / "unseen.json", facts())
+    turns = variant_program.turns([HANG, QUIET], results, None)
+    assert Counter((variant.name, rank) for turn in turns for variant, rank in turn) == Counter(
+        [("hang", 0), ("hang", 1), ("hang", 2), ("hang", 3), ("quiet", 1), ("quiet", 3)]
+    )
+    take(turns, 2, Stage, results)
+    assert {(row["case"], row["rank"], row["right"]) for row in results.rows} == {
+        ("hang", 0, True),
+        ("hang", 1, True),
+        ("hang", 2, True),
+        ("quiet", 1, False),
+    }
+    assert (results.due(HANG), results.due(QUIET)) == ([3], [3])
+    assert "- hang, fault at rank 3: BrokenPipeError: no more ranks" in results.page()
+
+
+def test_each_variant_has_its_program_and_a_name_of_its_own() -> None:
+    every = [variant for variants in groups.GROUPS.values() for variant in variants]
+    names = Counter([*(variant.name for variant in every), *(case.name for case in cases.CASES)])
+    assert [name for name, number in names.items() if number > 1] == []
+    folder = Path(programs.__file__).parent
+    assert [variant.name for variant in every if not (folder / f"{variant.program}.py").exists()] == []
+    assert {path.stem for path in folder.glob("*.py")} - {variant.program for variant in every} == {
+        "__init__",
+        "common",
+    }
