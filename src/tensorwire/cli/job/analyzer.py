@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write findings, the present state and a recording to this directory, for watch, diagnose and report.",
 )
+@arguments.on_finding_option
 @arguments.threshold_options(Thresholds())
 @click.option("as_json", "--json", is_flag=True, help="Print each finding as a JSON document on a line of its own.")
 def command(
@@ -56,6 +57,7 @@ def command(
     port: int,
     metrics_port: int | None,
     state_directory: Path | None,
+    on_finding: list[str] | None,
     as_json: bool,
     **thresholds: float,
 ) -> int:
@@ -100,6 +102,8 @@ def command(
             stack.callback(server.shutdown)
             shows.append(collector.show)
             _log("metrics", (bind, server.server_port))
+        take = stack.enter_context(arguments.finding_command(on_finding, arguments.warn, state_directory))
+        shows.append(lambda view: take(view.observation.run_id, view.findings))
         journal = None if state_directory is None else Journal(state_directory, limits)
         _log("agents", listener.address)
         with suppress(KeyboardInterrupt):  # the way to end it

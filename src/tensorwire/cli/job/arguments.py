@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import shutil
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +16,12 @@ from click.core import ParameterSource
 from ...diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from ...diagnosis.model import Finding
     from ...diagnosis.service.follow import Source
+
+    Take = Callable[[str, Sequence[Finding]], None]
 
 dir_option = click.option(
     "directory",
@@ -42,6 +47,15 @@ analyzer_dir_option = click.option(
     help="Read what an analyzer writes to this directory, instead of polling the ranks on this machine.",
 )
 
+on_finding_option = click.option(
+    "on_finding",
+    "--on-finding",
+    metavar="COMMAND",
+    callback=lambda context, parameter, value: _arguments_of(value),
+    help="Run this command for each new finding, which it gets as JSON on standard input and in the environment "
+    "(TENSORWIRE_FINDING_CODE, _SUSPECTS, _CONFIDENCE, _HEADLINE, _JOB). No shell reads it.",
+)
+
 _SILENT_SECONDS: Final = 30.0  # an analyzer writes every second
 
 _HELP = {
@@ -52,6 +66,37 @@ _HELP = {
     "transfer_share": "Name slow communication if late arrival makes up at most this share of the lost time.",
     "lost_seconds": "Report a process as lost when it has given no sign of life for this many seconds.",
 }
+
+
+@contextmanager
+def finding_command(arguments: list[str] | None, say: Callable[[str], None], place: Path | None) -> Iterator[Take]:
+    """What is to be given the run and the findings that stand, after each poll, for `on_finding_option`."""
+    if arguments is None:
+        yield lambda run_id, findings: None
+        return
+    from ...diagnosis.service.on_finding import FindingCommand
+
+    with closing(FindingCommand(arguments, say, str(place or ""))) as command:
+        yield command.take
+
+
+def warn(text: str) -> None:
+    """One line on standard error, from any thread."""
+    with suppress(OSError):  # nobody is left to read it
+        print(f"tensorwire: {text}", file=sys.stderr, flush=True)
+
+
+def _arguments_of(text: str | None) -> list[str] | None:
+    """The program of --on-finding and its arguments: a mistake in them must not show only when trouble comes."""
+    if text is None:
+        return None
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error} in {text!r}") from None
+    if not arguments or shutil.which(arguments[0]) is None:
+        raise click.BadParameter(f"expected a program that can be run, and its arguments, got {text!r}")
+    return arguments
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -58,18 +58,30 @@ class Screen:
     ) -> None:
         self._live.stop()
 
-    def show(self, history: History, findings: Sequence[Finding]) -> None:
-        """Draw what is known now. Most important first: what does not fit is cut off below."""
-        drawn = draw(history, findings, self._path, width=self._console.width, thresholds=self._thresholds)
+    def show(self, history: History, findings: Sequence[Finding], troubles: Sequence[str] = ()) -> None:
+        """Draw what is known now. Most important first: what does not fit is cut off below.
+
+        Args:
+            troubles: that the watch has with itself; the last one is drawn.
+        """
+        width = self._console.width
+        drawn = draw(history, findings, self._path, width=width, thresholds=self._thresholds, troubles=troubles)
         self._live.update(drawn, refresh=True)
 
 
 def draw(
-    history: History, findings: Sequence[Finding], path: Path, *, width: int, thresholds: Thresholds | None = None
+    history: History,
+    findings: Sequence[Finding],
+    path: Path,
+    *,
+    width: int,
+    thresholds: Thresholds | None = None,
+    troubles: Sequence[str] = (),
 ) -> RenderableType:
     """What the screen shows. On a narrow one some columns are left out."""
     narrow = width < _NARROW
     parts: list[RenderableType] = [_header(history, path)]
+    parts += [Text(escape(trouble), style="yellow") for trouble in troubles[-1:]]
     if thresholds is not None:
         parts.append(Text(f"up {words.seconds(history.up_seconds)}; {thresholds_line(thresholds)}", style="dim"))
     parts += [part for finding in findings for part in _finding(finding, history)]

@@ -13,7 +13,11 @@ from .. import output
 from . import arguments, verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from ...diagnosis.report import History
+    from ...diagnosis.service.follow import Poll
 
 
 @click.command()
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     help="Poll the job once in this many seconds.",
 )
 @arguments.seconds_option("End after this many seconds; by default, watch ends with the job.")
+@arguments.on_finding_option
 @arguments.threshold_options(Thresholds())
 @click.option(
     "as_json", "--json", is_flag=True, help="Print a JSON document on a line of its own at each poll instead."
@@ -37,6 +42,7 @@ def command(
     analyzer_directory: Path | None,
     interval: float,
     seconds: float | None,
+    on_finding: list[str] | None,
     as_json: bool,
     **thresholds: float,
 ) -> int:
@@ -56,26 +62,42 @@ def command(
 
     limits = arguments.thresholds_of(thresholds)
     history = History()
-    with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
+    is_screen = sys.stdout.isatty() and not as_json
+    troubles: list[str] = []  # of the command, while the screen hides standard error
+    say = troubles.append if is_screen else arguments.warn
+    with (
+        arguments.open_job(directory, analyzer_directory, limits) as (source, path),
+        arguments.finding_command(on_finding, say, path) as take,
+    ):
         with suppress(KeyboardInterrupt):  # the way to leave
-            polls = follow(source, history, limits, seconds=seconds, interval=interval)
+            polls = _handed_on(follow(source, history, limits, seconds=seconds, interval=interval), history, take)
             if as_json:
                 for findings, _ in polls:
                     output.print_json(verdict.as_object(history, findings))
                     sys.stdout.flush()
-            elif sys.stdout.isatty():
+            elif is_screen:
                 from .screen import Screen
 
                 with Screen(path, arguments.used(source, limits)) as screen:
                     for findings, _ in polls:
-                        screen.show(history, findings)
+                        screen.show(history, findings, troubles)
             else:
                 for _, started in polls:
                     for finding in started:
                         verdict.print_news(finding, as_json=False)
         limits = arguments.used(source, limits)
         found = [episode.finding for episode in history.episodes.values()]
-        if sys.stdout.isatty() and not as_json and history.last is not None:
+        if is_screen and history.last is not None:
             verdict.print_findings(found, history)  # the screen is gone
             verdict.print_summary(history, found, limits, path)
+    for trouble in troubles:
+        arguments.warn(trouble)
     return verdict.exit_code(found)
+
+
+def _handed_on(polls: Iterator[Poll], history: History, take: arguments.Take) -> Iterator[Poll]:
+    """Each poll, after its findings went to the command of --on-finding."""
+    for poll in polls:
+        if history.last is not None:
+            take(history.last.run_id, poll.findings)
+        yield poll

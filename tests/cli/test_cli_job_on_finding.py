@@ -1,0 +1,131 @@
+"""--on-finding of watch and of the analyzer: real commands, real pages."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tensorwire.cli.job.screen import draw
+from tensorwire.diagnosis.report import History
+from tests.support.fake_job import FakeJob, run
+from tests.support.frozen_job import pages as pages
+from tests.support.hung_job import hang, not_entered
+
+HUNG = [hang()[24:], [not_entered()]]
+PROGRAM = [sys.executable, "-m", "tensorwire", "job"]
+
+
+def writes(path: Path) -> str:
+    """A command that appends what it is given to a file."""
+    return shlex.join(["sh", "-c", f'cat >> {path}; echo "$TENSORWIRE_FINDING_CODE" >> {path}'])
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_watch_runs_the_command_once(
+    opened: list[FakeJob], capsys: pytest.CaptureFixture[str], tmp_path: Path, output: list[str]
+) -> None:
+    opened.append(FakeJob(*HUNG))
+    told = tmp_path / "told"
+    options = ["--interval", "0.1", "--for", "0.45", "--on-finding", writes(told)]
+    code, out, err = run(capsys, "watch", *options, *output)
+    assert (code, err) == (3, "")
+    assert out.count("TW-H1") >= 1, "what watch prints stays as it is"
+    document, after = told.read_text().splitlines()
+    assert json.loads(document)["summary"] == not_entered().summary
+    assert after == "TW-H1"
+
+
+def test_command_that_fails_does_not_end_the_watch(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:
+    opened.append(FakeJob(*HUNG))
+    options = ["--interval", "0.1", "--for", "0.45", "--on-finding", "sh -c 'echo no such channel >&2; exit 5'"]
+    code, out, err = run(capsys, "watch", *options)
+    assert (code, out.count("\n")) == (3, 1)
+    assert err == "tensorwire: the command of --on-finding failed: exit code 5: no such channel\n"
+    assert opened[0].num_polls > 3
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("", "expected a program that can be run"),
+        ("no-such-program-anywhere x", "expected a program that can be run"),
+        ("sh -c 'open", "No closing quotation"),
+    ],
+)
+@pytest.mark.parametrize("follower", [["watch"], ["analyzer", "--key-file", __file__]])
+def test_command_that_cannot_be_run_is_told_at_the_start(
+    capsys: pytest.CaptureFixture[str], follower: list[str], command: str, complaint: str
+) -> None:
+    code, out, err = run(capsys, *follower, "--on-finding", command)
+    assert (code, out) == (2, "")
+    assert "'--on-finding'" in err
+    assert complaint in err
+
+
+def test_trouble_is_seen_on_the_screen() -> None:
+    history = History()
+    history.add(hang()[-1], [])
+    console = Console(width=100, file=io.StringIO())
+    console.print(draw(history, [], Path("a-job"), width=100, troubles=["the first", "it failed: \x1b[2J exit code 5"]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "it failed: \\x1b[2J exit code 5" in shown
+    assert "the first" not in shown
+
+
+def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    options = ["--dir", str(pages), "--hang-seconds", "30", "--on-finding", writes(told)]
+    with subprocess.Popen([*PROGRAM, "watch", *options], stdout=subprocess.PIPE, text=True) as watch:
+        try:
+            assert watch.stdout is not None
+            assert "TW-H1" in watch.stdout.readline()
+            wait_for(told)
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(timeout=20) == 3
+        finally:
+            watch.kill()
+    document, _ = told.read_text().splitlines()
+    finding = json.loads(document)
+    assert (finding["job"], finding["code"], finding["suspects"]) == (str(pages), "TW-H1", [1])
+    assert set(finding["stacks"]) == {"1"}, "it is run once the finding has its stacks"
+
+
+def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
+    key, told = tmp_path / "job.key", tmp_path / "told"
+    key.write_bytes(os.urandom(32))
+    key.chmod(0o600)
+    options = ["--key-file", str(key), "--port", "0", "--hang-seconds", "30", "--on-finding", writes(told)]
+    with contextlib.ExitStack() as stack:
+        analyzer = stack.enter_context(subprocess.Popen([*PROGRAM, "analyzer", *options], stderr=subprocess.PIPE))
+        stack.callback(analyzer.kill)
+        assert analyzer.stderr is not None
+        address = analyzer.stderr.readline().decode().rpartition(" at ")[2].strip()
+        options = ["--key-file", str(key), "--analyzer", address, "--dir", str(pages)]
+        agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
+        stack.callback(agent.kill)
+        wait_for(told)
+        analyzer.send_signal(signal.SIGINT)
+        assert analyzer.wait(timeout=20) == 3
+    document, after = told.read_text().splitlines()
+    finding = json.loads(document)
+    assert (finding["suspects"], after) == ([1], "TW-H1")
+    assert re.fullmatch("[0-9a-f]{16}", finding["job"]), "the run: there is no directory to ask"
+
+
+def wait_for(told: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not told.exists() or told.read_text().count("\n") < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
