@@ -8,7 +8,7 @@ import pytest
 
 from tensorwire.diagnosis.model import Worker
 from tests.support.observations import WORLD, member, observed, rank, ring
-from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only
+from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def test_a_job_in_which_nobody_does_anything_is_told_with_the_stacks_of_all() ->
     analyzer, at = Analyzer(SECONDS), quiet()
     for time in range(20):
         analysis = analyzer.update(at(float(time)))
-        assert bool(analysis.findings) == (time - 3.0 >= 2 * GATE), time
+        assert bool(analysis.findings) == (time - 3.0 >= GATE), time
     finding = only(analysis.findings)
     assert (finding.code, finding.level, finding.suspects, finding.victims) == ("TW-UNKNOWN", "finding", [], WORLD)
     assert finding.summary.startswith("no rank has completed an operation for ")
@@ -77,13 +77,67 @@ def test_a_declared_phase_makes_it_a_notice() -> None:
     assert "(in declared phase: checkpoint)" in finding.summary
 
 
-def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_well() -> None:
+@pytest.mark.parametrize(("rate", "says"), [(1e6, "976.6 KiB/s"), (2e4, "19.5 KiB/s")])
+def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_a_notice(rate: float, says: str) -> None:
     def at(time: float) -> Observation:
         return observed(
-            time, [rank(n, member(1, idle=time)) for n in range(WORLD)], ring(acked_bytes=lambda a, b: int(1e6 * time))
+            time, [rank(n, member(1, idle=time)) for n in range(WORLD)], ring(acked_bytes=lambda a, b: int(rate * time))
         )
 
-    assert everything(at, 60.0) == []
+    found = everything(at, 60.0)
+    assert {(notice.code, notice.level, *notice.suspects) for notice in found} == {("TW-UNKNOWN", "notice", *range(4))}
+    assert f"rank 0: exchanges {says} with other ranks" in found[-1].evidence[0]
+    assert found[0].time == GATE
+
+
+def test_bytes_of_what_was_completed_before_do_not_count() -> None:
+    """Nor does the work that went before: ranks that stop all at once are told when the gate has passed."""
+
+    def at(time: float) -> Observation:
+        trained = min(time, 3.0)
+        seen = quiet(lambda n, time: {"cpu_seconds": trained, "written_bytes": int(1e8 * trained)})(time)
+        seen.edges = ring(acked_bytes=lambda a, b: int(1e8 * trained))
+        return seen
+
+    assert [finding.level for finding in last(at, 3.0 + GATE)] == ["finding"]
+
+
+def test_who_pauses_while_it_writes_is_no_finding() -> None:
+    """A second of writing, three of waiting for the disk."""
+
+    def of(n: int, time: float) -> dict[str, Any]:
+        rounds, rest = divmod(time, 4.0)
+        return {"written_bytes": int(1e6 * (rounds + min(rest, 1.0)))}
+
+    assert {notice.level for notice in everything(quiet(of), 60.0)} == {"notice"}
+
+
+def test_who_waits_for_a_cpu_that_others_have_works() -> None:
+    """Four ranks that compile on half a CPU."""
+    found = everything(quiet(lambda n, time: {"cpu_seconds": 0.12 * time, "wait_seconds": 0.85 * time}), 30.0)
+    assert {notice.level for notice in found} == {"notice"}
+    assert "uses 12 % of a CPU and waits for one 85 % of the time" in found[-1].evidence[0]
+    idle = everything(quiet(lambda n, time: {"cpu_seconds": 0.01 * time, "wait_seconds": 0.85 * time}), 30.0)
+    assert {finding.level for finding in idle} == {"finding"}, "the threads of the probe wait for one too"
+
+
+def test_a_notice_becomes_a_finding_once_nobody_works() -> None:
+    def of(n: int, time: float) -> dict[str, Any]:
+        return {"cpu_seconds": min(time, 15.0)}
+
+    levels = [(time, [finding.level for finding in analysis.findings]) for time, analysis in watch(quiet(of), 40.0)]
+    assert (10.0, ["notice"]) in levels
+    assert levels[-1][1] == ["finding"]
+    finding = only(last(quiet(of), 40.0))
+    assert finding.suspects == []
+    assert 15.0 < finding.time <= 15.0 + 2 * GATE, "its own time, not that of the notice"
+
+
+def test_a_job_that_was_looked_at_for_a_moment_only_is_no_finding_yet() -> None:
+    """It has stood still for an hour, and it may be that it writes again in a second."""
+    at = quiet()
+    assert everything(lambda time: at(time + 3600.0), GATE - 2.0) == []
+    assert only(last(lambda time: at(time + 3600.0), GATE + 1.0)).level == "finding"
 
 
 def test_a_healthy_job_of_few_operations_is_well() -> None:
@@ -97,8 +151,8 @@ def test_a_rank_that_was_seen_only_now_gets_the_gates_time() -> None:
     def at(time: float) -> Observation:
         return observed(time, [rank(n) for n in range(WORLD)])
 
-    assert everything(at, 2 * GATE - 1) == []
-    assert only(last(at, 2 * GATE + 1)).code == "TW-UNKNOWN"
+    assert everything(at, GATE - 1) == []
+    assert only(last(at, GATE + 1)).code == "TW-UNKNOWN"
 
 
 # Before the first operation.

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -68,7 +69,9 @@ class Job:
         (folder / "dumps" / f"rank_{self.rank}").write_bytes(data)
 
     def train(self) -> None:
-        time.sleep(self.settings["compile"])
+        end = time.monotonic() + self.settings["compile"]
+        while time.monotonic() < end:
+            pass
         while True:
             self.round += 1
             os.pwrite(self.progress, self.round.to_bytes(8, "little"), 0)
@@ -167,22 +170,27 @@ class Job:
         work.wait()
 
     def checkpoint(self, seconds: float, declared: bool = False) -> None:
-        self.away("checkpoint", seconds, declared)
+        """To storage that takes ten writes a second."""
+        end = time.monotonic() + seconds
+        with phase("checkpoint", declared), tempfile.TemporaryFile() as file:
+            while time.monotonic() < end:
+                os.pwrite(file.fileno(), bytes(1 << 16), 0)
+                time.sleep(0.1)
 
     def evaluate(self, seconds: float, declared: bool = False) -> None:
-        self.away("evaluation", seconds, declared)
-
-    def away(self, phase: str, seconds: float, declared: bool) -> None:
-        if declared:
-            from tensorwire import diagnosis
-
-            with diagnosis.phase(phase):
-                time.sleep(seconds)
-        else:
+        with phase("evaluation", declared):
             time.sleep(seconds)
 
     def step_clock(self, seconds: float) -> None:
         ctypes.c_int64.in_dll(ctypes.CDLL(None), "tw_faults_clock_offset").value = int(seconds)
+
+
+def phase(name: str, declared: bool) -> contextlib.AbstractContextManager[None]:
+    if not declared:
+        return contextlib.nullcontext()
+    from tensorwire import diagnosis
+
+    return diagnosis.phase(name)
 
 
 class SlowDataset(torch.utils.data.Dataset):

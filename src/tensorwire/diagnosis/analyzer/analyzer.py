@@ -78,7 +78,10 @@ class Analyzer:
             state.still = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.ranks)
-        state.settle(_judge(job, state), observation)
+        verdicts = _judge(job, state)
+        if any(verdict.kind not in ("still", "types") for verdict in verdicts):
+            state.still = []  # once what was found is over, the job moves again
+        state.settle(verdicts, observation)
         state.keep_hangs()
         return Analysis(
             [state.dressed(verdict) for verdict in state.current],

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .transport import Transport
     from .verdict import Verdict
 
-_NOBODY_WAITS = 2.0  # times the hang gate
+_EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
+_WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause
+_MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
 _MAX_FACTS = 6
 
@@ -21,8 +23,9 @@ _MAX_FACTS = 6
 def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float]) -> list[Verdict]:
     """A verdict where no rank has completed anything for as long as the hang gate; none of a job that goes on.
 
-    Unknown trouble if no rank works; a notice if one does, or has declared what it does. Of ranks that have not come to
-    init_process_group, in which others wait, H1.
+    Unknown trouble if no rank works; a notice if one does, has of late, or has declared what it does: a rank that
+    writes a checkpoint pauses at times, and one that has just got stuck is told a window of samples later. Of ranks
+    that have not come to init_process_group, in which others wait, H1.
 
     Args:
         first_seen: of each rank, on the clock of observations.
@@ -38,22 +41,16 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     if any(age < gate for age in ages):  # in a job that goes on, the first one tells
         return []
     seconds = min(_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
-    if seconds < _gate(job, alive):
-        return []
-    works = {number: what for number, rank in alive.items() if (what := job.doing(rank))}
+    first = job.time - max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
+    works = {number: what for number, rank in alive.items() if (what := job.work.since(first, job.time, rank))}
+    moving = transport.moving(job, first, _EXCHANGED)  # messages that nobody counts, or a transfer that takes long
+    for number in moving.keys() & alive.keys():
+        exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
+        works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
     if works:
         return [_working(job, works, seconds)]
-    moving = transport.moving(job)
-    if moving:  # messages that nobody counts, or a transfer that takes long
-        is_long = any(g.is_open_for(job.thresholds.hang_seconds) for n in moving for g in job.ranks[n].process_groups)
-        return [_working(job, dict.fromkeys(sorted(moving), "moves bytes to other ranks"), seconds)] if is_long else []
-    return [_still(job, alive, seconds)]
-
-
-def _gate(job: Job, alive: dict[int, Rank]) -> float:
-    """Where nobody is seen to wait, ranks may all do something that takes long, such as to write a checkpoint."""
-    waits = any(group.open_seconds is not None for rank in alive.values() for group in rank.process_groups)
-    return job.thresholds.hang_seconds * (1.0 if waits else _NOBODY_WAITS)
+    window = min(job.thresholds.hang_seconds, job.thresholds.slow_seconds)
+    return [_still(job, alive, seconds)] if job.work.covers(_WHOLE * window, job.time) else []
 
 
 def _idle(rank: Rank, seen: float) -> float:
@@ -103,7 +100,7 @@ def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
 
 def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
     numbers = sorted(works, key=lambda number: (number not in job.phases, number))
-    what = works[numbers[0]] if len(numbers) == 1 else "work"
+    what = works[numbers[0]] if len(numbers) == 1 else f"work (rank {numbers[0]} {works[numbers[0]]})"
     return job.verdict(
         "still",
         "TW-UNKNOWN",

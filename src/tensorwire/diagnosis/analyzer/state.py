@@ -142,9 +142,9 @@ class State:
             old = next((old for old in before if _same_trouble(old, verdict)), None)
             if old is not None:
                 before.remove(old)
-                if _contradicts(verdict, old) and not _is_surer(verdict, old):
+                if _is_finding(old) and _contradicts(verdict, old) and not _is_surer(verdict, old):
                     verdict = old
-                else:
+                elif _is_finding(old) or not _is_finding(verdict):  # else a notice has become a finding now
                     verdict = replace(verdict, finding=replace(verdict.finding, time=old.finding.time))
             current.append(verdict)
         for old in before:
@@ -189,11 +189,15 @@ class State:
 
 
 def _same_trouble(old: Verdict, new: Verdict) -> bool:
-    if old.kind != new.kind:
+    if old.kind != new.kind or (_is_finding(old) and not _is_finding(new)):
         return False
     if old.finding.suspects and new.finding.suspects:
         return not set(old.finding.suspects).isdisjoint(new.finding.suspects)
     return old.finding.process_group == new.finding.process_group
+
+
+def _is_finding(verdict: Verdict) -> bool:
+    return verdict.finding.level == "finding"
 
 
 def _is_surer(new: Verdict, old: Verdict) -> bool:

@@ -103,26 +103,26 @@ class Transport:
                 fastest = max(fastest, flow.acked_bytes, flow.received_bytes)
         return fastest / elapsed
 
-    def moving(self, job: Job) -> set[int]:
-        """Ranks that exchange bytes with others, so many that a transfer goes on, since the oldest sample."""
-        if not self._samples or job.time <= self._samples[0].time:
-            return set()
-        earlier = self._samples[0]
+    def moving(self, job: Job, first: float, least: float) -> dict[int, float]:
+        """Ranks that have exchanged so many bytes per second with another since that time; each with the most."""
+        samples = [sample for sample in self._samples if first <= sample.time < job.time]
+        if not samples:
+            return {}
+        earlier = samples[0]
         elapsed = job.time - earlier.time
-        flows = self._flows(job, job.ranks, earlier)
-        moving = {
-            number
-            for ends, flow in flows.items()
-            if max(flow.acked_bytes, flow.received_bytes) >= PROGRESS * elapsed
-            for number in ends
-        }
+        moving: dict[int, float] = {}
+        for ends, flow in self._flows(job, job.ranks, earlier).items():
+            rate = max(flow.acked_bytes, flow.received_bytes) / elapsed
+            if rate >= least:
+                moving |= {number: max(rate, moving.get(number, 0.0)) for number in ends}
         for group in job.groups.values():
             for number, member in group.members.items():
-                since = next((sample for sample in self._samples if (group.id, number) in sample.moved), None)
-                if since is not None and job.time > since.time:
+                since = next((sample for sample in samples if (group.id, number) in sample.moved), None)
+                if since is not None:
                     moved = member.sent_bytes + member.received_bytes - since.moved[group.id, number]
-                    if moved >= PROGRESS * (job.time - since.time):
-                        moving.add(number)
+                    rate = moved / (job.time - since.time)
+                    if rate >= least:
+                        moving[number] = max(rate, moving.get(number, 0.0))
         return moving
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..model import Process, Rank
 
 _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
+_CPU_LEAST = 0.05  # from which the time that it waits for a CPU counts too; the threads of the probe use less
 _WRITTEN = 65536.0  # bytes per second
 _READ = float(1 << 20)  # the probe reads a little, again and again
 _LEAST_SECONDS = 2.0  # to tell from
@@ -20,6 +21,7 @@ _LEAST_SECONDS = 2.0  # to tell from
 class _Counters(NamedTuple):
     pid: int
     cpu_seconds: float
+    wait_seconds: float
     of_workers: dict[int, float]  # by pid; they are looked at only while the rank completes nothing
     written: int
     read: int
@@ -39,27 +41,58 @@ class Work:
 
     def is_known(self, time: float) -> bool:
         """Whether there is an earlier sample to compare with."""
-        return bool(self._samples) and time - self._samples[0][0] >= _LEAST_SECONDS
+        return self.covers(_LEAST_SECONDS, time)
+
+    def covers(self, seconds: float, time: float) -> bool:
+        """Whether there is a sample from so many seconds before."""
+        return bool(self._samples) and time - self._samples[0][0] >= seconds
 
     def of(self, time: float, rank: Rank) -> str:
-        """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does."""
-        if not self.is_known(time):
+        """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does.
+
+        Of late only: whoever just got stuck had worked until then.
+        """
+        if not self.is_known(time) or not rank.process.is_alive:
             return ""
-        # Not the oldest: whoever just got stuck had worked until then.
         recent = self._samples[len(self._samples) // 2]
         start, counters = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
-        before, now, seconds = counters.get(rank.rank), _counters(rank.pid, rank.process), time - start
-        if before is None or before.pid != now.pid or not rank.process.is_alive:
+        return _between(counters.get(rank.rank), _counters(rank.pid, rank.process), time - start)
+
+    def since(self, first: float, time: float, rank: Rank) -> str:
+        """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
+        if not rank.process.is_alive:
             return ""
-        of_workers = sum(cpu - before.of_workers.get(pid, cpu) for pid, cpu in now.of_workers.items())
-        cpu = (now.cpu_seconds - before.cpu_seconds + of_workers) / seconds
-        written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
-        facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
-        facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
-        facts += [f"reads {words.nbytes(read)}/s"] if before.read >= 0 and read >= _READ else []
-        return ", ".join(facts)
+        end, now = time, _counters(rank.pid, rank.process)
+        for start, counters in reversed(self._samples):
+            if start < first:
+                break
+            if end - start < _LEAST_SECONDS:
+                continue
+            before = counters.get(rank.rank)
+            found = _between(before, now, end - start)
+            if found or before is None:
+                return found
+            end, now = start, before
+        return ""
+
+
+def _between(before: _Counters | None, now: _Counters, seconds: float) -> str:
+    if before is None or before.pid != now.pid:
+        return ""
+    of_workers = sum(cpu - before.of_workers.get(pid, cpu) for pid, cpu in now.of_workers.items())
+    cpu = (now.cpu_seconds - before.cpu_seconds + of_workers) / seconds
+    waits = (now.wait_seconds - before.wait_seconds) / seconds
+    written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
+    facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
+    if _CPU_LEAST <= cpu < _CPU <= cpu + waits:  # other programs have it
+        facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(waits)} of the time"]
+    facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
+    facts += [f"reads {words.nbytes(read)}/s"] if before.read >= 0 and read >= _READ else []
+    return ", ".join(facts)
 
 
 def _counters(pid: int, process: Process) -> _Counters:
     of_workers = {worker.pid: worker.cpu_seconds for worker in process.workers}
-    return _Counters(pid, process.cpu_seconds, of_workers, process.written_bytes, process.read_bytes)
+    return _Counters(
+        pid, process.cpu_seconds, process.wait_seconds, of_workers, process.written_bytes, process.read_bytes
+    )
