@@ -116,14 +116,15 @@ FOLDERS = {
         "model": set(),
         "words": {"model"},
         "members": {"model"},
+        "columns": {"model"},
         "page": {"model", "members"},
         "rank": {"page", "model", "members"},
-        "protocol": {"model", "members"},
+        "protocol": {"model", "members", "columns"},
         "node": {"page", "protocol", "model"},
-        "analyzer": {"model", "words"},
+        "analyzer": {"model", "columns", "words"},
         "report": {"model", "words"},
         "nccl": {"analyzer", "model", "words"},
-        "service": {"page", "node", "protocol", "analyzer", "report", "model"},
+        "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns"},
     },
 }
 

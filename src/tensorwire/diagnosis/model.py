@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
@@ -185,12 +188,9 @@ class Observation:
     time: float
     run_id: str
     world_size: int
-    ranks: dict[int, Rank]
-    edges: list[Edge] = field(default_factory=list)
+    ranks: Mapping[int, Rank]
+    edges: Sequence[Edge] = ()
     silent_nodes: list[str] = field(default_factory=list)  # agents not heard of for several intervals
-    # Ranks whose entry came, went or was replaced since the last observation; None: look at all. An age that grew is a
-    # change: a rank that waits is among them as long as its agent reports, though it sends nothing new.
-    changed: set[int] | None = None
 
 
 Code = Literal["TW-H1", "TW-H2", "TW-H3", "TW-S1", "TW-S2", "TW-S3", "TW-LOST", "TW-UNKNOWN"]

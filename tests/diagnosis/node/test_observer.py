@@ -22,7 +22,8 @@ from tensorwire.diagnosis.node.observer import Observer
 from tensorwire.diagnosis.page import native
 from tensorwire.diagnosis.page.control import read_control
 from tensorwire.diagnosis.page.directory import page_path
-from tensorwire.diagnosis.protocol.encoding import Decoder, Encoder
+from tensorwire.diagnosis.protocol.decoding import Decoder
+from tensorwire.diagnosis.protocol.encoding import Encoder
 from tests.support.processes import bare_python
 
 if TYPE_CHECKING:

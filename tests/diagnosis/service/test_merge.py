@@ -45,7 +45,6 @@ def test_nodes_become_one_job() -> None:
     assert sorted(job.ranks) == [0, 1, 2, 3]
     assert [job.ranks[number].node for number in range(4)] == ["a", "a", "b", "b"]
     assert (job.world_size, job.run_id, job.silent_nodes) == (4, "run", [])
-    assert job.changed == {0, 1, 2, 3}
 
 
 def test_silent_node_keeps_its_last_entries() -> None:
@@ -57,12 +56,10 @@ def test_silent_node_keeps_its_last_entries() -> None:
         a.report(second, simple(0, "a"))
         job = observe(nodes, float(second))
         assert job.silent_nodes == (["b"] if second > 5 else [])
-        assert job.changed == ({0, 1} if second == 0 else {0})
         assert job.ranks[1].process_groups[0].open_seconds == 1.0
     b.report(8.0, simple(1, "b"))
     job = observe(nodes, 8.0)
     assert job.silent_nodes == []
-    assert job.changed == {1}
 
 
 def test_entries_are_replaced_never_written_to() -> None:
@@ -87,7 +84,6 @@ def test_node_that_reconnects_starts_again() -> None:
     again.report(2.0, simple(1, "a"))
     job = observe(nodes, 2.0)
     assert sorted(job.ranks) == [1]
-    assert job.changed == {0, 1}
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -154,6 +150,6 @@ def test_node_not_heard_of_for_long_is_forgotten() -> None:
     Reporter(nodes, "a").report(0.0, simple(0, "a"))
     observe(nodes, 0.0)
     job = observe(nodes, 4000.0)
-    assert (job.ranks, job.silent_nodes, job.changed, len(nodes)) == ({}, [], {0}, 0)
+    assert (job.ranks, job.silent_nodes, len(nodes)) == ({}, [], 0)
     with pytest.raises(CorruptDataError, match="forgotten"):
         nodes.report("a", Encoder().report(Observation(0.0, "run", 4, {})), START + 4001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..columns import RankColumns
 from ..model import Thresholds
 from .hang import find_hangs
 from .job import Job
@@ -16,8 +17,6 @@ from .throughput import STEPS
 from .waits import BLOCKED_SHARE
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from ..model import Finding, Observation
     from .verdict import Verdict
 
@@ -57,7 +56,7 @@ class Analyzer:
         """What stands now, and what would help to tell more.
 
         A finding keeps the time at which it was first made for as long as its cause lasts. Cheap while nothing is
-        amiss: only the ranks in `observation.changed` are looked at, and all of them a few times in a window.
+        amiss: all ranks are looked at in columns, and process groups a few times in a window.
         """
         self._follow(observation)
         state = self._state
@@ -94,23 +93,18 @@ class Analyzer:
         self._state.stacks[rank] = text
 
     def _follow(self, observation: Observation) -> None:
-        """Take over what changed. A newer generation, or another run, starts from nothing."""
+        """Take over the ranks that are in view. A newer generation, or another run, starts from nothing."""
         state = self._state
         if observation.run_id != state.run_id or observation.time < state.time:
             state = self._new_state(observation.run_id)
         elif observation.time > state.time + 2 * self._thresholds.slow_seconds:
             state.forget_times()
-        silent = set(observation.silent_nodes)
-        changed: Set[int] | None = observation.changed
-        if changed is None or silent != state.silent or not state.ranks:
-            changed = state.ranks.keys() | observation.ranks.keys()
-        entries = observation.ranks
-        newest = max((entries[number].generation for number in changed if number in entries), default=-1)
+        ranks = RankColumns.of(observation.ranks)
+        newest = int(ranks.places.generations.max(initial=-1))
         if newest > state.generation:
             state = self._new_state(observation.run_id, newest)
-            changed = entries.keys()
-        state.time, state.silent = observation.time, silent
-        state.look_at(entries, changed, self._thresholds.hang_seconds)
+        state.time, state.silent = observation.time, set(observation.silent_nodes)
+        state.look_at(ranks, self._thresholds.hang_seconds)
         self._state = state
 
 
@@ -123,7 +117,7 @@ def _judge(job: Job, state: State) -> list[Verdict]:
         if ended or (ended is not None and state.dead):
             return ended
     if failed:
-        job = replace(job, ranks=job.ranks | failed)
+        job = replace(job, ranks=dict(job.ranks) | failed)
     known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
     lost = find_lost(job, dead, state.hangs, known) if dead and not state.are_more_to_go(dead) else None
     if lost is not None:
@@ -131,7 +125,7 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
         return state.hangs or state.slow_verdicts
-    verdicts = find_hangs(job, state.transport) if state.blocked else []
+    verdicts = find_hangs(job, state.transport) if state.is_blocked else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
     verdicts = verdicts or state.still

@@ -12,7 +12,7 @@ from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..model import Code, Edge, Level, Rank, Thresholds
     from .confidence import Basis
@@ -58,9 +58,9 @@ class Group:
 class Job:
     time: float
     world_size: int
-    ranks: dict[int, Rank]  # of the newest generation, on nodes whose agents report
+    ranks: Mapping[int, Rank]  # of the newest generation, on nodes whose agents report
     silent_nodes: list[str]
-    edges: list[Edge]
+    edges: Sequence[Edge]
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
     work: Work = field(default_factory=Work)

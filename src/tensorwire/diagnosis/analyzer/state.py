@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..columns import RankColumns
 from ..model import Confidence
 from .exit_reasons import CLEAN, has_failed, is_secondary
 from .transport import Transport
@@ -12,8 +15,6 @@ from .unlike_types import UnlikeTypes
 from .work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from ..model import Finding, Observation, Rank
     from .slow import SlowWatch
     from .verdict import Verdict
@@ -35,13 +36,12 @@ class State:
     next_sample: float = float("-inf")
     transport: Transport = field(default_factory=Transport)
     work: Work = field(default_factory=Work)
-    ranks: dict[int, Rank] = field(default_factory=dict)  # those that are in view
+    ranks: RankColumns = field(default_factory=lambda: RankColumns.of({}))  # those that are in view
     first_seen: dict[int, float] = field(default_factory=dict)  # of these, and those that were
     silent: set[str] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
-    blocked: set[int] = field(default_factory=set)  # ranks with an operation beyond the hang gate
+    is_blocked: bool = False  # a rank has an operation beyond the hang gate
     leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
-    signalled: set[int] = field(default_factory=set)  # ranks that got a signal which ends a job
     phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
     current: list[Verdict] = field(default_factory=list)
     hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
@@ -59,42 +59,27 @@ class State:
         self.slow.clear()
         self.next_sample = self.time
 
-    def look_at(self, entries: dict[int, Rank], changed: Set[int], gate: float) -> None:
-        """Take over the entries of these ranks. `gate` is the hang gate in seconds.
-
-        This runs for every rank every second: it is written for speed.
-        """
-        generation, silent = self.generation, self.silent
-        self.blocked -= changed
-        self.dead -= changed
-        for number in changed:
-            rank = entries.get(number)
-            if rank is None or rank.generation != generation or (silent and rank.node in silent):
-                self.ranks.pop(number, None)
-                continue
-            if number not in self.ranks:
+    def look_at(self, ranks: RankColumns, gate: float) -> None:
+        """Take over the ranks that are in view. `gate` is the hang gate in seconds."""
+        in_view = ranks.places.generations == self.generation
+        if self.silent:
+            silent = [number for number, name in enumerate(ranks.node_names) if name in self.silent]
+            in_view &= ~np.isin(ranks.places.nodes, silent)
+        ranks = ranks.only(in_view)
+        if not np.array_equal(ranks.numbers, self.ranks.numbers):
+            for number in ranks:
                 self.first_seen.setdefault(number, self.time)
-            self.ranks[number] = rank
-            if rank.phase:
-                self.phases[number] = rank.phase, self.time
-            if rank.process.signal:
-                self.signalled.add(number)
-            if rank.process.exit_reason not in _NO_FAILURE:
+        self.ranks = ranks
+        self.phases.update({number: (phase, self.time) for number, phase in ranks.phases.items()})
+        for number, reason in ranks.exit_reasons.items():
+            if reason not in _NO_FAILURE:
                 self.leaving.setdefault(number, self.time)
-            if not rank.process.is_alive:
-                self.dead.add(number)
-                continue
-            for process_group in rank.process_groups:
-                if process_group.is_open_for(gate):
-                    self.blocked.add(number)
-                    break
+        are_alive = ranks.places.are_alive
+        self.dead = set(ranks.numbers[~are_alive].tolist())
+        self.is_blocked = bool((are_alive[ranks.rows.places] & (ranks.rows.open_seconds >= gate)).any())
 
     def recent_phases(self, seconds: float) -> dict[int, str]:
         """What ranks have declared within these seconds."""
-        for number in self.phases:
-            rank = self.ranks.get(number)
-            if rank is not None and rank.phase:  # though nothing of it changed
-                self.phases[number] = rank.phase, self.time
         since = self.time - seconds
         self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
         return {number: phase for number, (phase, _) in self.phases.items()}
@@ -116,13 +101,9 @@ class State:
 
     def has_halted(self) -> bool:
         """Whether a signal came that ends a job, and no rank has completed anything since: who waits does not react."""
-        ages = [self.ranks[number].process.signal_seconds or 0.0 for number in self.signalled & self.ranks.keys()]
-        first = max(ages, default=0.0)
-        return first > _SAME_SECONDS and not any(
-            group.idle_seconds is not None and group.idle_seconds < first - _SAME_SECONDS
-            for rank in self.ranks.values()
-            for group in rank.process_groups
-        )
+        first = max(self.ranks.signals.values(), default=0.0)
+        since = first - _SAME_SECONDS
+        return since > 0.0 and not (self.ranks.rows.idle_seconds < since).any()
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""

@@ -11,7 +11,7 @@ from .confidence import Basis
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from ..model import Edge
     from .job import Group, Job
@@ -61,7 +61,7 @@ class Blame:
 
 class _Sample(NamedTuple):
     time: float
-    edges: list[Edge]
+    edges: Sequence[Edge]
     moved: dict[tuple[str, int], int]  # bytes by group and rank, of operations that are open for long
 
 

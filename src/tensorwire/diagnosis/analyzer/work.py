@@ -9,6 +9,8 @@ from .. import words
 from .throughput import STEPS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..model import Process, Rank
 
 _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
@@ -33,7 +35,7 @@ class Work:
     def __init__(self) -> None:
         self._samples: deque[tuple[float, dict[int, _Counters]]] = deque(maxlen=STEPS + 1)
 
-    def sample(self, time: float, ranks: dict[int, Rank]) -> None:
+    def sample(self, time: float, ranks: Mapping[int, Rank]) -> None:
         self._samples.append((time, {number: _counters(rank.pid, rank.process) for number, rank in ranks.items()}))
 
     def clear(self) -> None:

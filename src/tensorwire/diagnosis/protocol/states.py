@@ -61,6 +61,16 @@ def check(row: Any, max_value: int) -> None:
         raise ValueError
 
 
+def is_signalled(state: State) -> bool:
+    """Whether a signal came that ends a job."""
+    return bool(state[2])
+
+
+def signal_age(state: State, now: int) -> float:
+    """Seconds since that signal; 0 where its time is not known."""
+    return max(0, now - state[3]) / 1e6 if state[3] >= 0 else 0.0
+
+
 def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
     """Put a state into the rank. `age` is the inverse of `since`."""
     process = rank.process

@@ -40,7 +40,7 @@ def _ages(rank: Rank) -> Iterator[float]:
 
 def _at(observation: Observation, age: float) -> Observation:
     ranks = {number: _rank(rank, age) for number, rank in observation.ranks.items()}
-    return replace(observation, time=observation.time - age, ranks=ranks, edges=[], changed=None)
+    return replace(observation, time=observation.time - age, ranks=ranks, edges=[])
 
 
 def _rank(rank: Rank, age: float) -> Rank:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from ...errors import CorruptDataError, LimitExceededError
 from ..model import Observation
-from ..protocol.encoding import Decoder
+from ..protocol.decoding import Decoder
+from ..protocol.encoding import micros
+from ..protocol.report_columns import Descriptions, NodeRows, edge_columns, open_links, rank_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
-    from ..model import Edge, Rank
+    from ..columns import Ints
 
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second
 _FORGOTTEN_SECONDS: Final = 3600.0  # since the last report of a node that is not heard of any more
@@ -28,8 +31,7 @@ class _Node:
     decoder: Decoder = field(default_factory=Decoder)
     heard: float = 0.0
     is_new: bool = False  # reported since the last observation
-    ranks: list[Rank] = field(default_factory=list)
-    edges: list[Edge] = field(default_factory=list)
+    rows: NodeRows | None = None  # of the last observation
 
 
 class Nodes:
@@ -39,6 +41,8 @@ class Nodes:
         self.run_id = run_id
         self._nodes: dict[str, _Node] = {}
         self._num_integers = 0
+        self._descriptions: Descriptions | None = None  # of the nodes that have rows; None: to be made
+        self._links: Ints = np.zeros(0, np.int64)  # the connections of the last observation
         self._peers: dict[tuple[str, str], int] = {}  # of connections between nodes
 
     def __len__(self) -> int:
@@ -60,9 +64,16 @@ class Nodes:
             raise CorruptDataError(
                 f"a report of node {name!r}, which was forgotten", advice="let its agent connect again"
             )
-        before = node.decoder.num_integers
-        node.decoder.apply(report)
-        self._num_integers += node.decoder.num_integers - before
+        decoder = node.decoder
+        before, described = decoder.num_integers, decoder.num_described
+        if report.get("full"):
+            self._descriptions = None
+        try:
+            decoder.apply(report)
+        finally:
+            if decoder.num_described != described:
+                self._descriptions = None
+        self._num_integers += decoder.num_integers - before
         if self._num_integers > _MAX_INTEGERS:
             raise LimitExceededError(f"the nodes of this job report more than {_MAX_INTEGERS} numbers")
         node.heard = now
@@ -71,59 +82,58 @@ class Nodes:
     def node_of(self, rank: int) -> str | None:
         """The node that a rank of the last observation is on."""
         for name, node in self._nodes.items():
-            if any(known.rank == rank for known in node.ranks):
+            if rank in node.decoder.rank_rows:
                 return name
         return None
 
     def observe(self, now: float) -> Observation:
         """The job as the last reports tell it."""
-        changed: set[int] = set()
-        with no_collection():
-            for name, node in list(self._nodes.items()):
-                if now - node.heard > _FORGOTTEN_SECONDS:
-                    changed.update(rank.rank for rank in node.ranks)
-                    self._num_integers -= self._nodes.pop(name).decoder.num_integers
-                elif node.is_new:
-                    changed.update(rank.rank for rank in node.ranks)
-                    node.ranks = list(node.decoder.ranks(name, now - node.heard))
-                    node.edges = list(node.decoder.edges())
-                    changed.update(rank.rank for rank in node.ranks)
-                    node.is_new = False
-            ranks: dict[int, Rank] = {}
-            for node in self._nodes.values():
-                for rank in node.ranks:
-                    known = ranks.get(rank.rank)
-                    if known is None or _supersedes(rank, known):
-                        ranks[rank.rank] = rank
-        edges = [edge for node in self._nodes.values() for edge in node.edges]
-        self._pair(edges)
+        for name, node in list(self._nodes.items()):
+            if now - node.heard > _FORGOTTEN_SECONDS:
+                self._num_integers -= self._nodes.pop(name).decoder.num_integers
+                self._descriptions = None
+            elif node.is_new:
+                node.rows = _rows(name, node.decoder, now - node.heard)
+                node.is_new = False
+        rows = [node.rows for node in self._nodes.values() if node.rows is not None]
+        if self._descriptions is None:
+            self._descriptions = Descriptions([node.known for node in rows])
+            self._recall_peers(self._descriptions)
+            self._links = np.zeros(0, np.int64)
+        ranks, world_size = rank_columns(rows, self._descriptions)
+        links = open_links(rows, self._descriptions)
+        if not np.array_equal(links, self._links):
+            self._pair(self._descriptions, links)
+        self._links = links
+        edges = edge_columns(rows, self._descriptions, links)
         silent = sorted(name for name, node in self._nodes.items() if now - node.heard > _SILENT_SECONDS)
-        return Observation(now, self.run_id, _world_size(ranks.values()), ranks, edges, silent, changed)
+        return Observation(now, self.run_id, world_size, ranks, edges, silent)
 
-    def _pair(self, edges: list[Edge]) -> None:
+    def _recall_peers(self, descriptions: Descriptions) -> None:
+        for number in descriptions.between_nodes:
+            ends = descriptions.links[number][2:]
+            descriptions.link_peers[number] = self._peers.get(ends, -1)
+
+    def _pair(self, descriptions: Descriptions, links: Ints) -> None:
         """Name the peers of connections whose ends are on two nodes: one end's local address is the other's remote."""
-        external = [edge for edge in edges if edge.peer < 0 and "/" not in edge.local]  # no namespace of one node
-        unpaired = [edge for edge in external if (edge.local, edge.remote) not in self._peers]
-        if unpaired:
-            if len(self._peers) > 4 * len(edges):
-                self._peers.clear()
-            owners = {edge.local: edge.rank for edge in external}
-            for edge in unpaired:
-                peer = owners.get(edge.remote)
-                if peer is not None:
-                    self._peers[edge.local, edge.remote] = peer
-        for edge in external:
-            edge.peer = self._peers.get((edge.local, edge.remote), -1)
+        between = np.intersect1d(links, descriptions.between_nodes)
+        unpaired = between[descriptions.link_peers[between] < 0].tolist()
+        if not unpaired:
+            return
+        if len(self._peers) > 4 * len(links):
+            self._peers.clear()
+        described = (descriptions.links[number] for number in between.tolist())
+        owners = {local: rank for rank, _, local, _ in described}
+        for number in unpaired:
+            _, _, local, remote = descriptions.links[number]
+            peer = owners.get(remote)
+            if peer is not None:
+                self._peers[local, remote] = descriptions.link_peers[number] = peer
 
 
-def _supersedes(rank: Rank, known: Rank) -> bool:
-    """A rank that was restarted on another node leaves a page on the first."""
-    return (rank.generation, rank.process.gone_seconds is None) > (known.generation, known.process.gone_seconds is None)
-
-
-def _world_size(ranks: Iterable[Rank]) -> int:
-    sizes = Counter(rank.world_size for rank in ranks)
-    return max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
+def _rows(name: str, decoder: Decoder, elapsed: float) -> NodeRows:
+    rows = decoder.rank_rows
+    return NodeRows(name, decoder.clock + micros(elapsed), decoder.known, rows.data, rows.lengths, decoder.edges)
 
 
 @contextmanager

@@ -21,7 +21,8 @@ from ..._new_file import check_regular, move_aside
 from ...errors import CorruptDataError, FormatError
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
-from ..protocol.encoding import Decoder, Encoder, from_json, to_json
+from ..protocol.decoding import Decoder
+from ..protocol.encoding import Encoder, from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,7 +267,7 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         decoder = decoders.setdefault(name, Decoder())
         decoder.apply(from_json(report))
         ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
-        edges += decoder.edges()
+        edges += decoder.connections()
     return Observation(
         time,
         str(entry["run"]),

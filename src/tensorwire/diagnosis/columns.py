@@ -1,0 +1,348 @@
+"""Ranks and connections in columns: an array for each field, with a place for each rank.
+
+An analyzer looks at all ranks of a job every second, and closely at a few. What goes over all of them reads columns. A
+:class:`Rank` or an :class:`Edge` is made for those that are asked for by number. Nothing here is ever written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Protocol, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import Edge, Operation, ProcessGroup, Rank
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Source(Protocol):
+    """Where the columns come from: makes the objects that they are of. Places and rows are those of the columns."""
+
+    def rank(self, place: int) -> Rank: ...
+
+    def operation(self, row: int) -> Operation | None: ...
+
+    def group(self, row: int) -> tuple[str, str, int]:
+        """Id, name and size of a process group."""
+
+    def transferred(self) -> tuple[Ints, Ints]:
+        """Bytes read and written by each rank's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What there is one of for each rank, in the order of their numbers. Seconds are NaN where the model has None."""
+
+    numbers: Ints
+    nodes: Ints  # each node has a number
+    generations: Ints
+    pids: Ints
+    are_alive: Bools
+    are_stopped: Bools
+    overflow: Bools
+    heartbeat_seconds: Floats
+    cpu_seconds: Floats
+    wait_seconds: Floats
+    throttled_seconds: Floats
+    origin: Ints  # the place in the source
+
+
+@dataclass(frozen=True, slots=True)
+class Memberships:
+    """What there is one of for each rank and process group: a row, those of a rank one behind the other."""
+
+    places: Ints
+    groups: Ints  # a number for each id
+    enqueued: Ints
+    completed: Ints
+    open_seconds: Floats
+    idle_seconds: Floats
+    open_sequence: Ints
+    pairwise: Bools
+    peers: Ints  # of an operation that is pairwise; else -1
+    dtypes: Ints  # a number for each dtype of an operation; 0: there is no operation
+    baseline_rates: Floats
+    moved: Ints  # bytes sent and received; -1 unknown
+    timed: Bools  # there is a timing
+    origin: Ints  # the row in the source
+
+
+class RankColumns(Mapping[int, Rank]):
+    """Ranks by number, and their columns.
+
+    Attributes:
+        places: a place for each rank, in the order of their numbers.
+        rows: a row for each process group of a rank.
+        exit_reasons, phases: of the ranks that have one.
+        signals: seconds since the first signal that asked for the end, of ranks that got one.
+        node_names: by the number of the node.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        rows: Memberships,
+        source: Source,
+        *,
+        node_names: Sequence[str],
+        exit_reasons: dict[int, str],
+        phases: dict[int, str],
+        signals: dict[int, float],
+    ) -> None:
+        self.places = places
+        self.rows = rows
+        self.node_names = node_names
+        self.exit_reasons = exit_reasons
+        self.phases = phases
+        self.signals = signals
+        self._source = source
+        self._made: dict[int, Rank] = {}
+
+    @classmethod
+    def of(cls, ranks: Mapping[int, Rank]) -> RankColumns:
+        """The columns of ranks that are there as objects."""
+        return ranks if isinstance(ranks, RankColumns) else _of_objects([ranks[number] for number in sorted(ranks)])
+
+    @property
+    def numbers(self) -> Ints:
+        return self.places.numbers
+
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """By the number of a rank."""
+        return {number: place for place, number in enumerate(self.places.numbers.tolist())}
+
+    def __getitem__(self, number: int) -> Rank:
+        made = self._made.get(number)
+        if made is None:
+            place = self.places.origin[self.place_of[number]]
+            made = self._made[number] = self._source.rank(int(place))
+        return made
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.place_of)
+
+    def __len__(self) -> int:
+        return len(self.places.numbers)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self.place_of
+
+    @cached_property
+    def row_numbers(self) -> Ints:
+        """The rank of each row."""
+        return self.places.numbers[self.rows.places]
+
+    @cached_property
+    def transferred(self) -> tuple[Ints, Ints]:
+        """Bytes read and written by the process at each place; -1 unknown."""
+        read, written = self._source.transferred()
+        return read[self.places.origin], written[self.places.origin]
+
+    def operation(self, row: int) -> Operation | None:
+        """Of a rank in a process group."""
+        return self._source.operation(int(self.rows.origin[row]))
+
+    def group(self, row: int) -> tuple[str, str, int]:
+        """Id, name and size of a row's process group."""
+        return self._source.group(int(self.rows.origin[row]))
+
+    def process_group(self, row: int) -> ProcessGroup:
+        """What a rank sees of a process group."""
+        place = int(self.rows.places[row])
+        first = int(np.searchsorted(self.rows.places, place))
+        return self[int(self.places.numbers[place])].process_groups[row - first]
+
+    def least(self, values: Floats, *, default: float) -> Floats:
+        """Of values of rows, the least of each rank; of none, and of NaN alone, the default."""
+        found = np.full(len(self), np.inf)
+        np.minimum.at(found, self.rows.places, np.where(np.isnan(values), np.inf, values))
+        return np.where(np.isinf(found), default, found)
+
+    def only(self, kept: Bools) -> RankColumns:
+        """The ranks at these places."""
+        if kept.all():
+            return self
+        places = _taken(self.places, kept)
+        in_rows = kept[self.rows.places]
+        rows = _taken(self.rows, in_rows)
+        rows = replace(rows, places=(np.cumsum(kept) - 1)[rows.places])
+        left = set(places.numbers.tolist())
+        selected = RankColumns(
+            places,
+            rows,
+            self._source,
+            node_names=self.node_names,
+            exit_reasons={number: text for number, text in self.exit_reasons.items() if number in left},
+            phases={number: text for number, text in self.phases.items() if number in left},
+            signals={number: age for number, age in self.signals.items() if number in left},
+        )
+        selected._made = self._made  # one object for each rank
+        return selected
+
+
+def _taken(columns: Any, kept: Bools) -> Any:
+    return type(columns)(*(getattr(columns, each.name)[kept] for each in fields(columns)))
+
+
+class _Objects:
+    """Ranks that are there, as a source of columns."""
+
+    def __init__(self, ranks: list[Rank], groups: list[ProcessGroup]) -> None:
+        self._ranks = ranks
+        self._groups = groups
+
+    def rank(self, place: int) -> Rank:
+        return self._ranks[place]
+
+    def operation(self, row: int) -> Operation | None:
+        return self._groups[row].operation
+
+    def group(self, row: int) -> tuple[str, str, int]:
+        group = self._groups[row]
+        return group.id, group.name, group.size
+
+    def transferred(self) -> tuple[Ints, Ints]:
+        processes = [rank.process for rank in self._ranks]
+        return ints([each.read_bytes for each in processes]), ints([each.written_bytes for each in processes])
+
+
+def _of_objects(ranks: list[Rank]) -> RankColumns:
+    processes = [rank.process for rank in ranks]
+    node_names = list(dict.fromkeys(rank.node for rank in ranks))
+    number_of = {name: number for number, name in enumerate(node_names)}
+    groups = [group for rank in ranks for group in rank.process_groups]
+    places = Places(
+        ints([rank.rank for rank in ranks]),
+        ints([number_of[rank.node] for rank in ranks]),
+        ints([rank.generation for rank in ranks]),
+        ints([rank.pid for rank in ranks]),
+        _bools([process.is_alive for process in processes]),
+        _bools([process.is_stopped for process in processes]),
+        _bools([rank.overflow for rank in ranks]),
+        _floats([rank.heartbeat_seconds for rank in ranks]),
+        _floats([process.cpu_seconds for process in processes]),
+        _floats([process.wait_seconds for process in processes]),
+        _floats([process.throttled_seconds for process in processes]),
+        np.arange(len(ranks)),
+    )
+    ids: dict[str, int] = {}
+    rows = Memberships(
+        np.repeat(np.arange(len(ranks)), ints([len(rank.process_groups) for rank in ranks])),
+        ints([ids.setdefault(group.id, len(ids)) for group in groups]),
+        ints([group.enqueued for group in groups]),
+        ints([group.completed for group in groups]),
+        _floats([group.open_seconds for group in groups]),
+        _floats([group.idle_seconds for group in groups]),
+        ints([group.open_sequence for group in groups]),
+        _bools([group.is_pairwise for group in groups]),
+        ints([group.operation.root if group.operation and group.is_pairwise else -1 for group in groups]),
+        ints([dtype_number(group.operation.dtype) if group.operation else 0 for group in groups]),
+        _floats([group.baseline_rate for group in groups]),
+        ints([group.sent_bytes + group.received_bytes if group.sent_bytes >= 0 else -1 for group in groups]),
+        _bools([group.timing is not None for group in groups]),
+        np.arange(len(groups)),
+    )
+    return RankColumns(
+        places,
+        rows,
+        _Objects(ranks, groups),
+        node_names=node_names,
+        exit_reasons={rank.rank: rank.process.exit_reason for rank in ranks if rank.process.exit_reason},
+        phases={rank.rank: rank.phase for rank in ranks if rank.phase},
+        signals={rank.rank: rank.process.signal_seconds or 0.0 for rank in ranks if rank.process.signal},
+    )
+
+
+def dtype_number(dtype: str) -> int:
+    """The same for the same dtype, in this process; never 0."""
+    return hash(dtype) | 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What there is one of for each connection: fields of :class:`Edge`, but those that only a reader wants."""
+
+    ranks: Ints
+    peers: Ints
+    acked_bytes: Ints
+    received_bytes: Ints
+    busy_seconds: Floats
+    receive_queue: Ints
+    send_queue: Ints
+    backoff: Ints
+    retransmits: Ints
+
+
+class EdgeColumns(Sequence[Edge]):
+    """Connections, and their columns.
+
+    Attributes:
+        ends: a place for each connection.
+    """
+
+    def __init__(self, ends: Ends, make: Callable[[int], Edge]) -> None:
+        self.ends = ends
+        self._make = make
+
+    @classmethod
+    def of(cls, edges: Sequence[Edge]) -> EdgeColumns:
+        """The columns of connections that are there as objects."""
+        if isinstance(edges, EdgeColumns):
+            return edges
+        ends = Ends(
+            ints([edge.rank for edge in edges]),
+            ints([edge.peer for edge in edges]),
+            ints([edge.acked_bytes for edge in edges]),
+            ints([edge.received_bytes for edge in edges]),
+            _floats([edge.busy_seconds for edge in edges]),
+            ints([edge.receive_queue for edge in edges]),
+            ints([edge.send_queue for edge in edges]),
+            ints([edge.backoff for edge in edges]),
+            ints([edge.retransmits for edge in edges]),
+        )
+        return cls(ends, edges.__getitem__)
+
+    def __len__(self) -> int:
+        return len(self.ends.ranks)
+
+    @overload
+    def __getitem__(self, index: int) -> Edge: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Edge]: ...
+
+    def __getitem__(self, index: int | slice) -> Edge | list[Edge]:
+        if isinstance(index, slice):
+            return [self._make(each) for each in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._make(index % len(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+def ints(values: Sequence[int]) -> Ints:
+    """Integers beyond 64 bits, which are damage, become the greatest."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(value, np.iinfo(np.int64).max) for value in values], dtype=np.int64)
+
+
+def _floats(values: Sequence[float | None]) -> Floats:
+    """None becomes NaN."""
+    return np.array(values, dtype=np.float64)
+
+
+def _bools(values: Sequence[bool]) -> Bools:
+    return np.array(values, dtype=np.bool_)

@@ -1,0 +1,89 @@
+"""Columns that are read from the rows of reports lead to the same as those that are made of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
+from tensorwire.diagnosis.protocol.encoding import Encoder
+from tensorwire.diagnosis.service.merge import Nodes
+from tests.diagnosis.analyzer.test_analyzer_properties import edges, rank_states
+from tests.support.observations import observed
+from tests.support.observed_jobs import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tensorwire.diagnosis.model import Observation
+
+some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+jobs = st.lists(st.tuples(rank_states(), edges), min_size=2, max_size=6)
+
+
+def through_reports(states: list[Any]) -> Iterator[Observation]:
+    """What the analyzer of two nodes sees."""
+    nodes = Nodes("run")
+    encoders = {name: Encoder() for name in ("even", "odd")}
+    for name in encoders:
+        nodes.join(name, 0.0)
+    for index, (ranks, connections) in enumerate(states):
+        seen = observed(50.0 + 2 * index, ranks, connections)
+        for part, (name, encoder) in enumerate(encoders.items()):
+            own = {number: replace(rank, node=name) for number, rank in seen.ranks.items() if number % 2 == part}
+            of_own = [edge for edge in seen.edges if edge.rank in own]
+            report = encoder.report(replace(seen, ranks=own, edges=of_own))
+            nodes.report(name, report, seen.time)
+        yield nodes.observe(seen.time)
+
+
+def as_objects(observation: Observation) -> Observation:
+    return replace(observation, ranks=dict(observation.ranks), edges=list(observation.edges))
+
+
+@some
+@given(jobs)
+def test_findings_are_the_same(states: list[Any]) -> None:
+    of_columns, of_objects = Analyzer(SECONDS), Analyzer(SECONDS)
+    for observation in through_reports(states):
+        found, expected = of_columns.update(observation), of_objects.update(as_objects(observation))
+        assert found == expected
+
+
+@some
+@given(jobs, st.integers(0, 15))
+def test_columns_are_the_same(states: list[Any], kept: int) -> None:
+    for observation in through_reports(states):
+        columns, expected = observation.ranks, RankColumns.of(dict(observation.ranks))
+        assert isinstance(columns, RankColumns)
+        same(columns, expected)
+        in_view = np.array([bool(kept >> number & 1) for number in columns])
+        same(columns.only(in_view), expected.only(in_view))
+        ends, others = EdgeColumns.of(observation.edges).ends, EdgeColumns.of(list(observation.edges)).ends
+        for each in fields(ends):
+            np.testing.assert_array_equal(getattr(ends, each.name), getattr(others, each.name), each.name)
+
+
+def same(columns: RankColumns, expected: RankColumns) -> None:
+    assert list(columns.items()) == list(expected.items())
+    for part, other in ((columns.places, expected.places), (columns.rows, expected.rows)):
+        for each in fields(part):
+            if each.name not in ("nodes", "groups", "origin"):
+                np.testing.assert_array_equal(getattr(part, each.name), getattr(other, each.name), each.name)
+    for name in ("exit_reasons", "phases", "signals"):
+        assert getattr(columns, name) == getattr(expected, name), name
+    for left, right in zip(columns.transferred, expected.transferred, strict=True):
+        np.testing.assert_array_equal(left, right)
+    nodes = [columns.node_names[node] for node in columns.places.nodes]
+    assert nodes == [expected.node_names[node] for node in expected.places.nodes]
+    for row in range(len(columns.rows.places)):
+        assert columns.group(row) == expected.group(row)
+        assert columns.operation(row) == expected.operation(row)
+        assert columns.process_group(row) == expected.process_group(row)
+    pairs = set(zip(columns.rows.groups.tolist(), expected.rows.groups.tolist(), strict=True))
+    assert len(pairs) == len({left for left, _ in pairs}) == len({right for _, right in pairs})
