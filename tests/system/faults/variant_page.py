@@ -13,8 +13,6 @@ from .runs import Row, commits, interval
 from .training_job import WORLD_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .variants import Variant
 
 _MORE = 2  # wrong runs shown of a variant
@@ -84,7 +82,7 @@ def _summary(rows: list[Row], healthy: list[Row]) -> list[str]:
     titles = " | ".join(title for title, _, _ in _COLUMNS)
     lines = [f"| of the runs with a fault | {titles} | goal |", "|---|---|---|---|---|"]
     for title, key, goal in _SHARES:
-        cells = " | ".join(_share(_faults(column), lambda row, key=key: row[key]) for column in columns)  # type: ignore[misc]
+        cells = " | ".join(_share(_faults(column), key) for column in columns)
         lines.append(f"| {title} | {cells} | {goal} |")
     cells = " | ".join(str(sum(len(row["innocent"]) for row in column)) if column else "-" for column in columns)
     lines.append(f"| high-confidence findings that name somebody else | {cells} | 0 |")
@@ -183,8 +181,8 @@ def _why(row: Row) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
 
 
-def _share(rows: list[Row], is_right: Callable[[Row], bool]) -> str:
+def _share(rows: list[Row], key: str) -> str:
     if not rows:
         return "-"
-    right = sum(map(is_right, rows))
+    right = sum(row[key] for row in rows)
     return f"{right}/{len(rows)} ({interval(right, len(rows))})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -32,3 +33,11 @@ def mark_fault() -> None:
     with suppress(FileExistsError):
         os.link(new, folder() / FAULT)  # whole, and never replaced
     new.unlink()
+
+
+def stay_away() -> None:
+    """The fault: this rank waits for a lock that nobody gives back."""
+    lock = threading.Lock()
+    lock.acquire()
+    mark_fault()
+    lock.acquire()

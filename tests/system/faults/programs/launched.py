@@ -1,0 +1,89 @@
+"""A rank that waits for a lock, in a job that somebody else starts: accelerate, torchrun, or transformers' Trainer."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.system.faults.programs.common import case, folder, is_befallen, stay_away
+
+FAULT_STEP = 120
+
+
+def train() -> None:
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in count():
+        if step == FAULT_STEP and is_befallen():
+            stay_away()
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.015)
+
+
+def train_with_accelerate() -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model = nn.Linear(64, 64)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 1e-3))
+    for step in count():
+        if step == FAULT_STEP and is_befallen():
+            stay_away()
+        accelerator.backward(model(torch.randn(8, 64)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.015)
+
+
+def train_with_trainer() -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"loss": self.linear(inputs).pow(2).mean()}
+
+    class Hang(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            time.sleep(0.015)
+            if state.global_step == FAULT_STEP and is_befallen():
+                stay_away()
+
+    arguments = TrainingArguments(
+        output_dir=str(folder() / "trainer"),
+        use_cpu=True,
+        ddp_backend="gloo",
+        max_steps=100_000,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    data = [{"inputs": torch.ones(64)}] * 1000
+    Trainer(model=Model(), args=arguments, train_dataset=data, callbacks=[Hang()]).train()
+
+
+def main() -> None:
+    name = case()
+    if name == "accelerate-launch":
+        train_with_accelerate()
+    elif name == "hf-trainer":
+        train_with_trainer()
+    else:
+        train()
+
+
+if __name__ == "__main__":
+    main()
