@@ -310,7 +310,9 @@ def test_a_huge_transfer_is_no_hang() -> None:
 
     told = everything(hung(all_in(), edges=edges), 60)
     assert {(notice.code, notice.level) for notice in told} == {("TW-UNKNOWN", "notice")}
-    assert told[-1].summary.startswith("ranks 0-3 work; no rank has completed an operation for 57 s")
+    assert told[-1].summary.startswith(
+        "ranks 0-3 work (rank 0 exchanges 95.4 MiB/s with other ranks); no rank has completed an operation for 57 s"
+    )
     assert "exchanges 95.4 MiB/s with other ranks, in all_reduce #31" in told[-1].evidence[0]
 
 
