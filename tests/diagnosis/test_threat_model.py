@@ -25,7 +25,7 @@ LIMITS = {
     "bytes for a peer that does not read": f"{connection._MAX_WAITING_NBYTES:,}",
     "connections": f"{listener._MAX_CONNECTIONS:,}",
     "nodes of a job": f"{merge._MAX_NODES:,}",
-    "numbers in the reports of one node": f"{encoding._MAX_INTEGERS:,}",
+    "numbers in the reports of one node": f"{encoding.MAX_INTEGERS:,}",
     "numbers of all nodes": f"{merge._MAX_INTEGERS:,}",
     "characters of a stack": f"{service._MAX_STACK:,}",
 }

@@ -88,6 +88,10 @@ class Nodes:
 
     def observe(self, now: float) -> Observation:
         """The job as the last reports tell it."""
+        with no_collection():
+            return self._observe(now)
+
+    def _observe(self, now: float) -> Observation:
         for name, node in list(self._nodes.items()):
             if now - node.heard > _FORGOTTEN_SECONDS:
                 self._num_integers -= self._nodes.pop(name).decoder.num_integers
