@@ -46,7 +46,7 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     rows = [line.split() for line in lines if "all_reduce #121 of default_pg " in line]
     assert rows[0] == ["not", *stuck, "1", "14", "s", "2"]
     assert rows[1] == ["waits", *stuck, "3", "14", "s", "0-1,", "3"]
-    assert lines[-1] == "a-job: 4 ranks, 4 running"
+    assert lines[-2:] == ["a-job: 4 ranks, 4 running", "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"]
 
 
 def test_diagnose_polls_twice_before_it_speaks(opened: list[FakeJob], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
+import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
 _MIN_NAME_WIDTH = 16
+_MIN_WRAPPED_WIDTH = 40
 _BAR_NAME_WIDTH = 24
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -32,6 +35,17 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """One line of standard output, escaped."""
     print(escape(text))
+
+
+def print_wrapped(text: str) -> None:
+    """A line, escaped. On a terminal it is broken between words, and what follows is indented by two more."""
+    text = escape(text)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    if width >= _MIN_WRAPPED_WIDTH:
+        indent = " " * (len(text) - len(text.lstrip(" ")) + 2)
+        lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(lines)
+    print(text)
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from .model import Operation
 
@@ -33,6 +33,12 @@ def ranks(numbers: Collection[int]) -> str:
     return f"{verb(numbers, 'rank', 'ranks')} {ranges(numbers, _MAX_RANGES)}"
 
 
+def names(texts: Sequence[str], limit: int = 4) -> str:
+    """ "a, b", or the first few of many: "a, b, c, d and 12 more"."""
+    text = ", ".join(texts[:limit])
+    return f"{text} and {len(texts) - limit} more" if len(texts) > limit else text
+
+
 def verb(numbers: Collection[int], one: str, more: str) -> str:
     return one if len(numbers) == 1 else more
 
@@ -57,6 +63,11 @@ def seconds(value: float) -> str:
 def percent(share: float) -> str:
     """Of the time: never more than all of it, though several threads may have waited at once."""
     return f"{100 * min(share, 1.0):.0f} %"
+
+
+def per_second(value: float) -> str:
+    """Of operations: three digits, and all there are of a large number."""
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def nbytes(value: float) -> str:

@@ -290,6 +290,37 @@ def test_findings_are_told_once() -> None:
     assert (episode.finding, episode.first, episode.last) == (stronger, 1025.0, observations[2].time)
 
 
+def test_the_age_of_trouble_that_is_over_is_not_counted_on() -> None:
+    finding = dataclasses.replace(not_entered(time=10.0), since=5.0)
+    healthy = [observed(float(t), [rank(n, member(t)) for n in range(4)]) for t in range(60)]
+    for recorded, text in ((False, "31 s ago"), (True, "31 s before the recording ended")):
+        history = report.History(recorded=recorded)
+        for observation in healthy:
+            history.add(observation, [finding] if 10 <= observation.time <= 28 else [])
+        assert history.age(finding) == f"for 23 s, until {text}"
+        assert not history.stands(finding)
+        lasting = dataclasses.replace(finding, since=19.0, suspects=[3])
+        history.add(observed(60.0, [rank(n, member(60)) for n in range(4)]), [lasting])
+        assert history.age(lasting) == ("for 41 s when the recording ended" if recorded else "for 41 s")
+
+
+def test_who_completes_operations_is_not_slow_for_what_was_read_earlier() -> None:
+    first, second = (observed(float(t), [rank(n, member(100 * t - 9 * n)) for n in range(4)]) for t in (1, 2))
+    statuses = rank_status.statuses(second, first)
+    assert [status.behind for status in statuses] == [0, 9, 18, 27]
+    assert rank_status.slowest(statuses) == []
+
+
+def test_many_ranges_of_ranks_are_cut_for_a_person() -> None:
+    job = hang(4096, culprit=9, seconds=20)[-1]
+    for number in range(0, 4096, 2):
+        job.ranks[number].phase = "checkpoint"
+    groups = rank_status.status_groups(rank_status.statuses(job))
+    assert max(len(group.ranks) for group in groups) > 5000
+    assert max(len(group.few_ranks) for group in groups) < 100
+    assert groups[-1].few_ranks.endswith(" more ranges")
+
+
 def test_places() -> None:
     first, second = hang(4, culprit=2)[5:7]
     assert {status.state for status in rank_status.statuses(second, first)} == {"moves"}
@@ -325,6 +356,20 @@ def test_the_thread_of_the_script_comes_first() -> None:
     assert for_reader(f"{probe}\n\n{worker}\n\n{native}\n\n{script}\n") == f"{script}\n\n{worker}"
     assert for_reader("all_reduce #3\nstack unavailable: gone") == "all_reduce #3\nstack unavailable: gone"
     assert for_reader(probe) == probe, "better than nothing"
+
+
+@pytest.mark.parametrize("line", ['  File "{}", line 9 in {}', "    {1} ({0}:9)"])
+def test_what_started_the_script_is_not_in_its_stack(line: str) -> None:
+    """As faulthandler writes it, and as py-spy does. The script may use runpy itself."""
+
+    def stack(*calls: tuple[str, str]) -> str:
+        return "\n".join(["Thread 0x1 (most recent call first):", *(line.format(*call) for call in calls)])
+
+    own = [("a.py", "load"), ("<frozen runpy>", "run_path"), ("train.py", "<module>")]
+    launch = [("<frozen runpy>", "run_module"), ("x/tensorwire/probe.py", "main"), ("<frozen runpy>", "_run_code")]
+    assert for_reader(stack(*own, *launch)) == stack(*own)
+    assert for_reader(stack(*own)) == stack(*own), "attached by the script itself"
+    assert for_reader(stack(*launch[1:])) == stack(*launch[1:]), "better than nothing"
 
 
 @pytest.mark.parametrize(

@@ -147,19 +147,25 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
         raise click.UsageError(str(error)) from None
 
 
-def recorded_thresholds(recording: Path, options: dict[str, float]) -> Thresholds:
+def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thresholds, str]:
     """Those that are written down, else those of the analyzer that made the recording, else an analyzer's defaults.
+
+    Returns:
+        the thresholds, and for the reader whose they are.
 
     Raises:
         click.UsageError: they contradict each other.
     """
     from ...diagnosis.service import recording as recordings
 
-    recorded = recordings.recorded_thresholds(recording) or Thresholds()
+    recorded = recordings.recorded_thresholds(recording)
+    whose = "defaults of an analyzer: the recording has none" if recorded is None else "of the recording"
+    given = {name: value for name, value in options.items() if is_given(name)}
     try:
-        return dataclasses.replace(recorded, **{name: value for name, value in options.items() if is_given(name)})
+        limits = dataclasses.replace(recorded or Thresholds(), **given)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    return limits, f"{whose}, where no option says otherwise" if given else whose
 
 
 @contextmanager
@@ -196,6 +202,13 @@ def used(source: Source, thresholds: Thresholds) -> Thresholds:
     from ...diagnosis.service.journal import AnalyzerState
 
     return (isinstance(source, AnalyzerState) and source.thresholds) or thresholds
+
+
+def whose(source: Source) -> str:
+    """Whose thresholds these are, where no option has them."""
+    from ...diagnosis.service.journal import AnalyzerState
+
+    return "of the analyzer" if isinstance(source, AnalyzerState) and source.thresholds else ""
 
 
 def is_given(option: str) -> bool:

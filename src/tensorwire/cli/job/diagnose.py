@@ -62,7 +62,7 @@ def command(
     history = History()
     with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
         findings = ask(source, history, limits, seconds=seconds)
-        limits = arguments.used(source, limits)
+        limits, whose = arguments.used(source, limits), arguments.whose(source)
     check_in_view(history, path)
     if as_json:
         output.print_json(verdict.as_object(history, findings))
@@ -71,7 +71,7 @@ def command(
         verdict.print_findings(findings, history)
         verdict.print_rank_status(history)
         print()
-        verdict.print_summary(history, findings, limits, path)
+        verdict.print_summary(history, findings, limits, path, whose)
     return verdict.exit_code(findings)
 
 

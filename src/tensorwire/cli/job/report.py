@@ -66,11 +66,11 @@ def command(
     if recording is not None and directory is not None:
         raise click.UsageError("expected --dir or --recording, got both")
     if recording is not None:
-        limits, whose = arguments.recorded_thresholds(recording, thresholds), "the recording"
+        limits, whose = arguments.recorded_thresholds(recording, thresholds)
     else:
         limits, whose = arguments.thresholds_of(thresholds), ""
     file = NewFile(path, force=force, example="report.html")
-    history = History(with_past=recording is None)
+    history = History(with_past=True, recorded=recording is not None)
     if recording is not None:
         from ...diagnosis.service.recording import replay
 
@@ -82,7 +82,7 @@ def command(
             for _ in follow_to_answer(source, history, limits, seconds=seconds):
                 pass
     check_in_view(history, origin)
-    page = render(history, limits, source=str(origin))
+    page = render(history, limits, source=str(origin), whose=whose)
     file.write(page.encode(errors="replace"))  # half a surrogate pair is text to JSON
     found = [episode.finding for episode in history.episodes.values()]
     if as_json:
@@ -90,7 +90,7 @@ def command(
     else:
         verdict.print_end(history)
         for finding in found:
-            output.print_line(verdict.finding_line(finding, history))
-        output.print_line(verdict.thresholds_line(limits, whose))
+            output.print_wrapped(verdict.finding_line(finding, history))
+        output.print_wrapped(verdict.thresholds_line(limits, whose))
         output.print_line(f"wrote {path}")
     return verdict.exit_code(found)

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
+from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
 from ..._text import escape
 from ...diagnosis import words
 from ...diagnosis.report.codes import MEANINGS
-from ...diagnosis.report.rank_status import lives, slowest, status_groups, status_text
+from ...diagnosis.report.rank_status import lives, middle_of_rounds, slowest, status_groups, status_text, together
 from ...diagnosis.report.stack import grouped
+from ...diagnosis.report.stragglers import ENOUGH
 from ..output import count
-from .verdict import thresholds_line
+from .verdict import no_finding_text, thresholds_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,16 +30,23 @@ if TYPE_CHECKING:
     from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
     from ...diagnosis.report.history import Family
-    from ...diagnosis.report.stragglers import Straggler
-from ...diagnosis.report.rank_status import RankStatus
+    from ...diagnosis.report.rank_status import RankStatus
 
-_STYLES = {"idle": "dim", "moves": "green", "ended": "dim", "waits": "yellow", "absent": "bold red",
-           "stopped": "bold magenta", "lost": "bold red"}  # fmt: skip
+# Of a terminal nobody knows which colours are the paper's and the ink's. So text has the terminal's own ink; only what
+# stands on a ground that is set as well is coloured, and what is red is bold, and says the same in words.
+_FINDING = "bold white on red"
+_NOTICE = "bold black on cyan"
+_WELL = "black on green"
+_SUSPECT = "bold red"
 _MAX_STATUS_GROUPS = 8
 _MAX_EVIDENCE = 4
 _MAX_STACK_LINES = 12
+_STACK_SHARE = 4  # a stack takes one line of so many, on a low screen
+_MIN_STACK_LINES = 4
 _MAX_RATES = 6
 _NARROW = 60
+_LEAST_LATE = 0.01
+_LEAVE = "Ctrl-C leaves; the job goes on"
 
 
 class Screen:
@@ -59,14 +68,33 @@ class Screen:
         self._live.stop()
 
     def show(self, history: History, findings: Sequence[Finding], troubles: Sequence[str] = ()) -> None:
-        """Draw what is known now. Most important first: what does not fit is cut off below.
+        """Draw what is known now. Most important first: what does not fit is cut off below, and the last line says so.
 
         Args:
             troubles: that the watch has with itself; the last one is drawn.
         """
-        width = self._console.width
-        drawn = draw(history, findings, self._path, width=width, thresholds=self._thresholds, troubles=troubles)
-        self._live.update(drawn, refresh=True)
+        size = self._console.size
+        drawn = draw(
+            history,
+            findings,
+            self._path,
+            width=size.width,
+            height=size.height,
+            thresholds=self._thresholds,
+            troubles=troubles,
+        )
+        self._live.update(fit(self._console, drawn, size.height), refresh=True)
+
+
+def fit(console: Console, drawn: RenderableType, height: int) -> RenderableType:
+    """The first lines, as many as there is room for, and below them how to leave, and how many lines are cut off."""
+    lines = console.render_lines(drawn, pad=False)
+    room = height - 1
+    text = _LEAVE
+    if len(lines) > room:
+        text = f"{count(len(lines) - room, 'line')} more below: make the terminal taller. {_LEAVE}"
+    last = Segment(text[: console.width], console.get_style("dim"))
+    return SegmentLines([*lines[:room], [last]], new_lines=True)
 
 
 def draw(
@@ -75,29 +103,26 @@ def draw(
     path: Path,
     *,
     width: int,
+    height: int = 50,
     thresholds: Thresholds | None = None,
     troubles: Sequence[str] = (),
 ) -> RenderableType:
-    """What the screen shows. On a narrow one some columns are left out."""
+    """What the screen shows. On a narrow one some columns are left out, on a low one lines of stacks."""
     narrow = width < _NARROW
     parts: list[RenderableType] = [_header(history, path)]
-    parts += [Text(escape(trouble), style="yellow") for trouble in troubles[-1:]]
+    parts += [Text(escape(trouble), style="bold") for trouble in troubles[-1:]]
     if thresholds is not None:
         parts.append(Text(f"up {words.seconds(history.up_seconds)}; {thresholds_line(thresholds)}", style="dim"))
-    parts += [part for finding in findings for part in _finding(finding, history)]
-    if not findings:
-        parts.append(Text("no finding", style="green"))
-    parts += [Text(), _rank_status(history, narrow)]
+    stack_lines = min(max(height // _STACK_SHARE, _MIN_STACK_LINES), _MAX_STACK_LINES)
+    parts += [part for finding in findings for part in _finding(finding, history, stack_lines)]
+    if not any(finding.level == "finding" for finding in findings):
+        parts.append(_no_finding(history, thresholds))
+    parts += [Text(), _rank_status(history, findings, narrow)]
     rates = history.rates()
     if rates:
-        parts += [Text(), _rates(rates)]
-    late = slowest(history.statuses)
-    if late:
-        parts += [Text(), _slowest(late, narrow)]
-    stragglers = history.stragglers.ranking()
-    if stragglers:
-        parts += [Text(), _stragglers(stragglers)]
-    parts += [Text(), Text("Ctrl-C leaves; the job goes on", style="dim")]
+        parts += [Text(), *_rates(rates)]
+    if not history.is_over:
+        parts += [Text(), _slowest(history)]
     return Group(*parts)
 
 
@@ -107,29 +132,42 @@ def _header(history: History, path: Path) -> Text:
     counts = ", ".join(f"{number:,} {life}" for life, number in lives(last).items() if number)
     text = Text.assemble((escape(str(path)), "bold"), f"  {count(last.world_size, 'rank')}: {counts}")
     if last.silent_nodes:
-        text.append(f"  no reports from {escape(', '.join(last.silent_nodes))}", style="yellow")
+        text.append(f"  no reports from {escape(words.names(last.silent_nodes))}", style="bold")
     return text
 
 
-def _finding(finding: Finding, history: History) -> Iterable[RenderableType]:
-    style = "bold red" if finding.level == "finding" else "cyan"
+def _no_finding(history: History, thresholds: Thresholds | None) -> Text:
+    verdict, _, why = no_finding_text(history, thresholds).partition(": ")
+    text = Text.assemble((f" {verdict} ", "bold" if why else _WELL))
+    return text.append(f" {why}" if why else "")
+
+
+def _finding(finding: Finding, history: History, max_stack_lines: int) -> Iterable[RenderableType]:
+    is_notice = finding.level != "finding"
+    title = f" {finding.code}{' notice' if is_notice else ''} {MEANINGS[finding.code].title} "
     yield Text.assemble(
-        (f"{finding.code} {MEANINGS[finding.code].title}", style),
+        (title, _NOTICE if is_notice else _FINDING),
         f" {history.age(finding)} ({finding.confidence} confidence): ",
         escape(finding.summary),
     )
     for fact in finding.evidence[:_MAX_EVIDENCE]:
         yield Padding(Text(escape(fact)), (0, 0, 0, 2))
+    if len(finding.evidence) > _MAX_EVIDENCE:
+        left = count(len(finding.evidence) - _MAX_EVIDENCE, "fact")
+        yield Padding(Text(f"and {left} more: tensorwire job diagnose", style="dim"), (0, 0, 0, 2))
     for numbers, stack in grouped(finding.stacks):
         yield Padding(Text(f"stack of {words.ranks(numbers)}:", style="dim"), (0, 0, 0, 2))
         lines = [escape(line) for line in stack.splitlines()]
-        if len(lines) > _MAX_STACK_LINES:
-            lines[_MAX_STACK_LINES:] = [f"and {len(lines) - _MAX_STACK_LINES} lines more: tensorwire job diagnose"]
+        if len(lines) > max_stack_lines:
+            left = count(len(lines) - max_stack_lines + 1, "line")
+            lines[max_stack_lines - 1 :] = [f"and {left} more: tensorwire job diagnose"]
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 
-def _rank_status(history: History, narrow: bool) -> Table:
+def _rank_status(history: History, findings: Sequence[Finding], narrow: bool) -> Table:
     groups = status_groups(history.statuses)
+    named = {rank for finding in findings if finding.level == "finding" for rank in finding.suspects}
+    suspected = {together(status) for status in history.statuses if status.rank in named}
     table = _table()
     table.add_column(Text("ranks"), justify="right", no_wrap=True)
     table.add_column(Text("where they stand"), overflow="fold", ratio=1)
@@ -137,53 +175,58 @@ def _rank_status(history: History, narrow: bool) -> Table:
     if not narrow:
         table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=28)
     for group in groups[:_MAX_STATUS_GROUPS]:
-        cells: list[str | Text] = [
-            f"{group.num_ranks:,}",
-            Text(escape(group.text), style=_STYLES[group.state]),
-            words.seconds(group.seconds) if group.seconds else "",
-        ]
+        style = _SUSPECT if together(group) in suspected and group.state not in ("moves", "waits", "idle") else ""
+        seconds = words.seconds(group.seconds) if group.seconds else ""
+        cells: list[str | Text] = [f"{group.num_ranks:,}", Text(escape(group.text), style=style), seconds]
         table.add_row(*cells, *(() if narrow else (group.ranks,)))
     if len(groups) > _MAX_STATUS_GROUPS:
-        left = sum(group.num_ranks for group in groups[_MAX_STATUS_GROUPS:])
-        table.add_row(f"{left:,}", Text("elsewhere", style="dim"))
+        left = groups[_MAX_STATUS_GROUPS:]
+        text = f"in {count(len(left), 'other state')}, less serious"
+        table.add_row(f"{sum(group.num_ranks for group in left):,}", Text(text))
     return table
 
 
-def _rates(rates: Mapping[Family, float]) -> Table:
+def _rates(rates: Mapping[Family, float]) -> Iterable[RenderableType]:
     table = _table()
     table.add_column(Text("process group"), overflow="fold", ratio=1)
     table.add_column(Text("ranks each"), justify="right", no_wrap=True)
     table.add_column(Text("operations/s"), justify="right", no_wrap=True)
     for family, rate in list(rates.items())[:_MAX_RATES]:
-        table.add_row(Text(escape(family.name)), f"{family.size:,}", f"{rate:.3g}")
-    return table
+        table.add_row(Text(escape(family.name)), f"{family.size:,}", words.per_second(rate))
+    yield table
+    if len(rates) > _MAX_RATES:
+        yield Text(f"and {count(len(rates) - _MAX_RATES, 'kind')} more of process groups, with fewer", style="dim")
 
 
-def _stragglers(stragglers: Sequence[Straggler]) -> Table:
-    table = _table()
-    table.add_column(Text("late"), justify="right", no_wrap=True)
-    table.add_column(Text("waits less than the median rank by"), ratio=1)
-    for one in stragglers:
-        table.add_row(str(one.rank), f"{words.percent(one.late)} of the time")
-    return table
-
-
-def _slowest(late: Sequence[RankStatus], narrow: bool) -> Table:
+def _slowest(history: History) -> Table:
+    """Who is waited for, by how much: seen at this moment, or in timed rounds, else in many polls."""
     table = _table()
     table.add_column(Text("slowest"), justify="right", no_wrap=True)
-    table.add_column(Text("state"), overflow="fold", ratio=1)
-    table.add_column(Text("behind"), justify="right", no_wrap=True)
-    if not narrow:
-        table.add_column(Text("T per round"), justify="right", no_wrap=True)
+    table.add_column(Text("by how much"), overflow="fold", ratio=1)
+    late = slowest(history.statuses)
+    middle = middle_of_rounds(history.statuses)
     for status in late:
-        cells: list[str | Text] = [
-            str(status.rank),
-            Text(escape(status_text(status)), style=_STYLES[status.state]),
-            f"{status.behind:,}",
-        ]
-        inside = "-" if status.seconds_per_round is None else f"{status.seconds_per_round * 1e3:.3g} ms"
-        table.add_row(*cells, *(() if narrow else (inside,)))
+        table.add_row(str(status.rank), Text(escape(_lateness(status, middle))))
+    if late:
+        return table
+    for straggler in (one for one in history.stragglers.slowest() if one.late >= _LEAST_LATE):
+        text = f"waits {words.percent(straggler.late)} of the time less than the median rank"
+        table.add_row(str(straggler.rank), text if straggler.is_late else f"{text}, which may be chance")
+    if not table.rows:
+        polls = history.stragglers.num_polls
+        table.add_row("-", "all ranks wait alike" if polls >= ENOUGH else f"known after {ENOUGH} polls; {polls} so far")
     return table
+
+
+def _lateness(status: RankStatus, middle: float) -> str:
+    parts = []
+    if status.state != "moves":
+        parts.append(status_text(status) + (f" for {words.seconds(status.seconds)}" if status.seconds else ""))
+        parts += [f"{count(status.behind, 'operation')} behind"] if status.behind else []
+    if status.seconds_per_round is not None:
+        own, median = words.seconds(status.seconds_per_round), words.seconds(middle)
+        parts.append(f"waits {own} in an operation, the median rank {median}")
+    return ", ".join(parts)
 
 
 def _table() -> Table:

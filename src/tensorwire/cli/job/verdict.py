@@ -54,7 +54,7 @@ def finding_line(finding: Finding, history: History | None = None) -> str:
 
 def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
     """With what was looked for trouble: "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"."""
-    of = f" (of {whose}, where no option says otherwise)" if whose else ""
+    of = f" ({whose})" if whose else ""
     return (
         f"thresholds{of}: hang {thresholds.hang_seconds:g} s, slow {thresholds.slow_seconds:g} s, "
         f"factor {thresholds.slow_factor:g}, lost {thresholds.lost_seconds:g} s"
@@ -72,10 +72,9 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 
 def print_end(history: History) -> None:
     """Of a job that does not run any more: when it ended."""
-    from ...diagnosis import words
-
     if history.is_over:
-        output.print_line(f"no job runs here: the last one ended {words.seconds(history.ended_seconds)} ago")
+        which = "the job of this recording" if history.recorded else "no job runs here: the last one"
+        output.print_line(f"{which} ended {history.ago(history.ended_seconds)}")
 
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
@@ -87,17 +86,17 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
     for finding in findings:
         meaning = MEANINGS[finding.code]
         age = f" {history.age(finding)}" if history else ""
-        output.print_line(f"{finding.code} {meaning.title}{age}: {finding.summary}")
-        output.print_line(f"  {finding.level}, {confidence_text(finding.confidence)}")
+        output.print_wrapped(f"{finding.code} {meaning.title}{age}: {finding.summary}")
+        output.print_wrapped(f"  {finding.level}, {confidence_text(finding.confidence)}")
         for side in finding.sides:
-            output.print_line(f"  one side: {words.ranks(side)}")
+            output.print_wrapped(f"  one side: {words.ranks(side)}")
         for fact in finding.evidence:
-            output.print_line(f"  evidence: {fact}")
+            output.print_wrapped(f"  evidence: {fact}")
         for numbers, stack in grouped(finding.stacks):
             output.print_line(f"  stack of {words.ranks(numbers)}:")
             for line in stack.splitlines():
                 output.print_line(f"    {line}")
-        output.print_line(f"  what to do: {advice(finding)}")
+        output.print_wrapped(f"  what to do: {advice(finding)}")
         print()
 
 
@@ -112,7 +111,7 @@ def print_rank_status(history: History) -> None:
             group.text,
             f"{group.num_ranks:,}",
             words.seconds(group.seconds) if group.seconds else "",
-            group.ranks,
+            group.few_ranks,
         )
         for group in groups[:_MAX_STATUS_GROUPS]
     ]
@@ -121,7 +120,9 @@ def print_rank_status(history: History) -> None:
         output.print_line(f"and {output.count(len(groups) - _MAX_STATUS_GROUPS, 'more group')}, less serious")
 
 
-def print_summary(history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path) -> None:
+def print_summary(
+    history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path, whose: str
+) -> None:
     """Which job was polled; and where there is no finding, how near it came to one."""
     from ...diagnosis import words
     from ...diagnosis.report import rank_status
@@ -131,14 +132,29 @@ def print_summary(history: History, findings: Sequence[Finding], thresholds: Thr
     counts = ", ".join(f"{number:,} {life}" for life, number in rank_status.lives(last).items() if number)
     output.print_line(f"{path}: {output.count(last.world_size, 'rank')}, {counts}")
     if last.silent_nodes:
-        output.print_line(f"note: no reports from {', '.join(last.silent_nodes)}: what is said of their ranks is old")
-    if exit_code(findings):
-        return
+        silent = words.names(last.silent_nodes)
+        output.print_wrapped(f"note: no reports from {silent}: what is said of their ranks is old")
+    output.print_wrapped(thresholds_line(thresholds, whose))
+    if not exit_code(findings):
+        output.print_wrapped(no_finding_text(history, thresholds))
+
+
+def no_finding_text(history: History, thresholds: Thresholds | None) -> str:
+    """ "no finding", and how near the job came to one."""
+    from ...diagnosis import words
+
+    if thresholds is None:
+        return "no finding"
+    gone = [rank.process.gone_seconds or 0.0 for rank in history.ranks if not rank.process.is_alive]
+    if gone and min(gone) < thresholds.lost_seconds and not history.recorded:
+        return (
+            f"no finding yet: {output.count(len(gone), 'rank')} ended up to {words.seconds(max(gone))} ago, and one "
+            f"that ended counts as lost after {thresholds.lost_seconds:g} s (--lost-seconds)"
+        )
     longest = max((status.seconds for status in history.statuses if status.state in ("waits", "absent")), default=0.0)
     if longest:
-        output.print_line(
+        return (
             f"no finding: the longest wait is {words.seconds(longest)}, a hang is one of more than "
             f"{thresholds.hang_seconds:g} s (--hang-seconds)"
         )
-    else:
-        output.print_line("no finding")
+    return "no finding"

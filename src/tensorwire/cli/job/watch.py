@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from ...diagnosis.report import History
     from ...diagnosis.service.follow import Poll
+
+
+_NO_SCREEN = ("", "dumb", "unknown")  # terminals that cannot draw anew, as in an editor's shell
 
 
 @click.command()
@@ -48,9 +52,9 @@ def command(
 ) -> int:
     """Watch a job live.
 
-    On a terminal, the screen shows the findings, the status of all ranks, and the slowest ranks. In a pipe, watch
-    prints one line for each new finding. Ctrl-C ends watch; the job goes on. Exit code 0: no finding; 1: nothing to
-    read; 3: a finding.
+    On a terminal, the screen shows the findings, the status of all ranks, and the slowest ranks. In a pipe, or where
+    TERM is dumb, watch prints one line for each new finding. Ctrl-C ends watch; the job goes on. Exit code 0: no
+    finding; 1: nothing to read; 3: a finding.
 
     \b
     Example:
@@ -62,7 +66,7 @@ def command(
 
     limits = arguments.thresholds_of(thresholds)
     history = History()
-    is_screen = sys.stdout.isatty() and not as_json
+    is_screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in _NO_SCREEN and not as_json
     troubles: list[str] = []  # of the command, while the screen hides standard error
     say = troubles.append if is_screen else arguments.warn
     with (
@@ -85,11 +89,11 @@ def command(
                 for _, started in polls:
                     for finding in started:
                         verdict.print_news(finding, as_json=False)
-        limits = arguments.used(source, limits)
+        limits, whose = arguments.used(source, limits), arguments.whose(source)
         found = [episode.finding for episode in history.episodes.values()]
         if is_screen and history.last is not None:
             verdict.print_findings(found, history)  # the screen is gone
-            verdict.print_summary(history, found, limits, path)
+            verdict.print_summary(history, found, limits, path, whose)
     for trouble in troubles:
         arguments.warn(trouble)
     return verdict.exit_code(found)

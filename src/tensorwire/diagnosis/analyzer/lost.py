@@ -79,7 +79,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[
         None,
         first,
         what,
-        _evidence(dead, [*first, *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
+        _evidence(dead, [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
         Basis.STATE if certain else Basis.COMPARISON,
         victims=len(others) + len(waiting),
         seconds=max(gone(dead[number]) for number in first),
@@ -133,7 +133,7 @@ def _together(job: Job, dead: dict[int, Rank], same: list[int]) -> str:
     """What ranks that failed of the same have said."""
     who = f"all {job.world_size} ranks" if len(same) == job.world_size else words.ranks(same)
     process = dead[same[0]].process
-    return f"{who} failed with {process.exit_reason}, {words.seconds(max(gone(dead[n]) for n in same))} ago"
+    return f"{who} failed with {process.exit_reason}"
 
 
 def _first(failed: dict[int, Rank]) -> tuple[list[int], bool]:
@@ -180,19 +180,21 @@ def _is_done(job: Job, rank: Rank) -> bool:
     )
 
 
-def _end(rank: Rank) -> str:
+def _end(rank: Rank, ago: str = "") -> str:
+    """How it ended; when, only where that is asked for: whoever shows a finding shows its age."""
     process = rank.process
     if process.is_alive:
-        return f"failed with {process.exit_reason} {words.seconds(gone(rank))} ago, and its process lives on"
+        return f"failed with {process.exit_reason}{ago}, and its process lives on"
     how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
-    return f"{how} {words.seconds(gone(rank))} ago"
+    return how + ago
 
 
 def _evidence(dead: dict[int, Rank], numbers: list[int]) -> list[str]:
-    return [
-        f"rank {number} (pid {dead[number].pid} on {dead[number].node}) {_end(dead[number])}{_last(dead[number])}"
-        for number in numbers
-    ]
+    facts = []
+    for rank in (dead[number] for number in numbers):
+        ago = f" {words.seconds(gone(rank))} ago"
+        facts.append(f"rank {rank.rank} (pid {rank.pid} on {rank.node}) {_end(rank, ago)}{_last(rank)}")
+    return facts
 
 
 def _last(rank: Rank) -> str:

@@ -93,6 +93,7 @@ def inconsistent(
         summary = (
             f"ranks disagree on #{sequence} of {group.title}, and it is unknown which are wrong: {', '.join(parts)}"
         )
+    ages = [member.open_seconds for number, member in group.members.items() if number in operations]
     return job.verdict(
         "hang",
         "TW-H2",
@@ -103,6 +104,7 @@ def inconsistent(
         Basis.STATE if majority or not suspects else Basis.COMPARISON,
         victims=len(group.members) - len(suspects),
         sides=[] if suspects else found,
+        seconds=max((age for age in ages if age is not None), default=None),
     )
 
 

@@ -26,13 +26,14 @@ __all__ = ["History", "render"]
 _MAX_STATUS_GROUPS = 24
 
 
-def render(history: History, thresholds: Thresholds, *, source: str) -> str:
+def render(history: History, thresholds: Thresholds, *, source: str, whose: str = "") -> str:
     """The page, as text.
 
     Args:
         history: with at least one observation.
         thresholds: what was told with.
         source: where the observations came from, for the reader.
+        whose: whose thresholds these are, where they are not those of the command.
 
     Raises:
         ValueError: the history is empty.
@@ -77,6 +78,7 @@ def render(history: History, thresholds: Thresholds, *, source: str) -> str:
         heat_maps=charts.heat_maps(history, suspects),
         rows=charts.rank_rows(history, suspects),
         thresholds=dataclasses.asdict(thresholds),
+        whose=whose,
         width=charts.WIDTH,
         seconds=words.seconds,
         age=history.age,

@@ -16,7 +16,7 @@ from .stragglers import Stragglers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Finding, Observation
+    from ..model import Finding, Observation, Rank
     from .rank_status import RankStatus
 
 MAX_SAMPLES = 240
@@ -74,6 +74,7 @@ class History:
 
     Args:
         with_past: begin with what the pages of the first observation tell of the time before it.
+        recorded: the observations are of a recording, so that "now" is when that ended.
 
     Attributes:
         polled_from: time of the first observation.
@@ -84,8 +85,9 @@ class History:
         episodes: findings by identity (code, level, process group, suspects), in the order of their beginnings.
     """
 
-    def __init__(self, *, with_past: bool = False) -> None:
+    def __init__(self, *, with_past: bool = False, recorded: bool = False) -> None:
         self._with_past = with_past
+        self.recorded = recorded
         self.polled_from = 0.0
         self.samples: list[Sample] = []
         self.last: Observation | None = None
@@ -141,22 +143,41 @@ class History:
         return max([*ages, last.time - self.samples[0].start])
 
     @property
+    def ranks(self) -> list[Rank]:
+        """As they were seen last."""
+        return list(self.last.ranks.values()) if self.last else []
+
+    @property
     def is_over(self) -> bool:
         """Ranks were seen, and none of them lives any more."""
-        ranks = self.last.ranks.values() if self.last else ()
-        return bool(ranks) and not any(rank.process.is_alive for rank in ranks)
+        return bool(self.ranks) and not any(rank.process.is_alive for rank in self.ranks)
 
     @property
     def ended_seconds(self) -> float:
         """How long ago the last of its ranks was heard of, of a job that is over."""
-        ranks = self.last.ranks.values() if self.last else ()
-        return min((rank.process.gone_seconds or 0.0 for rank in ranks), default=0.0)
+        return min((rank.process.gone_seconds or 0.0 for rank in self.ranks), default=0.0)
 
     def age(self, finding: Finding) -> str:
-        """ "for 12 s" of trouble that lasts, "2 h 5 min ago" of what is over."""
+        """ "for 12 s" of trouble that lasts, "2 h 5 min ago" of what is over, "for 20 s, until 5 min 3 s ago"."""
         now = self.last.time if self.last else finding.time
-        text = words.seconds(max(now - (finding.time if finding.since is None else finding.since), 0.0))
-        return f"{text} ago" if self.is_over or finding.code == "TW-LOST" else f"for {text}"
+        begin = finding.time if finding.since is None else finding.since
+        text = words.seconds(max(now - begin, 0.0))
+        if self.is_over or finding.code == "TW-LOST":
+            return self.ago(now - begin)
+        if self.stands(finding):
+            return f"for {text} when the recording ended" if self.recorded else f"for {text}"
+        end = self.episodes[finding.identity()].last
+        return f"for {words.seconds(max(end - begin, 0.0))}, until {self.ago(now - end)}"
+
+    def ago(self, seconds: float) -> str:
+        """Before now; of a recording, before its end."""
+        text = words.seconds(max(seconds, 0.0))
+        return f"{text} before the recording ended" if self.recorded else f"{text} ago"
+
+    def stands(self, finding: Finding) -> bool:
+        """Whether it was still found when the job was last polled."""
+        episode = self.episodes.get(finding.identity())
+        return episode is None or self.last is None or episode.last >= self.last.time
 
     def _begin_with(self, past: Sequence[Observation]) -> None:
         for earlier, one in pairwise(past):

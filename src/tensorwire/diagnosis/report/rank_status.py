@@ -20,6 +20,9 @@ missing in one that others wait in; its process is stopped, or is gone without a
 STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
 """The states, the most serious last."""
 
+_MAX_RANGES = 12
+_LATE = 0.05  # of the median rank's T: a rank that waits less than it by so little is none that others wait for
+
 WAIT_SECONDS = 1.0
 """An operation that has been open for less is not worth a word: the counts of a rank are up to 50 ms old, and large
 transfers take a while."""
@@ -48,6 +51,11 @@ class RankStatus:
     seconds_per_round: float | None
 
 
+def together(status: RankStatus | StatusGroup) -> tuple[State, str, int, str, str]:
+    """What ranks of one status group have in common."""
+    return status.state, status.operation, status.sequence, status.process_group, status.phase
+
+
 @dataclass(frozen=True, slots=True)
 class StatusGroup:
     """Ranks of equal status; `seconds` is the longest of them, `ranks` is compressed: "0-2, 4"."""
@@ -65,6 +73,13 @@ class StatusGroup:
     def text(self) -> str:
         """In words, without the ranks."""
         return status_text(self)
+
+    @property
+    def few_ranks(self) -> str:
+        """The ranks, for a person: the first few ranges of many."""
+        parts = self.ranks.split(", ")
+        left = len(parts) - _MAX_RANGES
+        return f"{', '.join(parts[:_MAX_RANGES])} and {left} more ranges" if left > 1 else self.ranks
 
 
 def statuses(observation: Observation, previous: Observation | None = None) -> list[RankStatus]:
@@ -86,15 +101,14 @@ def statuses(observation: Observation, previous: Observation | None = None) -> l
 
 def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
     """Equal statuses together; the most serious first, then the fewest ranks."""
-    together: dict[tuple[State, str, int, str, str], list[RankStatus]] = {}
+    alike: dict[tuple[State, str, int, str, str], list[RankStatus]] = {}
     for status in statuses:
-        key = (status.state, status.operation, status.sequence, status.process_group, status.phase)
-        together.setdefault(key, []).append(status)
+        alike.setdefault(together(status), []).append(status)
     found = [
         StatusGroup(
             *key, len(group), words.ranges(status.rank for status in group), max(status.seconds for status in group)
         )
-        for key, group in together.items()
+        for key, group in alike.items()
     ]
     return sorted(found, key=lambda group: (-STATES.index(group.state), group.num_ranks, group.ranks))
 
@@ -102,18 +116,28 @@ def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
 def slowest(statuses: Iterable[RankStatus], *, limit: int = 5) -> list[RankStatus]:
     """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
 
-    The smallest T is the latest rank: it waits least inside the operation.
+    The smallest T is the latest rank: it waits least inside the operation. Counts of ranks that complete operations
+    were read one after the other: that they differ says nothing.
     """
     found = list(statuses)
-    known = sorted(status.seconds_per_round for status in found if status.seconds_per_round is not None)
-    middle = known[len(known) // 2] if known else 0.0
+    middle = middle_of_rounds(found)
 
     def late(status: RankStatus) -> float:
-        return 0.0 if status.seconds_per_round is None else middle - status.seconds_per_round
+        return 0.0 if status.seconds_per_round is None else max(middle - status.seconds_per_round, 0.0)
 
-    candidates = [status for status in found if status.state == "absent" or status.behind or late(status) > 0.0]
+    candidates = [
+        status
+        for status in found
+        if status.state == "absent" or (status.behind and status.state != "moves") or late(status) > _LATE * middle
+    ]
     candidates.sort(key=lambda status: (-STATES.index(status.state), -status.behind, -late(status), status.rank))
     return candidates[:limit]
+
+
+def middle_of_rounds(statuses: Iterable[RankStatus]) -> float:
+    """T per round of the median rank; 0 where none was timed."""
+    known = sorted(status.seconds_per_round for status in statuses if status.seconds_per_round is not None)
+    return known[len(known) // 2] if known else 0.0
 
 
 def status_text(status: RankStatus | StatusGroup) -> str:

@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
+_PROBE = re.compile(r'tensorwire/probe\.py[":]')
 _DULL = ("tensorwire/diagnosis/rank/probe.py", "<no Python frame>")
 
 
 def for_reader(stack: str) -> str:
     """The thread that runs the script first; the probe's own, and those that run no Python, are left out.
+
+    So are the calls below the script, which started it.
 
     Args:
         stack: as `faulthandler` writes it: threads with an empty line between them, the newest first. Other texts stay
@@ -22,7 +25,15 @@ def for_reader(stack: str) -> str:
     threads = [thread.strip("\n") for thread in stack.split("\n\n")]
     shown = [thread for thread in threads if "<module>" in thread or not any(dull in thread for dull in _DULL)]
     shown.sort(key=lambda thread: "<module>" not in thread)
-    return "\n\n".join(shown or threads)
+    return "\n\n".join(map(_of_script, shown or threads))
+
+
+def _of_script(thread: str) -> str:
+    lines = thread.split("\n")
+    end = next((index for index, line in enumerate(lines) if _PROBE.search(line)), len(lines))
+    while end < len(lines) and end > 1 and "<frozen runpy>" in lines[end - 1]:
+        end -= 1
+    return "\n".join(lines[:end]) if end > 1 else thread
 
 
 def grouped(stacks: Mapping[int, str]) -> list[tuple[list[int], str]]:

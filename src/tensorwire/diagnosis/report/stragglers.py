@@ -16,17 +16,25 @@ if TYPE_CHECKING:
 LEAST = 0.1
 """Share of the time by which a rank waits less than the median rank, from which on it is told of."""
 
+ENOUGH = 40
+"""Polls, before anything is told."""
+
 _MEMORY = 300.0  # polls
-_ENOUGH = 40.0
 _SURE = 3.0  # times the deviation that chance makes of so many polls
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank, and the share of the time by which it waits less than the median rank."""
+    """A rank, the share of the time by which it waits less than the median rank, and how much of that chance can do."""
 
     rank: int
     late: float
+    chance: float
+
+    @property
+    def is_late(self) -> bool:
+        """By more than chance explains, and enough to be told of."""
+        return self.late >= max(LEAST, self.chance)
 
 
 class Stragglers:
@@ -48,18 +56,30 @@ class Stragglers:
                 self._polls[number] = kept * polls + 1.0, kept * inside + _is_inside(rank)
         self._completed = completed
 
+    @property
+    def num_polls(self) -> int:
+        """In which ranks completed operations, of the rank that was seen most."""
+        return round(max((polls for polls, _ in self._polls.values()), default=0.0))
+
     def ranking(self, limit: int = 5) -> list[Straggler]:
         """The latest first; none where chance explains the difference."""
-        shares = {number: inside / polls for number, (polls, inside) in self._polls.items() if polls >= _ENOUGH}
+        return [straggler for straggler in self._below_median() if straggler.is_late][:limit]
+
+    def slowest(self, limit: int = 3) -> list[Straggler]:
+        """The ranks that wait less than the median rank, the latest first, by however little."""
+        return self._below_median()[:limit]
+
+    def _below_median(self) -> list[Straggler]:
+        shares = {number: inside / polls for number, (polls, inside) in self._polls.items() if polls >= ENOUGH}
         if len(shares) < 3:
             return []
         usual = median(shares.values())
         found = [
-            Straggler(number, usual - share)
+            Straggler(number, usual - share, _SURE * (usual * (1.0 - usual) / self._polls[number][0]) ** 0.5)
             for number, share in shares.items()
-            if usual - share >= max(LEAST, _SURE * (usual * (1.0 - usual) / self._polls[number][0]) ** 0.5)
+            if share < usual
         ]
-        return sorted(found, key=lambda straggler: (-straggler.late, straggler.rank))[:limit]
+        return sorted(found, key=lambda straggler: (-straggler.late, straggler.rank))
 
 
 def _is_inside(rank: Rank) -> bool:
