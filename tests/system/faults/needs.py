@@ -10,12 +10,16 @@ from pathlib import Path
 
 from .quota import cpu_controller
 
+FREEZER = Path("/sys/fs/cgroup/freezer")  # version 1's
+
 
 @cache
 def missing(need: str) -> str:
     """Why this machine cannot do what a case needs; "" if it can."""
     if need == "quota":
         return "" if cpu_controller() else "no cgroup with a CPU quota may be made here"
+    if need == "freezer":
+        return "" if FREEZER.is_dir() and os.access(FREEZER, os.W_OK) else "no control group may be frozen here"
     if need == "clock":
         return "" if shutil.which("cc") else "no C compiler, which makes the clock that steps"
     if need in ("", "services"):

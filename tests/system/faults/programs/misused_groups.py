@@ -1,0 +1,137 @@
+"""Training with several process groups, or with a store of its own, and what goes wrong with these."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from .common import case, folder, is_befallen, mark_fault
+from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+
+_WORLD = range(4)
+
+
+class Metrics:
+    """A thread that reduces metrics in a group of its own. A lock keeps its collectives apart from those of training:
+    which comes first is up to each rank.
+    """
+
+    def __init__(self) -> None:
+        self.group = dist.new_group(group_desc="metrics")
+        self.lock = threading.Lock()
+        self.is_due = threading.Event()
+        self.seconds = 0.0  # that the next summary takes
+        threading.Thread(target=self._reduce, daemon=True).start()
+
+    def _reduce(self) -> None:
+        while True:
+            self.is_due.wait()
+            self.is_due.clear()
+            time.sleep(self.seconds)
+            with self.lock:
+                dist.all_reduce(torch.ones(16), group=self.group)
+
+
+def lock_in_other_order() -> None:
+    """One rank's metrics take longer once: its training gets the lock first, on the others the metrics do."""
+    start()
+    metrics = Metrics()
+    for step in itertools.count(1):
+        time.sleep(0.1)  # compute: the metrics have the lock by then
+        with metrics.lock:
+            dist.all_reduce(torch.ones(256))
+        if step % 5 == 0:
+            if step == 30 and is_befallen():
+                mark_fault()
+                metrics.seconds = 0.5
+            metrics.is_due.set()
+
+
+def create_group_by_members() -> None:
+    """A group is created by its members only, though all ranks have to: torch has a barrier there on demand
+    (TORCH_DIST_INIT_BARRIER).
+    """
+    start()
+    training = Training()
+    for step in itertools.count():
+        training.step()
+        if step == STEPS_BEFORE:
+            if is_befallen():
+                mark_fault()
+            else:
+                dist.new_group([rank for rank in _WORLD if rank != int(os.environ["TW_FAULTS_RANK"])])
+
+
+def miss_group_of_three() -> None:
+    """Three of four ranks share a group; one of them waits for the lock of a file before it enters."""
+    start()
+    outsider = (int(os.environ["TW_FAULTS_RANK"]) + 1) % len(_WORLD)
+    group = dist.new_group([rank for rank in _WORLD if rank != outsider], group_desc="experts")
+    for step in itertools.count():
+        time.sleep(0.02)
+        if step == STEPS_BEFORE and is_befallen():
+            mark_fault()
+            _wait_for_file()
+        if dist.get_rank() != outsider:
+            dist.all_reduce(torch.ones(256), group=group)
+        dist.all_reduce(torch.ones(256))
+
+
+def _wait_for_file() -> None:
+    """A process that an earlier job left behind has locked the index of the data set."""
+    index = folder() / "index"
+    index.touch()
+    is_locked = folder() / "index.locked"
+    if os.fork() == 0:
+        die_with_parent()
+        with index.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            is_locked.touch()
+            signal.pause()
+    while not is_locked.exists():
+        time.sleep(0.01)
+    with index.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def freeze_store() -> None:
+    """The process that hosts the store stops; all ranks wait for it when they create the next group."""
+    torch.set_num_threads(1)
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    host = os.fork() if is_befallen() else 0
+    if is_befallen() and host == 0:
+        die_with_parent()
+        store = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
+        while True:
+            signal.pause()
+    store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(minutes=30))
+    dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=len(_WORLD))
+    training = Training()
+    for step in itertools.count():
+        training.step()
+        if step == STEPS_BEFORE:
+            if is_befallen():
+                mark_fault()
+                os.kill(host, signal.SIGSTOP)
+            dist.barrier()
+            dist.new_group()
+
+
+CASES = {
+    "lock-order": lock_in_other_order,
+    "members-only": create_group_by_members,
+    "group-of-three": miss_group_of_three,
+    "frozen-store": freeze_store,
+}
+
+
+if __name__ == "__main__":
+    CASES[case()]()

@@ -1,0 +1,195 @@
+"""Training in which one rank gets stuck in Python between two steps, while the others go on to the next one."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .common import case, folder, is_befallen, mark_fault
+from .small_training import STEPS_BEFORE, Training, die_with_parent, start
+
+
+def wait_for_key() -> None:
+    """The evaluator was to say which checkpoint is the best. It never does."""
+    dist.distributed_c10d._get_default_store().get("best-checkpoint")
+
+
+def query_with_lock() -> None:
+    """The client of a database waits for an answer, in C code that keeps Python's lock."""
+    client, _server = socket.socketpair()
+    client.send(b"SELECT shard FROM shards")
+    ctypes.PyDLL(None).recv(client.fileno(), ctypes.create_string_buffer(64), 64, 0)
+
+
+def sample_forever() -> None:
+    """Samples until one is good enough. None ever is."""
+    while True:
+        if torch.randn(4096).norm() > 1e6:
+            return
+
+
+def retry_on_full_disk() -> None:
+    """Writes a checkpoint to a disk without room, again and again."""
+    while not _could_write(Path("/dev/full")):
+        time.sleep(1.0)
+
+
+def _could_write(path: Path) -> bool:
+    try:
+        path.write_bytes(bytes(1 << 20))
+    except OSError as error:
+        logging.warning("cannot write the checkpoint, will try again: %s", error)
+        return False
+    return True
+
+
+def save_in_signal_handler() -> None:
+    """The scheduler's signal comes while a checkpoint is written; its handler wants to write one as well."""
+    lock = threading.Lock()
+
+    def save_checkpoint(*_: object) -> None:
+        with lock:
+            time.sleep(0.1)
+            if signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                time.sleep(0.1)
+
+    signal.signal(signal.SIGUSR1, save_checkpoint)
+    save_checkpoint()
+
+
+def import_in_circle() -> None:
+    """A module waits, while it is imported, for a thread that imports it."""
+    (folder() / "lazy_plugins.py").write_text(
+        "import threading\n"
+        "def register():\n"
+        "    from lazy_plugins import threading\n"
+        "thread = threading.Thread(target=register, daemon=True)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+    )
+    sys.path.insert(0, str(folder()))
+    __import__("lazy_plugins")
+
+
+def wait_for_dead_thread() -> None:
+    """The thread that prefetches batches fails; nobody tells whoever waits for the next one."""
+    batches: queue.Queue[torch.Tensor] = queue.Queue(2)
+
+    def prefetch() -> None:
+        shards = {"train-0": torch.zeros(4)}
+        batches.put(shards["train-0"])
+        batches.put(shards["train-1"])
+
+    threading.Thread(target=prefetch, daemon=True).start()
+    while True:
+        batches.get()
+
+
+def debug_in_backward_hook() -> None:
+    """Somebody left a breakpoint in a hook of the backward pass."""
+    _master, slave = os.openpty()
+    sys.stdin = os.fdopen(slave)
+    activation = torch.ones(4, requires_grad=True)
+    loss = (activation * float("nan")).sum()
+    activation.register_hook(lambda gradient: breakpoint() if gradient.isnan().any() else None)
+    loss.backward()
+
+
+def fork_with_lock() -> None:
+    """A child is forked while another thread holds a lock, which the child then waits for."""
+    lock = threading.Lock()
+    is_held = threading.Event()
+
+    def refresh_cache() -> None:
+        with lock:
+            is_held.set()
+            time.sleep(0.5)
+
+    def read_cache() -> None:
+        die_with_parent()
+        with lock:
+            pass
+
+    threading.Thread(target=refresh_cache).start()
+    is_held.wait()
+    child = multiprocessing.get_context("fork").Process(target=read_cache, daemon=True)
+    child.start()
+    child.join()
+
+
+def lose_pool_worker() -> None:
+    """The kernel kills a worker of a pool for want of memory; the pool starts another, and the task is lost."""
+    with multiprocessing.get_context("fork").Pool(1, die_with_parent) as pool:
+        worker = pool.apply(os.getpid)
+        result = pool.apply_async(time.sleep, (1.0,))
+        time.sleep(0.3)
+        os.kill(worker, signal.SIGKILL)
+        result.get()
+
+
+def read_slow_storage() -> None:
+    """The storage answers after 8 s; then training goes on."""
+    client, server = socket.socketpair()
+    answer = threading.Timer(8.0, server.send, [b"batch"])
+    answer.daemon = True
+    answer.start()
+    client.recv(64)
+
+
+def two_at_once() -> None:
+    """One rank waits for a lock that is never released, the next one for a server that never answers."""
+    if is_befallen():
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    client, _server = socket.socketpair()
+    client.recv(64)
+
+
+STUCK = {
+    "store-key": wait_for_key,
+    "gil-in-network": query_with_lock,
+    "rejection-loop": sample_forever,
+    "disk-full": retry_on_full_disk,
+    "signal-handler": save_in_signal_handler,
+    "import-lock": import_in_circle,
+    "dead-thread": wait_for_dead_thread,
+    "hook-breakpoint": debug_in_backward_hook,
+    "fork-lock": fork_with_lock,
+    "pool-worker": lose_pool_worker,
+    "heals": read_slow_storage,
+    "two-faults": two_at_once,
+}
+
+
+def befalls() -> bool:
+    is_next = dist.get_rank() == (int(os.environ["TW_FAULTS_RANK"]) + 1) % dist.get_world_size()
+    return is_befallen() or (case() == "two-faults" and is_next)
+
+
+def main() -> None:
+    start()
+    training = Training()
+    for step in itertools.count():
+        training.step()
+        if step == STEPS_BEFORE and befalls():
+            mark_fault()
+            STUCK[case()]()
+
+
+if __name__ == "__main__":
+    main()
