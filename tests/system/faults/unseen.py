@@ -297,7 +297,7 @@ _LOOKS_SICK = [
     Variant(
         "long-steps",
         "looks_sick",
-        "steps of 7 s, in which the ranks wait for something elsewhere",
+        "steps of 4 s, in which the ranks wait for something elsewhere",
         ranks=(0, 1),
         seconds=30,
     ),

@@ -56,7 +56,7 @@ def evaluate_alone() -> None:
 
 
 def take_long_steps() -> None:
-    """Steps take seven seconds, in which nothing is heard of any rank: they wait for simulators elsewhere, once the
+    """Steps take four seconds, in which nothing is heard of any rank: they wait for simulators elsewhere, once the
     batches at hand are used up.
     """
     training = Training()
@@ -64,7 +64,7 @@ def take_long_steps() -> None:
         training.step()
     mark_fault()
     while True:
-        training.step(7.0)
+        training.step(4.0)
 
 
 CASES = {
