@@ -82,7 +82,7 @@ def test_a_recording_is_analyzed_with_the_thresholds_of_its_analyzer(
     assert (code, err) == (3, "")
     assert "TW-H1" in out
     assert "thresholds (of the recording): hang 5 s, slow 7 s" in out
-    assert "hang_seconds 5" in path.read_text()
+    assert "Thresholds (of the recording): hang 5 s, slow 7 s" in path.read_text()
     assert run(capsys, "report", "--recording", recording, "-o", path, "--force", "--hang-seconds", 300)[0] == 0
     (finding,) = diagnose(recording=recording)
     assert (finding.code, finding.suspects) == ("TW-H1", [3])

@@ -107,6 +107,12 @@ def evil_job() -> report.History:
     return history
 
 
+def percent(length: str | None) -> float:
+    assert length is not None
+    assert length.endswith("%")
+    return float(length.removesuffix("%"))
+
+
 def test_the_page_tells_who_what_why_and_where() -> None:
     page = Page(render(told(hang(4, culprit=2), not_entered(4, 2))))
     assert page.text_of("h1") == ["Not-entered hang: rank 2, for 14 s"]
@@ -127,15 +133,15 @@ def test_lanes_are_proportional_to_time() -> None:
     assert [len(moves), len(waits), len(absent)] == [4, 3, 1]
     assert absent[0]["y"] == moves[2]["y"]
     for row in (*waits, *absent):
-        assert float(row["width"]) / float(moves[0]["width"]) == pytest.approx(27 / 12, rel=0.01)
+        assert percent(row["width"]) / percent(moves[0]["width"]) == pytest.approx(27 / 12, rel=0.01)
 
 
 def test_4096_ranks_fit_on_a_page() -> None:
     text = render(told(hang(4096, 2817, seconds=16), not_entered(4096, 2817, time=1014.0)))
     assert len(text) < 200_000
     page = Page(text)
-    labels = [label for label in page.text_of("text") if label.startswith("rank")]
-    assert labels[0] == "rank 2817"
+    labels = [label for label in page.text_of("div") if label.startswith("rank")]
+    assert labels[0] == "rank 2817, suspect"
     assert len(labels) <= 40
     assert "0-2816, 2818-4095" in page.text_of("td")
     suspects = page.boxes("suspect")
@@ -156,7 +162,7 @@ def test_heat_maps_show_what_was_measured() -> None:
     text = render(told(observations))
     assert "rank 3: 50 ms" in text
     assert "rank 0: 200 ms" in text
-    assert "rank 1: 50%" in text, "of the time it waited for a CPU"
+    assert "rank 1: 50 %" in text, "of the time it waited for a CPU"
     assert Page(text).text_of("b") == ["T", "CPU"], "nobody waits, nobody is behind"
 
 
@@ -184,6 +190,35 @@ def test_of_a_dead_job_the_timeline_has_when_ranks_went() -> None:
     kinds = [[STATES[sample.states[n]] for sample in history.samples] for n in range(4)]
     assert all(states[0] == "moves" and states[-1] == "lost" for states in kinds)
     assert [states.count("lost") for states in kinds] == sorted([s.count("lost") for s in kinds], reverse=True)
+
+
+def test_what_was_a_moment_of_a_healthy_job_is_not_red_though_the_rank_fails_later() -> None:
+    """Rank 2 is behind for 3 s while the job is well, and hangs 30 s later."""
+    observations = [
+        observed(float(t), [rank(n, member(t) if n == 2 or t < 20 else member(t + 1, waits=2.0)) for n in range(4)])
+        for t in range(24)
+    ]
+    observations += [
+        observed(float(t), [rank(n, member(t + (n != 2), waits=2.0 if t > 60 and n != 2 else None)) for n in range(4)])
+        for t in range(24, 70)
+    ]
+    finding = dataclasses.replace(not_entered(time=65.0), since=60.0)
+    page = Page(render(told(observations, finding)))
+    (early,), (late,) = page.boxes("behind"), page.boxes("absent")
+    assert percent(early["x"]) == pytest.approx(100 * 19 / 69, abs=1)
+    assert percent(late["x"]) == pytest.approx(100 * 60 / 69, abs=1)
+
+
+def test_only_the_ranks_that_a_finding_names_are_red_in_the_table() -> None:
+    """Rank 1 is slow; rank 3 happens to be behind at the last poll."""
+    finding = dataclasses.replace(not_entered(culprit=1, time=2.0), code="TW-S1")
+    polls = [
+        observed(float(t), [rank(n, member(30) if n == 3 else member(31, waits=2.0)) for n in range(4)]) for t in (1, 2)
+    ]
+    page = Page(render(told(polls, finding)))
+    dots = [a["class"] for tag, a in page.tags if tag == "span" and (a.get("class") or "").startswith("dot ")]
+    assert "dot behind" in dots[:2]
+    assert "dot absent" not in dots[:2], "the legend has one further down"
 
 
 def test_nothing_that_was_well_is_red() -> None:
@@ -245,7 +280,7 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
     command = [browser, *options, "--dump-dom", page.as_uri()]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     title = Page(shown).text_of("title")[0]
-    assert title.startswith("TW-H1: run "), "no script has changed it"
+    assert title.startswith("TW-H1: Not-entered hang: rank 2, for "), "no script has changed it"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 50_000, "a blank page of this size takes less than a fifth"
 

@@ -159,7 +159,7 @@ def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thr
     from ...diagnosis.service import recording as recordings
 
     recorded = recordings.recorded_thresholds(recording)
-    whose = "defaults of an analyzer: the recording has none" if recorded is None else "of the recording"
+    whose = "the recording has none: an analyzer's defaults" if recorded is None else "of the recording"
     given = {name: value for name, value in options.items() if is_given(name)}
     try:
         limits = dataclasses.replace(recorded or Thresholds(), **given)

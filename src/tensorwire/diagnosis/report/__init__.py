@@ -6,20 +6,23 @@ all that it inserts, drawings included, and the page forbids itself scripts and 
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING
 
+from ..._text import escape
 from ..._version import __version__
 from .. import words
 from . import charts
 from .codes import MEANINGS, advice, confidence_text
 from .history import History
-from .rank_status import lives, status_groups
+from .rank_status import lives, status_groups, together
 from .stack import grouped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..model import Thresholds
+    from .history import Episode
 
 __all__ = ["History", "render"]
 
@@ -43,16 +46,16 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
     last = history.last
     if last is None:
         raise ValueError("nothing was observed: there is nothing to report")
-    episodes = sorted(
-        history.episodes.values(), key=lambda episode: (episode.finding.level != "finding", episode.first)
-    )
+    episodes = sorted(history.episodes.values(), key=lambda one: _weight(history, one))
     suspects = charts.suspects_of(episodes)
     groups = status_groups(history.statuses)
     start = history.samples[0].start
+    curves, still = charts.curves(history)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__name__, "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -73,19 +76,50 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
         suspects=suspects,
         status_groups=groups[:_MAX_STATUS_GROUPS],
         num_status_groups=len(groups),
+        suspected={together(status) for status in history.statuses if status.rank in suspects},
+        together=together,
         lanes=charts.lanes(history, suspects) if last.time > start and last.world_size else None,
-        curves=charts.curves(history),
+        curves=curves,
+        still=still,
         heat_maps=charts.heat_maps(history, suspects),
         rows=charts.rank_rows(history, suspects),
-        thresholds=dataclasses.asdict(thresholds),
+        thresholds=thresholds,
         whose=whose,
-        width=charts.WIDTH,
+        headline=_headline(history, episodes),
         seconds=words.seconds,
         age=history.age,
-        stragglers=history.stragglers.ranking(),
+        stragglers=[one for one in history.stragglers.ranking() if one.rank not in suspects],
         percent=words.percent,
-        ended=words.seconds(history.ended_seconds) if history.is_over else "",
+        ended=history.ago(history.ended_seconds) if history.is_over else "",
+        names=words.names,
         confidence=confidence_text,
         ranks=words.ranks,
         grouped=grouped,
     )
+
+
+def _weight(history: History, episode: Episode) -> tuple[bool, bool, float]:
+    """Findings come before notices, what stands before what is over, and what began first before the rest."""
+    return episode.finding.level != "finding", not history.stands(episode.finding), episode.first
+
+
+def _headline(history: History, episodes: Sequence[Episode]) -> str:
+    """The verdict in one line, with its age."""
+    found = [episode.finding for episode in episodes if episode.finding.level == "finding"]
+    num_notices = len(episodes) - len(found)
+    if found:
+        first = found[0]
+        who = f": {words.ranks(first.suspects)}" if first.suspects else ""
+        title = MEANINGS[first.code].title
+        more = f", and {words.count(len(found) - 1, 'more finding')}" if len(found) > 1 else ""
+        return f"{title[0].upper()}{title[1:]}{who}, {history.age(first)}{more}"
+    notices = f", {words.count(num_notices, 'notice')}" if num_notices else ""
+    if history.is_over:
+        return f"No finding{notices}: the job ended {history.ago(history.ended_seconds)}"
+    watched = (history.last.time if history.last else 0.0) - history.polled_from
+    return f"No finding{notices}" + (f" in {words.seconds(watched)}" if watched else "")
+
+
+def _visible(value: object) -> object:
+    """What is written into the page: of a text no character moves others, or cannot be seen. Lines stay lines."""
+    return "\n".join(map(escape, value.split("\n"))) if type(value) is str else value

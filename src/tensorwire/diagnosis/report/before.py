@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from ..model import Observation, ProcessGroup, Rank
 
+_Waits = dict[tuple[int, str], float]
+"""Of a rank and a process group: an age."""
+
 _MAX_STEPS = 32
 _MARGIN = 0.15  # of the time that is shown: of the good times before
 _LEAST_SECONDS = 2.0  # that are worth to be shown
@@ -22,13 +25,39 @@ def before(observation: Observation) -> list[Observation]:
     It says of each rank whether it was in the operation that it is in, had completed what it completed last, lived.
     What it did earlier nobody knows: that it completed operations is what is shown of it.
     """
-    ages = sorted({round(age, 1) for rank in observation.ranks.values() for age in _ages(rank)}, reverse=True)
+    failed = _failed_waits(observation)
+    found = {age for rank in observation.ranks.values() for age in _ages(rank)}.union(failed.values())
+    # A tenth of a second is enough, and earlier rather than later: what came then has not come yet.
+    ages = sorted({ceil(age * 10) / 10 for age in found}, reverse=True)
     ages = [age for age in ages if age >= _LEAST_SECONDS]
     if not ages:
         return []
     start = ages[0] * (1.0 + _MARGIN)
     steps = [start, *ages[:: max(1, len(ages) // _MAX_STEPS + 1)]]
-    return [_at(observation, age) for age in steps if age <= observation.time]
+    return [_at(observation, age, failed) for age in steps if age <= observation.time]
+
+
+def _failed_waits(observation: Observation) -> _Waits:
+    """Of ranks that ended, or are about to: how long ago each entered the operation that failed with the job.
+
+    torch counts such an operation as completed. It was open as long as those who had not entered it had been in none.
+    """
+    outside: dict[str, list[tuple[int, float]]] = {}
+    for rank in observation.ranks.values():
+        for group in rank.process_groups:
+            if group.open_seconds is None and group.idle_seconds is not None and not group.is_pairwise:
+                outside.setdefault(group.id, []).append((group.enqueued, group.idle_seconds))
+    waits: _Waits = {}
+    for rank in observation.ranks.values():
+        if rank.process.is_alive and not rank.process.exit_reason and not rank.process.signal:
+            continue
+        for group in rank.process_groups:
+            if group.open_seconds is None and group.idle_seconds is not None:
+                ages = [age for entered, age in outside.get(group.id, ()) if entered < group.completed]
+                ages = [age for age in ages if age > group.idle_seconds]
+                if ages:
+                    waits[rank.rank, group.id] = min(ages)
+    return waits
 
 
 def _ages(rank: Rank) -> Iterator[float]:
@@ -38,19 +67,27 @@ def _ages(rank: Rank) -> Iterator[float]:
         yield from (age for age in (group.open_seconds, group.idle_seconds) if age is not None)
 
 
-def _at(observation: Observation, age: float) -> Observation:
-    ranks = {number: _rank(rank, age) for number, rank in observation.ranks.items()}
+def _at(observation: Observation, age: float, failed: _Waits) -> Observation:
+    ranks = {number: _rank(rank, age, failed) for number, rank in observation.ranks.items()}
     return replace(observation, time=observation.time - age, ranks=ranks, edges=[])
 
 
-def _rank(rank: Rank, age: float) -> Rank:
+def _rank(rank: Rank, age: float, failed: _Waits) -> Rank:
     process = rank.process
     if process.gone_seconds is not None:
         if process.gone_seconds > age:
             process = replace(process, gone_seconds=process.gone_seconds - age)
         else:
             process = replace(process, life="running", gone_seconds=None)
-    return replace(rank, process=process, process_groups=[_group(group, age) for group in rank.process_groups])
+    groups = [_group(_reopened(group, failed.get((rank.rank, group.id)), age), age) for group in rank.process_groups]
+    return replace(rank, process=process, process_groups=groups)
+
+
+def _reopened(group: ProcessGroup, entered: float | None, age: float) -> ProcessGroup:
+    """Before its last operation failed: as if it were open still."""
+    if entered is None or group.idle_seconds is None or group.idle_seconds > age:
+        return group
+    return replace(group, completed=group.completed - 1, open_seconds=entered, idle_seconds=entered)
 
 
 def _group(group: ProcessGroup, age: float) -> ProcessGroup:

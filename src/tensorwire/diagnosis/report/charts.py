@@ -12,17 +12,31 @@ from .history import UNSEEN
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from ..model import Observation
     from .history import Episode, Family, History, Sample
 
-WIDTH = 960
-_LABEL, _MARGIN = 104, 16  # left and right of the lanes
 _MAX_LANES = 64  # of single ranks; blocks of them, for larger jobs, are half as many
 _MAX_FAMILIES = 6
 _MAX_CELLS = 4096
 _NUM_BINS = 6
+_MAX_PARTS = 256  # of lanes, in words
+_LEAST_WIDTH = 0.15  # of the plot, in percent, as all that lies along the time
+_MIN_LABELLED = 12.0  # a segment that is wide enough to have its state written into it
+_LABELS_APART, _MAX_LABEL_ROWS, _LABEL_ROW = 22.0, 4, 14.0
+_CURVE_HEIGHT = 64.0
+_MIN_CPU_WAIT = 0.1
+_PLAIN = ("moves", "idle", "unseen")  # states that go without a word
+
+
+_SHORT = {
+    "waits": "waits",
+    "behind": "missing",
+    "absent": "missing",
+    "stopped": "stopped",
+    "ended": "ended",
+    "lost": "lost",
+}
 
 
 @dataclass(frozen=True)
@@ -44,31 +58,55 @@ class Mark:
     x: float
     y: float
     text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a lane, in words: who, from when to when, in what state."""
+
+    who: str
+    span: str
+    state: str
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Who did what when: one lane per rank, or per block of ranks."""
+    """Who did what when: one lane per rank, or per block of ranks. Along the time, places are percent of the plot."""
 
     height: float
     lane: float
-    labels: list[Mark]
+    labels: list[Mark]  # those of suspects have a style
     boxes: list[Box]
+    texts: list[Mark]  # in boxes, with their styles
+    parts: list[Part]
+    num_parts: int
     ticks: list[Mark]
     findings: list[Mark]
     ranks_per_lane: int
 
+    @property
+    def headroom(self) -> float:
+        """Above the plot, for the labels of findings."""
+        return _headroom(self.findings)
+
 
 @dataclass(frozen=True)
 class Curve:
-    """Rounds per second of one family of process groups."""
+    """Rounds per second of one family of process groups, in a plot of 100 by its height."""
 
     title: str
     top: str
+    height: float
     band: str
     line: str
     ticks: list[Mark]
     findings: list[Mark]
+
+    @property
+    def headroom(self) -> float:
+        """Above the plot, for the labels of findings."""
+        return _headroom(self.findings)
 
 
 @dataclass(frozen=True)
@@ -84,6 +122,7 @@ class HeatMap:
     suspects: list[Box]
     labels: list[tuple[Mark, str]]  # with the style of the cell
     edges: list[str]  # where the bins begin, and the greatest value
+    greatest: str  # and whose it is, for who cannot see the map
 
 
 def suspects_of(episodes: Sequence[Episode]) -> list[int]:
@@ -103,40 +142,69 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
         rows = [(f"rank {rank}", range(rank, rank + 1)) for rank in suspects if rank < world]
         blocks = [range(first, min(first + step, world)) for first in range(0, world, step)]
         rows += [(f"ranks {ranks[0]}-{ranks[-1]}", ranks) for ranks in blocks]
-    height = 22.0 if len(rows) <= 16 else 14.0
+    height = 22.0 if len(rows) <= 16 else 15.0
     at = _time_axis(samples)
-    named = set(suspects)
-    boxes = []
+    accused = _accused(history)
+    boxes, texts, parts = [], [], []
     for row, (label, ranks) in enumerate(rows):
         drawn = [(sample, _gravest(sample, ranks)) for sample in samples]
         for state, run in groupby(drawn, key=lambda pair: pair[1]):
             part = [sample for sample, _ in run]
-            style = "unseen" if state == UNSEEN else STATES[state]
-            if style == "absent" and named.isdisjoint(ranks):
-                style = "behind"  # ranks come later than others all the time: that is no trouble yet
             start, end = part[0].start, part[-1].end
-            title = f"{label}: {style}, {_span(start - samples[0].start, end - samples[0].start)}"
-            boxes.append(Box(at(start), row * height, max(at(end) - at(start), 1.0), height - 2, style, title))
+            style = "unseen" if state == UNSEEN else STATES[state]
+            if style == "absent" and not any(_is_within(start, end, accused.get(rank, ())) for rank in ranks):
+                style = "behind"  # ranks come later than others all the time: that is no trouble yet
+            span = _span(start - samples[0].start, end - samples[0].start)
+            parts.append(Part(label, span, style))
+            if style == "unseen":
+                continue
+            left, width = at(start), max(round(at(end) - at(start), 2), _LEAST_WIDTH)
+            top, thick = (row * height, height - 2) if style != "idle" else (row * height + height / 2 - 3, 4.0)
+            boxes.append(Box(left, top, width, thick, style, f"{label}: {style}, {span}"))
+            if width >= _MIN_LABELLED and style not in _PLAIN:
+                texts.append(Mark(left + width / 2, row * height + height / 2 - 1, _SHORT[style], style))
     bottom = len(rows) * height
+    named = set(suspects)
     return Lanes(
-        bottom + 24,
+        bottom,
         height,
-        [Mark(_LABEL - 8, row * height + height / 2, label) for row, (label, _) in enumerate(rows)],
+        [Mark(0, 0, label, "suspect" if len(of) == 1 and of[0] in named else "") for label, of in rows],
         boxes,
+        texts,
+        parts[:_MAX_PARTS],
+        len(parts),
         _ticks(samples, at, bottom + 14),
         _beginnings(history, at),
         step,
     )
 
 
-def curves(history: History) -> list[Curve]:
-    """Rounds per second: the families that findings name first, then the largest groups."""
+def _accused(history: History) -> dict[int, list[tuple[float, float]]]:
+    """When a finding named each rank: from the beginning of the trouble, where that is known."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for episode in history.episodes.values():
+        finding = episode.finding
+        if finding.level == "finding":
+            for rank in finding.suspects:
+                spans.setdefault(rank, []).append((episode.begin, episode.last))
+    return spans
+
+
+def _is_within(start: float, end: float, spans: Iterable[tuple[float, float]]) -> bool:
+    return any(start <= last and end >= first for first, last in spans)
+
+
+def curves(history: History) -> tuple[list[Curve], list[Family]]:
+    """Rounds per second, the families that findings name first, then the largest groups; and those that stood still."""
     samples = history.samples
     named = {episode.finding.process_group for episode in history.episodes.values()}
     families: list[Family] = list(dict.fromkeys(family for sample in samples for family in sample.rates))
     families.sort(key=lambda family: (family.name not in named, -family.size, family.name))
+    moved = [family for family in families if any(s.rates[family].high > 0 for s in samples if family in s.rates)]
     at = _time_axis(samples)
-    return [_curve(history, family, at) for family in families[:_MAX_FAMILIES]]
+    return [_curve(history, family, at) for family in moved[:_MAX_FAMILIES]], [
+        family for family in families if family not in moved
+    ]
 
 
 def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
@@ -144,19 +212,21 @@ def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
     last = history.last
     assert last is not None, "a history without observations has no charts"
     waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
-    behind = {status.rank: float(status.behind) for status in history.statuses}
-    maps = [
-        ("Waiting", "time in the same operation", waiting, words.seconds),
-        ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count),
+    # Counts of ranks that complete operations were read one after the other: that they differ says nothing.
+    behind = {s.rank: 0.0 if s.state == "moves" else float(s.behind) for s in history.statuses}
+    maps: list[tuple[str, str, dict[int, float], Callable[[float], str], float | None]] = [
+        ("Waiting", "time in the same operation", waiting, words.seconds, None),
+        ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count, None),
     ]
     if history.timed is not None:
         timed = statuses(history.timed)
         inside = {p.rank: p.seconds_per_round for p in timed if p.seconds_per_round is not None}
         caption = "mean time inside a round while operations were timed: the rank that waits least enters last"
-        maps.append(("T", caption, inside, _milliseconds))
-    starved = _cpu_wait(last, history.previous)
-    if max(starved.values(), default=0.0) >= 0.01:
-        maps.append(("CPU", "share of time that the process could have run and got no CPU", starved, _share))
+        maps.append(("T", caption, inside, _milliseconds, None))
+    starved = history.cpu_wait()
+    if max(starved.values(), default=0.0) >= _MIN_CPU_WAIT:
+        caption = "share of the last polls' time that the process could have run and got no CPU"
+        maps.append(("CPU", caption, starved, words.percent, 1.0))
     world = last.world_size
     return [_heat_map(*one, world, suspects) for one in maps if max(one[2].values(), default=0.0) > 0]
 
@@ -186,21 +256,20 @@ def _curve(history: History, family: Family, at: Callable[[float], float]) -> Cu
     samples = [sample for sample in history.samples if family in sample.rates]
     rates = [sample.rates[family] for sample in samples]
     top = max((rate.high for rate in rates), default=0.0) or 1.0
-    bottom = 72.0
 
-    def y(value: float) -> float:
-        return round(bottom - value / top * (bottom - 8), 1)
+    def points(values: Iterable[float]) -> list[str]:
+        """A sample is a step: its rate is the mean over its time."""
+        ys = [round(_CURVE_HEIGHT - value / top * (_CURVE_HEIGHT - 2), 1) for value in values]
+        return [f"{at(x)},{y}" for sample, y in zip(samples, ys, strict=True) for x in (sample.start, sample.end)]
 
-    xs = [at((sample.start + sample.end) / 2) for sample in samples]
-    upper = [f"{x},{y(rate.high)}" for x, rate in zip(xs, rates, strict=True)]
-    lower = [f"{x},{y(rate.low)}" for x, rate in zip(xs, rates, strict=True)]
-    middle = [f"{x},{y(rate.middle)}" for x, rate in zip(xs, rates, strict=True)]
+    upper, lower = points(rate.high for rate in rates), points(rate.low for rate in rates)
     return Curve(
         f"{family.name}, groups of {family.size:,}",
-        f"{top:.3g}/s",
+        f"{words.per_second(top)}/s",
+        _CURVE_HEIGHT,
         " ".join(upper + lower[::-1]),
-        " ".join(middle),
-        _ticks(history.samples, at, bottom + 16),
+        " ".join(points(rate.middle for rate in rates)),
+        _ticks(history.samples, at, _CURVE_HEIGHT + 15),
         _beginnings(history, at),
     )
 
@@ -210,15 +279,18 @@ def _heat_map(
     caption: str,
     values: dict[int, float],
     text: Callable[[float], str],
+    whole: float | None,
     world: int,
     suspects: Sequence[int],
 ) -> HeatMap:
+    """`whole` is what the darkest colour stands for; None: the greatest value."""
     block = ceil(world / _MAX_CELLS)
     cells = ceil(world / block)
     crowded = cells > 256  # neighbours of one colour become one box: the page stays small
     columns = cells if cells <= 16 else 16 if cells <= 256 else 64
     size = min(44.0, 448 / columns)
-    top = max(values.values())
+    greatest = max(values.values())
+    top = whole or greatest
     blocks = [range(first, min(first + block, world)) for first in range(0, world, block)]
     worst = [max(values.get(rank, -1.0) for rank in ranks) for ranks in blocks]
     bins = [-1 if value < 0 else min(int(value / top * _NUM_BINS), _NUM_BINS - 1) for value in worst]
@@ -251,6 +323,7 @@ def _heat_map(
         [Box(x(i), y(i), size, size, "suspect", f"suspect: rank {rank}") for rank, i in rings],
         [(Mark(x(i) + size / 2, y(i) + size / 2, str(i)), boxes[i].style) for i in range(world if world <= 64 else 0)],
         [text(top * i / _NUM_BINS) for i in range(_NUM_BINS + 1)],
+        f"at most {text(greatest)}, at {words.ranks([rank for rank, value in values.items() if value == greatest])}",
     )
 
 
@@ -261,19 +334,6 @@ def _range_text(values: list[float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _cpu_wait(last: Observation, previous: Observation | None) -> dict[int, float]:
-    """The share of time, since the previous observation, that a process was runnable and did not run."""
-    if previous is None or last.time <= previous.time:
-        return {}
-    shares = {}
-    for number, rank in last.ranks.items():
-        before = previous.ranks.get(number)
-        if before is not None and before.pid == rank.pid:
-            waited = rank.process.wait_seconds - before.process.wait_seconds
-            shares[number] = min(max(waited / (last.time - previous.time), 0.0), 1.0)
-    return shares
-
-
 def _gravest(sample: Sample, ranks: range) -> int:
     seen = [state for state in sample.states[ranks.start : ranks.stop] if state != UNSEEN]
     return max(seen, default=UNSEEN)
@@ -281,10 +341,8 @@ def _gravest(sample: Sample, ranks: range) -> int:
 
 def _time_axis(samples: Sequence[Sample]) -> Callable[[float], float]:
     start, end = samples[0].start, samples[-1].end
-    scale = (WIDTH - _LABEL - _MARGIN) / ((end - start) or 1.0)
-    if end <= start:  # a single poll: it fills the width
-        return lambda time: float(_LABEL)
-    return lambda time: round(_LABEL + min(max(time - start, 0.0), end - start) * scale, 1)
+    scale = 100.0 / ((end - start) or 1.0)
+    return lambda time: round(min(max(time - start, 0.0), end - start) * scale, 2)
 
 
 def _ticks(samples: Sequence[Sample], at: Callable[[float], float], y: float) -> list[Mark]:
@@ -297,11 +355,25 @@ def _ticks(samples: Sequence[Sample], at: Callable[[float], float], y: float) ->
 
 
 def _beginnings(history: History, at: Callable[[float], float]) -> list[Mark]:
-    return [
-        Mark(at(episode.first), 0, episode.finding.code)
-        for episode in history.episodes.values()
-        if episode.finding.level == "finding"
-    ]
+    """One for each finding, where the trouble began if that is known.
+
+    Labels that would lie on one another go up by a row, and are left out at last.
+    """
+    marks: list[Mark] = []
+    for episode in sorted(history.episodes.values(), key=lambda episode: episode.begin):
+        if episode.finding.level != "finding":
+            continue
+        x, text = at(episode.begin), episode.finding.code
+        if any(mark.x == x and mark.text == text for mark in marks):
+            continue
+        taken = {mark.y for mark in marks if mark.text and abs(mark.x - x) < _LABELS_APART}
+        free = [-_LABEL_ROW * row for row in range(_MAX_LABEL_ROWS) if -_LABEL_ROW * row not in taken]
+        marks.append(Mark(x, free[0], text) if free else Mark(x, 0.0, ""))
+    return marks
+
+
+def _headroom(findings: Sequence[Mark]) -> float:
+    return 18.0 - min(mark.y for mark in findings) if findings else 4.0
 
 
 def _clock(seconds: int) -> str:
@@ -314,7 +386,7 @@ def _clock(seconds: int) -> str:
 
 
 def _span(start: float, end: float) -> str:
-    return f"{start:.0f} s to {end:.0f} s" if end > start else "at one poll"
+    return f"{_clock(round(start))} to {_clock(round(end))}" if end > start else "at one poll"
 
 
 def _count(value: float) -> str:
@@ -323,7 +395,3 @@ def _count(value: float) -> str:
 
 def _milliseconds(value: float) -> str:
     return f"{value * 1e3:.3g} ms"
-
-
-def _share(value: float) -> str:
-    return f"{value:.0%}"

@@ -16,7 +16,7 @@ from .stragglers import Stragglers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Finding, Observation, Rank
+    from ..model import Finding, Observation, ProcessGroup, Rank
     from .rank_status import RankStatus
 
 MAX_SAMPLES = 240
@@ -65,6 +65,11 @@ class Episode:
     first: float
     last: float
 
+    @property
+    def begin(self) -> float:
+        """Of the trouble, as far as that is known; else when it was told first."""
+        return self.first if self.finding.since is None else min(self.finding.since, self.first)
+
 
 class History:
     """Takes the observations and findings of a job in the order of time. Not safe for concurrent use.
@@ -98,6 +103,7 @@ class History:
         self.stragglers = Stragglers()
         self._completed: dict[str, int] = {}
         self._recent: deque[tuple[float, dict[Family, Rate]]] = deque(maxlen=_RECENT_POLLS)
+        self._waited: deque[tuple[float, dict[tuple[int, int], float]]] = deque(maxlen=_RECENT_POLLS)
         self._open_span = 0.0
 
     def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
@@ -112,6 +118,7 @@ class History:
             self.timed = observation
         start = self.previous.time if self.previous else self._end_of_past(observation)
         self.stragglers.add(observation)
+        self._waited.append((observation.time, {(r.rank, r.pid): r.process.wait_seconds for r in self.ranks}))
         rates = self._rates(observation, start)
         self._recent.append((observation.time - start, rates))
         self._append(Sample(start, observation.time, self._states(observation), rates))
@@ -124,6 +131,18 @@ class History:
             else:
                 episode.finding, episode.last = finding, observation.time
         return started
+
+    def cpu_wait(self) -> dict[int, float]:
+        """The share of the time of the last few polls in which a rank's process was runnable and did not run."""
+        if self.last is None or not self._waited or self.last.time <= self._waited[0][0]:
+            return {}
+        start, before = self._waited[0]
+        elapsed = self.last.time - start
+        return {
+            rank.rank: min(max((rank.process.wait_seconds - before[rank.rank, rank.pid]) / elapsed, 0.0), 1.0)
+            for rank in self.ranks
+            if (rank.rank, rank.pid) in before
+        }
 
     def rates(self) -> dict[Family, float]:
         """Operations per second of each kind of process group over the last few polls, the most first."""
@@ -182,7 +201,7 @@ class History:
     def _begin_with(self, past: Sequence[Observation]) -> None:
         for earlier, one in pairwise(past):
             self.statuses = statuses(one, earlier)
-            self.samples.append(Sample(earlier.time, one.time, self._states(one), {}))
+            self.samples.append(Sample(earlier.time, one.time, self._states(one), _remembered(one)))
 
     def _end_of_past(self, observation: Observation) -> float:
         return self.samples[-1].end if self.samples else observation.time
@@ -220,6 +239,21 @@ class History:
                 rates[families[key]].append((count - before) / elapsed)
         self._completed = completed
         return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
+
+
+def _remembered(observation: Observation) -> dict[Family, Rate]:
+    """Of a time before the first poll: the rates of good times that ranks remember, where all of a group went on."""
+    groups: dict[str, list[ProcessGroup]] = defaultdict(list)
+    for rank in observation.ranks.values():
+        for group in rank.process_groups:
+            groups[group.id].append(group)
+    rates: dict[Family, list[float]] = defaultdict(list)
+    for members in groups.values():
+        known = [member.baseline_rate for member in members if member.baseline_rate]
+        if known:
+            goes_on = all(member.idle_seconds == 0.0 for member in members)
+            rates[Family(members[0].name, members[0].size)].append(min(known) if goes_on else 0.0)
+    return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
 
 
 def _merge(a: Sample, b: Sample) -> Sample:
