@@ -26,7 +26,7 @@ class Source(Protocol):
 
     def rank(self, place: int) -> Rank: ...
 
-    def operation(self, row: int) -> Operation | None: ...
+    def operations(self, rows: Ints) -> list[Operation | None]: ...
 
     def group(self, row: int) -> tuple[str, str, int]:
         """Id, name and size of a process group."""
@@ -65,6 +65,7 @@ class Memberships:
     idle_seconds: Floats
     open_sequence: Ints
     pairwise: Bools
+    sending: Bools  # of those that are pairwise
     peers: Ints  # of an operation that is pairwise; else -1
     dtypes: Ints  # a number for each dtype of an operation; 0: there is no operation
     baseline_rates: Floats
@@ -145,9 +146,9 @@ class RankColumns(Mapping[int, Rank]):
         read, written = self._source.transferred()
         return read[self.places.origin], written[self.places.origin]
 
-    def operation(self, row: int) -> Operation | None:
-        """Of a rank in a process group."""
-        return self._source.operation(int(self.rows.origin[row]))
+    def operations(self, rows: Ints) -> list[Operation | None]:
+        """Of ranks in process groups."""
+        return self._source.operations(self.rows.origin[rows])
 
     def group(self, row: int) -> tuple[str, str, int]:
         """Id, name and size of a row's process group."""
@@ -201,8 +202,8 @@ class _Objects:
     def rank(self, place: int) -> Rank:
         return self._ranks[place]
 
-    def operation(self, row: int) -> Operation | None:
-        return self._groups[row].operation
+    def operations(self, rows: Ints) -> list[Operation | None]:
+        return [self._groups[row].operation for row in rows.tolist()]
 
     def group(self, row: int) -> tuple[str, str, int]:
         group = self._groups[row]
@@ -242,6 +243,7 @@ def _of_objects(ranks: list[Rank]) -> RankColumns:
         _floats([group.idle_seconds for group in groups]),
         ints([group.open_sequence for group in groups]),
         _bools([group.is_pairwise for group in groups]),
+        _bools([group.operation.name == "send" if group.operation else False for group in groups]),
         ints([group.operation.root if group.operation and group.is_pairwise else -1 for group in groups]),
         ints([dtype_number(group.operation.dtype) if group.operation else 0 for group in groups]),
         _floats([group.baseline_rate for group in groups]),

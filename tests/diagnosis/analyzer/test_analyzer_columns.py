@@ -83,7 +83,8 @@ def same(columns: RankColumns, expected: RankColumns) -> None:
     assert nodes == [expected.node_names[node] for node in expected.places.nodes]
     for row in range(len(columns.rows.places)):
         assert columns.group(row) == expected.group(row)
-        assert columns.operation(row) == expected.operation(row)
         assert columns.process_group(row) == expected.process_group(row)
+    rows = np.arange(len(columns.rows.places))
+    assert columns.operations(rows) == expected.operations(rows)
     pairs = set(zip(columns.rows.groups.tolist(), expected.rows.groups.tolist(), strict=True))
     assert len(pairs) == len({left for left, _ in pairs}) == len({right for _, right in pairs})

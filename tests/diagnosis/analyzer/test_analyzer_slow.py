@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tensorwire.diagnosis.analyzer.job import Group
+from tensorwire.diagnosis.analyzer.groups import Groups
 from tensorwire.diagnosis.analyzer.rounds import Timer
+from tensorwire.diagnosis.columns import RankColumns
 from tensorwire.diagnosis.model import Observation, ProcessGroup, Timing
 from tests.support.observations import WORLD, edge, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, job_at_rate, last, only, watch
@@ -269,13 +270,14 @@ def test_a_pipeline_of_receives_waits_for_who_waits_for_nobody(culprit: int) -> 
 def test_a_wait_in_one_operation_of_each_step_is_counted_though_one_long_round_is_not() -> None:
     timer, late, num_windows = Timer(), 2, 6
     for index in range(num_windows + 1):
-        group = Group("g", "group", WORLD)
+        ranks = {}
         for number in range(WORLD):
             longest = 0.01 if number == late else 1.0
             timing = Timing(1 + 21 * index, 21, 20 * 0.01 + longest, 0.01, longest, 0, 0)
             completed = 21 * (index + 1)
-            group.members[number] = ProcessGroup("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
-        timer.add(float(index), group)
+            group = ProcessGroup("g", "group", WORLD, completed, completed, None, 0.0, None, timing)
+            ranks[number] = rank(number, group)
+        timer.add(float(index), Groups(RankColumns.of(ranks), WORLD)["g"])
     rounds = timer.recent(float(num_windows), 100.0)
     assert rounds is not None
     assert rounds.mean[late] == pytest.approx(0.01)

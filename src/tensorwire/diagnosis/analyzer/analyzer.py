@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..columns import RankColumns
+from ..columns import EdgeColumns, RankColumns
 from ..model import Thresholds
 from .hang import find_hangs
 from .job import Job
@@ -65,7 +65,7 @@ class Analyzer:
             observation.world_size,
             state.ranks,
             observation.silent_nodes,
-            observation.edges,
+            EdgeColumns.of(observation.edges),
             self._thresholds,
             state.recent_phases(self._thresholds.hang_seconds),
             state.work,
@@ -76,7 +76,7 @@ class Analyzer:
             state.unlike = state.types.sample(job)
             state.still = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
-            state.work.sample(job.time, job.ranks)
+            state.work.sample(job.time, job.columns)
         verdicts = _judge(job, state)
         if any(verdict.kind not in ("still", "types") for verdict in verdicts):
             state.still = []  # once what was found is over, the job moves again

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from . import hang_inside, hang_not_entered
 from .transport import PROGRESS
 from .waits import WaitGraph
@@ -51,17 +53,11 @@ def _may_lack_others(wait: Wait, verdict: Verdict) -> bool:
 def _is_ending(job: Job, wait: Wait) -> bool:
     """Whether somebody has entered or left the operation of late: whom the others waited for has come, however long
     that took, and they are about to leave as well."""
-    recent = _RECENT * job.thresholds.hang_seconds
-    for number, member in wait.group.members.items():
-        if number in wait.inside:
-            age = member.open_seconds
-        elif member.enqueued == wait.sequence and not wait.is_pairwise:
-            age = member.idle_seconds
-        else:
-            continue
-        if age is not None and age < recent:
-            return True
-    return False
+    group = wait.group
+    inside = np.isin(group.numbers, wait.inside)
+    left = (group.enqueued == wait.sequence) & (not wait.is_pairwise)
+    ages = np.where(inside, group.open_seconds, np.where(left, group.idle_seconds, np.nan))
+    return bool((ages < _RECENT * job.thresholds.hang_seconds).any())
 
 
 def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
@@ -70,11 +66,8 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
     Ranks that complete other operations meanwhile may move bytes for those, so they do not count.
     """
     recent = _RECENT * job.thresholds.hang_seconds
-    still = {
-        number
-        for number in wait.inside
-        if all(group.idle_seconds is None or group.idle_seconds >= recent for group in job.ranks[number].process_groups)
-    }
+    completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent]
+    still = set(wait.inside) - set(completing.tolist())
     return transport.progress(job, wait.group, still, recent) >= PROGRESS
 
 

@@ -166,10 +166,10 @@ def _order_of(job: Job, strays: list[int]) -> list[str]:
     for number in strays[:3]:
         for own in job.ranks[number].process_groups:
             others = [
-                member.enqueued
+                enqueued
                 for group in job.groups.values()
                 if (group.name, group.size) == (own.name, own.size)
-                for other, member in group.members.items()
+                for other, enqueued in zip(group.numbers.tolist(), group.enqueued.tolist(), strict=True)
                 if other not in strays
             ]
             if others and not own.is_pairwise:

@@ -6,52 +6,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .. import words
-from ..model import ProcessGroup
+from ..columns import EdgeColumns, RankColumns
+from .groups import Groups
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ..model import Code, Edge, Level, Rank, Thresholds
+    from ..model import Code, Level, Rank, Thresholds
     from .confidence import Basis
+    from .groups import Group
 
 _MAX_WORKERS = 2
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
-
-
-@dataclass(slots=True)
-class Group:
-    """A process group and its members in view."""
-
-    id: str
-    name: str
-    size: int
-    members: dict[int, ProcessGroup] = field(default_factory=dict)
-
-    @property
-    def title(self) -> str:
-        return self.name or self.id
-
-    @property
-    def is_whole(self) -> bool:
-        """All members are in view, so that whoever lacks in an operation is known."""
-        return len(self.members) >= self.size
-
-    @property
-    def all_members(self) -> str:
-        """What can be said of all that have entered an operation."""
-        return "all members" if self.is_whole else f"the {len(self.members)} of {self.size} members in view"
-
-    @property
-    def peers(self) -> dict[int, int]:
-        """Of the members in a send or receive, or whose last operation was one, the other end."""
-        return {
-            number: member.operation.root
-            for number, member in self.members.items()
-            if member.operation is not None and member.operation.is_pairwise and member.operation.root >= 0
-        }
 
 
 @dataclass
@@ -60,48 +31,26 @@ class Job:
     world_size: int
     ranks: Mapping[int, Rank]  # of the newest generation, on nodes whose agents report
     silent_nodes: list[str]
-    edges: Sequence[Edge]
+    edges: EdgeColumns
     thresholds: Thresholds
     phases: dict[int, str]  # declared by ranks, now or within the hang gate: whoever ends one gets the gate's time
     work: Work = field(default_factory=Work)
 
     @cached_property
-    def groups(self) -> dict[str, Group]:
-        groups: dict[str, Group] = {}
-        for number, rank in self.ranks.items():
-            for process_group in rank.process_groups:
-                group = groups.get(process_group.id)
-                if group is None:
-                    group = groups[process_group.id] = Group(process_group.id, process_group.name, process_group.size)
-                group.members[number] = process_group
-        for group in groups.values():
-            if len(group.members) < group.size:
-                self._add_newcomers(group)
-        return groups
+    def columns(self) -> RankColumns:
+        """Of its ranks."""
+        return RankColumns.of(self.ranks)
 
-    def _add_newcomers(self, group: Group) -> None:
-        """Members that do not know of the process group yet, or not before its first operation.
-
-        Once an operation was completed, a rank without it is one that nothing is known of.
-        """
-        if any(member.completed for member in group.members.values()):
-            return
-        for number in self._members(group):
-            rank = self.ranks.get(number)
-            if rank is not None and number not in group.members and not rank.overflow:
-                group.members[number] = ProcessGroup(group.id, group.name, group.size, 0, 0, None, None, None)
-
-    def _members(self, group: Group) -> Iterable[int]:
-        """The ranks of a group, where they are known: it says so itself, or has all there are."""
-        if group.size == self.world_size:
-            return range(self.world_size)
-        return next((member.members for member in group.members.values() if member.members), ())
+    @cached_property
+    def groups(self) -> Groups:
+        return Groups(self.columns, self.world_size)
 
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""
         if group.is_whole:
             return []
-        return [number for number in self._members(group) or range(self.world_size) if number not in self.ranks]
+        members = self.groups.ranks_of(group) or range(self.world_size)
+        return [number for number in members if number not in self.ranks]
 
     def doing(self, rank: Rank) -> str:
         """What shows that a rank makes progress by itself; "" where nothing does."""
@@ -167,7 +116,7 @@ class Job:
         if self.silent_nodes:
             names = ", ".join(sorted(self.silent_nodes)[:4])
             reasons.append(f"no news from the agents of {words.count(len(self.silent_nodes), 'node')} ({names})")
-        overflown = [number for number in group.members if self.ranks[number].overflow]
+        overflown = np.intersect1d(group.numbers, self.columns.numbers[self.columns.places.overflow]).tolist()
         if overflown:
             reasons.append(f"{words.ranks(overflown)}: more process groups than a page has room for")
         is_incomplete = bool(reasons)

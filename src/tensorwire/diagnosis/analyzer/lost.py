@@ -174,10 +174,7 @@ def _hangs_on(rank: Rank, job: Job) -> bool:
 
 def _is_done(job: Job, rank: Rank) -> bool:
     """Whether the rank had entered all that the others have."""
-    return all(
-        group.has_entered(max(member.enqueued for member in job.groups[group.id].members.values()))
-        for group in rank.process_groups
-    )
+    return all(group.has_entered(int(job.groups[group.id].enqueued.max())) for group in rank.process_groups)
 
 
 def _end(rank: Rank, ago: str = "") -> str:

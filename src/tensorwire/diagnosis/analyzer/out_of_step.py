@@ -9,12 +9,16 @@ far in another has left the order, or the other one has.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .job import Group, Job
+    from .groups import Group
+    from .job import Job
 
 _MAX_POSITIONS = 64  # of different ranks: pairs of them are compared
 
@@ -42,11 +46,11 @@ def out_of_step(job: Job) -> list[int]:
 def _positions(job: Job) -> dict[int, Position]:
     """What each rank has entered in each place of the program."""
     places = [groups for groups in _families(job.groups.values()) if _share_out(job, groups)]
-    return {
-        number: tuple(next(group.members[number].enqueued for group in groups if number in group.members)
-                      for groups in places)
-        for number in job.ranks
-    }  # fmt: skip
+    entered = [
+        dict(chain.from_iterable(zip(group.numbers.tolist(), group.enqueued.tolist(), strict=True) for group in groups))
+        for groups in places
+    ]
+    return {number: tuple(of_place[number] for of_place in entered) for number in job.ranks}
 
 
 def _families(groups: Iterable[Group]) -> list[list[Group]]:
@@ -60,8 +64,8 @@ def _families(groups: Iterable[Group]) -> list[list[Group]]:
 
 def _share_out(job: Job, groups: list[Group]) -> bool:
     """Whether each rank is a member of just one of these."""
-    members = [number for group in groups for number in group.members]
-    return len(members) == len(job.ranks) and set(members) == job.ranks.keys()
+    members = np.sort(np.concatenate([group.numbers for group in groups]))
+    return np.array_equal(members, job.columns.numbers)
 
 
 def _follows(mine: Position, other: Position) -> bool:

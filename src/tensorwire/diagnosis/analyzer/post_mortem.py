@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ..model import Code, ProcessGroup, Rank
-    from .job import Group, Job
+    from .groups import Group
+    from .job import Job
     from .verdict import Verdict
 
 _PATIENCE = 2.0  # ranks of a healthy job enter an operation closer together

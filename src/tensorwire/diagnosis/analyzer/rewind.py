@@ -9,7 +9,8 @@ from .work import Work
 
 if TYPE_CHECKING:
     from ..model import ProcessGroup, Rank
-    from .job import Group, Job
+    from .groups import Group
+    from .job import Job
 
 # A person ends a job that hangs after a while; ranks of a job that is well wait for each other for less.
 _PATIENCE = 10.0

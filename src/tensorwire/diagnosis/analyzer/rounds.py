@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .throughput import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..model import Thresholds, Timing
-    from .job import Group
+    from .groups import Group
 
 ENOUGH = 8
 """Rounds from which a mean says something."""
@@ -68,13 +70,19 @@ class Timer:
     _seen: dict[int, Timing] | None = None  # at the end of the last timing window
     _waited_for: int = -1  # first sequence of a window that some were late to end
 
-    def add(self, time: float, group: Group) -> Rounds | None:
-        """The rounds since the last call, where most of those who take part are timed alike and have completed some."""
-        timed = {number: member.timing for number, member in group.members.items() if member.timing is not None}
+    def add(self, time: float, group: Group | None) -> Rounds | None:
+        """The rounds since the last call, where most of those who take part are timed alike and have completed some.
+
+        Args:
+            group: None where no member is timed.
+        """
+        timed = group.timings() if group is not None else {}
         if self._seen is None:
             self._seen = timed  # of before our time, for all we know
             return None
-        taking_part = sum(1 for member in group.members.values() if member.completed)
+        if group is None:
+            return None
+        taking_part = np.count_nonzero(group.completed)
         if 2 * len(timed) <= taking_part:
             return None
         first = max(timing.first_sequence for timing in timed.values())

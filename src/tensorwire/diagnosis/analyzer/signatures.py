@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..model import Operation
-    from .job import Group, Job
+    from .groups import Group
+    from .job import Job
     from .verdict import Verdict
 
 # Their inputs may differ in size between ranks.

@@ -15,7 +15,8 @@ from .throughput import STEPS, Throughput
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model import Process, Thresholds
+    from ..model import Thresholds
+    from .held_back import Poll
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
@@ -39,7 +40,7 @@ class SlowWatch:
         self.timing: dict[str, int] | None = None
         self._throughputs: dict[str, Throughput] = {}
         self._timers: dict[str, Timer] = {}
-        self._processes: deque[tuple[float, dict[int, Process]]] = deque(maxlen=STEPS + 1)
+        self._polls: deque[Poll] = deque(maxlen=STEPS + 1)
         self._since = float("inf")  # the gate is open
         self._asked: float | None = None
         self._measured_since: float | None = None
@@ -63,7 +64,7 @@ class SlowWatch:
         if measured:
             if self._measured_since is None:
                 self._measured_since = job.time
-            found = judge(job, transport, measured, self._processes)
+            found = judge(job, transport, measured, self._polls)
             if found:
                 self._current, self.timing = found, None
             elif not self._current and job.time - self._measured_since > self._thresholds.slow_seconds:
@@ -73,15 +74,17 @@ class SlowWatch:
         return self._current
 
     def _add(self, job: Job) -> None:
-        self._processes.append((job.time, {number: rank.process for number, rank in job.ranks.items()}))
+        self._polls.append((job.time, job.columns))
         for group_id in self._throughputs.keys() - job.groups.keys():
             del self._throughputs[group_id], self._timers[group_id]
-        for group_id, group in job.groups.items():
+        rows, groups = job.columns.rows, job.groups
+        counts = groups.most(rows.completed), groups.medians(rows.baseline_rates), groups.any(rows.timed)
+        for group_id, completed, reported, is_timed in zip(groups, *counts, strict=True):
             if group_id not in self._throughputs:
                 self._throughputs[group_id], self._timers[group_id] = Throughput(), Timer()
             throughput, timer = self._throughputs[group_id], self._timers[group_id]
-            throughput.add(job.time, group, self._thresholds)
-            rounds = timer.add(job.time, group)
+            throughput.add(job.time, completed, reported, self._thresholds)
+            rounds = timer.add(job.time, groups[group_id] if is_timed else None)
             is_fast = throughput.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds)
             if rounds is not None and is_fast:
                 timer.good.append((rounds.t_min, rounds.t_max))
@@ -127,10 +130,9 @@ class SlowWatch:
         if self._asked is None:
             self._asked = job.time
             self.timing = {}
-            for group_id, group in job.groups.items():
+            for group_id, enqueued in zip(job.groups, job.groups.most(job.columns.rows.enqueued), strict=True):
                 seconds = self._throughputs[group_id].latest_seconds
                 if seconds:  # those that are not slow yet as well: who waits in one is late in another
-                    enqueued = max(member.enqueued for member in group.members.values())
                     self.timing[group_id] = enqueued + 2 + ceil(_LEAD_SECONDS / seconds)
         elif self._is_overdue(job.time, slow):
             self._current = [self._untimed(job, slow)]

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..model import Code
+    from .groups import Group
     from .held_back import Poll
-    from .job import Group, Job
+    from .job import Job
     from .rounds import Rounds
     from .transport import Blame, Transport
     from .verdict import Verdict
@@ -189,8 +190,8 @@ def _finding(job: Job, one: Slow, code: Code, suspects: list[int], basis: Basis,
 def _waits(job: Job, one: Slow, history: Sequence[Poll]) -> list[str]:
     """What the late ranks did meanwhile, as the kernel has it."""
     mean = one.rounds.mean
-    used = shares(job, one, history, lambda process: process.cpu_seconds)
-    queued = shares(job, one, history, lambda process: process.wait_seconds)
+    used = shares(job, one, history, lambda places: places.cpu_seconds)
+    queued = shares(job, one, history, lambda places: places.wait_seconds)
     facts = []
     for number in one.late[:3]:
         fact = f"rank {number} waits {words.seconds(mean[number])} per operation, the median rank "

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..model import Thresholds
-    from .job import Group
 
 STEPS = 6
 """Samples in a window of slow_seconds."""
@@ -51,17 +49,17 @@ class Throughput:
         (start, before), (end, completed) = self.samples[-2], self.samples[-1]
         return max(self.seconds, (end - start) / max(completed - before, 1))
 
-    def add(self, time: float, group: Group, thresholds: Thresholds) -> None:
+    def add(self, time: float, completed: int, reported: float | None, thresholds: Thresholds) -> None:
         """Count what the members in view have completed.
 
-        The most that any of them has: news of others may be late.
+        Args:
+            completed: the most that any of them has: news of others may be late.
+            reported: the median of their own baselines.
         """
-        completed = max(member.completed for member in group.members.values())
         if self.samples and completed < self.samples[-1][1]:
             self.samples.clear()
         self.samples.append((time, completed))
-        baselines = [member.baseline_rate for member in group.members.values() if member.baseline_rate]
-        self.reported = median(baselines) if baselines else None
+        self.reported = reported
         rate = self._rate(0.8 * thresholds.slow_seconds)
         if rate is None:
             self.is_slow, self.slowdown = False, 1.0

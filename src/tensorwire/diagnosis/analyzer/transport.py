@@ -6,15 +6,20 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from .. import words
 from .confidence import Basis
+from .flows import flows_between
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable
 
-    from ..model import Edge
-    from .job import Group, Job
+    from ..columns import EdgeColumns
+    from .flows import Ends, Flows
+    from .groups import Group
+    from .job import Job
 
 PROGRESS = 65536.0
 """Bytes per second from which a transfer counts as going on. The slowest of networks in use moves many times as much;
@@ -28,27 +33,6 @@ _TIE = 0.9  # of the weight at a rank: from here on another has as much
 _REST = 0.5  # of the weight at the first suspect: from here on the edges that it does not explain need another
 _NEAR = 0.6  # edges this near to the busiest are stuck together with it
 
-Ends = tuple[int, int]
-
-
-@dataclass(slots=True)
-class Flow:
-    """One direction between two ranks, all connections together, since an earlier sample."""
-
-    acked_bytes: int = 0
-    received_bytes: int = 0
-    busy_seconds: float = 0.0
-    retransmits: int = 0
-    receive_queue: int = 0  # now
-    send_queue: int = 0
-    backoff: int = 0
-    seconds: float = 0.0  # since that sample; 0 where there is none
-
-    @property
-    def share(self) -> float:
-        """Of the time, with data in flight."""
-        return self.busy_seconds / self.seconds if self.seconds > 0 else 0.0
-
 
 @dataclass(slots=True)
 class Blame:
@@ -61,7 +45,7 @@ class Blame:
 
 class _Sample(NamedTuple):
     time: float
-    edges: Sequence[Edge]
+    edges: EdgeColumns
     moved: dict[tuple[str, int], int]  # bytes by group and rank, of operations that are open for long
 
 
@@ -73,11 +57,15 @@ class Transport:
 
     def sample(self, job: Job, open_seconds: float) -> None:
         """Keep the edges of now, and the bytes of operations that are open for longer than that."""
+        rows = job.columns.rows
+        counted = (rows.moved >= 0) & (rows.open_seconds > open_seconds)
         moved = {
-            (group.id, number): process_group.sent_bytes + process_group.received_bytes
-            for group in job.groups.values()
-            for number, process_group in group.members.items()
-            if process_group.sent_bytes >= 0 and (process_group.open_seconds or 0.0) > open_seconds
+            (group.id, number): nbytes
+            for group in (job.groups.having(counted) if counted.any() else ())
+            for number, nbytes, seconds in zip(
+                group.numbers.tolist(), group.moved.tolist(), group.open_seconds.tolist(), strict=True
+            )
+            if nbytes >= 0 and seconds > open_seconds
         }
         self._samples.append(_Sample(job.time, job.edges, moved))
 
@@ -94,14 +82,13 @@ class Transport:
             return 0.0
         elapsed = job.time - earlier.time
         fastest = 0.0
-        for number, process_group in group.members.items():
-            before = earlier.moved.get((group.id, number))
-            if before is not None:
-                fastest = max(fastest, process_group.sent_bytes + process_group.received_bytes - before)
-        for (rank, _), flow in self._flows(job, group.members, earlier).items():
-            if rank in ranks:
-                fastest = max(fastest, flow.acked_bytes, flow.received_bytes)
-        return fastest / elapsed
+        if earlier.moved:
+            for number, nbytes in zip(group.numbers.tolist(), group.moved.tolist(), strict=True):
+                fastest = max(fastest, nbytes - earlier.moved.get((group.id, number), nbytes))
+        flows = self._flows(job, group.members, earlier)
+        of_these = np.isin(flows.senders, list(ranks))
+        nbytes = np.maximum(flows.acked_bytes, flows.received_bytes)[of_these]
+        return max(fastest, float(nbytes.max(initial=0))) / elapsed
 
     def moving(self, job: Job, first: float, least: float) -> dict[int, float]:
         """Ranks that have exchanged so many bytes per second with another since that time; each with the most."""
@@ -111,18 +98,20 @@ class Transport:
         earlier = samples[0]
         elapsed = job.time - earlier.time
         moving: dict[int, float] = {}
-        for ends, flow in self._flows(job, job.ranks, earlier).items():
-            rate = max(flow.acked_bytes, flow.received_bytes) / elapsed
+        flows = self._flows(job, job.ranks, earlier)
+        rates = np.maximum(flows.acked_bytes, flows.received_bytes) / elapsed
+        for column in (flows.senders, flows.receivers):
+            for number, rate in zip(column[rates >= least].tolist(), rates[rates >= least].tolist(), strict=True):
+                moving[number] = max(rate, moving.get(number, 0.0))
+        for group_id, number in dict.fromkeys(key for sample in samples for key in sample.moved):
+            group = job.groups.get(group_id)
+            if group is None or number not in group.index_of:
+                continue
+            since = next(sample for sample in samples if (group_id, number) in sample.moved)
+            moved = int(group.moved[group.index_of[number]]) - since.moved[group_id, number]
+            rate = moved / (job.time - since.time)
             if rate >= least:
-                moving |= {number: max(rate, moving.get(number, 0.0)) for number in ends}
-        for group in job.groups.values():
-            for number, member in group.members.items():
-                since = next((sample for sample in samples if (group.id, number) in sample.moved), None)
-                if since is not None:
-                    moved = member.sent_bytes + member.received_bytes - since.moved[group.id, number]
-                    rate = moved / (job.time - since.time)
-                    if rate >= least:
-                        moving[number] = max(rate, moving.get(number, 0.0))
+                moving[number] = max(rate, moving.get(number, 0.0))
         return moving
 
     def has_sent(self, job: Job, rank: int, seconds: float) -> bool:
@@ -130,24 +119,25 @@ class Transport:
         since = next((sample for sample in self._samples if sample.time >= job.time - seconds), None)
         if since is None:
             return False
-        before = {(edge.rank, edge.peer): 0 for edge in since.edges if edge.peer == rank}
-        for edge in since.edges:
-            if edge.peer == rank:
-                before[edge.rank, edge.peer] += edge.received_bytes
-        for edge in job.edges:
-            if (edge.rank, edge.peer) in before:
-                before[edge.rank, edge.peer] -= edge.received_bytes
-        return any(left < 0 for left in before.values())
+        before: dict[int, int] = {}
+        for sign, edges in ((-1, since.edges), (1, job.edges)):
+            ends = edges.ends
+            of_rank = ends.peers == rank
+            for peer, nbytes in zip(ends.ranks[of_rank].tolist(), ends.received_bytes[of_rank].tolist(), strict=True):
+                if sign < 0 or peer in before:
+                    before[peer] = before.get(peer, 0) + sign * nbytes
+        return any(more > 0 for more in before.values())
 
     def stopped(self, job: Job, ranks: Iterable[int]) -> Blame | None:
         """Processes in state T, with what lies unread there."""
-        found = [number for number in ranks if job.ranks[number].process.is_stopped]
+        stopped = set(job.columns.numbers[job.columns.places.are_stopped].tolist())
+        found = [number for number in ranks if number in stopped]
         if not found:
             return None
         evidence = [f"the process of rank {number} is stopped (state T)" for number in found[:5]]
         unread = self._unread(job, set(found))
         evidence += [
-            f"{words.nbytes(unread[number])} lie unread at rank {number}" for number in found if unread[number]
+            f"{words.nbytes(unread[number])} lie unread at rank {number}" for number in found if number in unread
         ]
         return Blame(found, evidence, Basis.STATE)
 
@@ -157,11 +147,7 @@ class Transport:
         Of a link that lets a little through, the edges whose data is acknowledged at times count as well.
         """
         flows = self._flows(job, ranks, self._before(job.time - seconds))
-        stuck = {
-            ends: flow
-            for ends, flow in flows.items()
-            if flow.send_queue > 0 and (flow.backoff > 0 or flow.share >= _BUSY)
-        }
+        stuck = flows.where((flows.send_queue > 0) & ((flows.backoff > 0) | (flows.shares >= _BUSY)))
         if not any(flow.backoff for flow in stuck.values()):
             return None
         facts = [
@@ -174,10 +160,10 @@ class Transport:
         """The rank that leaves most of what it was sent unread."""
         queues = self._unread(job, set(ranks))
         order = sorted(queues, key=lambda number: (-queues[number], number))
-        if not order or queues[order[0]] == 0:
+        if not order:
             return None
         suspects = [number for number in order if queues[number] > 0.5 * queues[order[0]]]
-        if 2 * len(suspects) > len(queues):
+        if 2 * len(suspects) > len(set(ranks)):
             return None
         evidence = [f"{words.nbytes(queues[number])} lie unread at rank {number}" for number in suspects[:5]]
         return Blame(suspects, evidence, Basis.COMPARISON if len(suspects) == 1 else Basis.REMAINDER)
@@ -191,74 +177,51 @@ class Transport:
         if earlier is None:
             return None
         flows = self._flows(job, ranks, earlier)
-        if not flows:
+        if not len(flows):
             return None
-        shares = sorted(flow.share for flow in flows.values())
-        ordinary = shares[len(shares) // 2]
-        lost = sum(flow.retransmits for flow in flows.values())
-        facts = []
-        for (a, b), flow in sorted(flows.items(), key=lambda item: (-item[1].share, item[0])):
-            is_busy = flow.share >= max(_BUSY, _NEAR * shares[-1]) and flow.share >= _DISTINCT * ordinary
-            is_lossy = flow.retransmits >= _LOSSY and 5 * flow.retransmits >= lost
-            if is_busy or is_lossy:
-                facts.append(
-                    f"edge {a} -> {b}: busy {words.percent(flow.share)} of the time, the ordinary edge "
-                    f"{words.percent(ordinary)}; {words.count(flow.retransmits, 'retransmission')}, "
-                    f"{words.nbytes(flow.send_queue)} unacknowledged"
-                )
-        if not facts:
+        shares = flows.shares
+        ordinary, most = float(np.sort(shares)[len(shares) // 2]), float(shares.max())
+        are_busy = (shares >= max(_BUSY, _NEAR * most)) & (shares >= _DISTINCT * ordinary)
+        are_lossy = (flows.retransmits >= _LOSSY) & (5 * flows.retransmits >= flows.retransmits.sum())
+        striking = flows.where(are_busy | are_lossy)
+        if not striking:
             return None
+        facts = [
+            f"edge {a} -> {b}: busy {words.percent(flow.share)} of the time, the ordinary edge "
+            f"{words.percent(ordinary)}; {words.count(flow.retransmits, 'retransmission')}, "
+            f"{words.nbytes(flow.send_queue)} unacknowledged"
+            for (a, b), flow in sorted(striking.items(), key=lambda item: (-item[1].share, item[0]))
+        ]
         # The other edges of a slow link tell its two ends apart, with what little they carry: that they lose packets at
         # all counts, not how many, since that goes with what they carry.
-        weights = {
-            ends: max(0.0, flow.share - ordinary) + min(1.0, flow.retransmits / _LOSSY) for ends, flow in flows.items()
-        }
+        excess = np.maximum(0.0, shares - ordinary) + np.minimum(1.0, flows.retransmits / _LOSSY)
+        ends = zip(flows.senders.tolist(), flows.receivers.tolist(), strict=True)
+        weights = dict(zip(ends, excess.tolist(), strict=True))
         return _endpoints(weights, facts[:4], Basis.COMPARISON)
 
     def _before(self, time: float) -> _Sample | None:
         """The newest sample from then or earlier."""
         return next((sample for sample in reversed(self._samples) if sample.time <= time), None)
 
-    def _unread(self, job: Job, ranks: set[int]) -> dict[int, int]:
-        queues = dict.fromkeys(ranks, 0)
-        for edge in job.edges:
-            if edge.rank in queues and edge.peer >= 0:
-                queues[edge.rank] += edge.receive_queue
+    def _unread(self, job: Job, ranks: Collection[int]) -> dict[int, int]:
+        """Bytes, by rank, where there are any."""
+        ends = job.edges.ends
+        unread = (ends.receive_queue > 0) & (ends.peers >= 0) & np.isin(ends.ranks, list(ranks))
+        queues: dict[int, int] = {}
+        for number, nbytes in zip(ends.ranks[unread].tolist(), ends.receive_queue[unread].tolist(), strict=True):
+            queues[number] = queues.get(number, 0) + nbytes
         return queues
 
-    def _flows(self, job: Job, ranks: Collection[int], earlier: _Sample | None) -> dict[Ends, Flow]:
-        inside = set(ranks)
-        flows: dict[Ends, Flow] = {}
-        for edge in job.edges:
-            if edge.rank in inside and edge.peer in inside and edge.rank != edge.peer:
-                flow = flows.setdefault((edge.rank, edge.peer), Flow())
-                flow.receive_queue += edge.receive_queue
-                flow.send_queue += edge.send_queue
-                flow.backoff = max(flow.backoff, edge.backoff)
-                _add(flow, edge, 1)
-        if earlier is not None:
-            for edge in earlier.edges:
-                known = flows.get((edge.rank, edge.peer))
-                if known is not None:
-                    _add(known, edge, -1)
-                    known.seconds = job.time - earlier.time
-        return flows
-
-
-def _add(flow: Flow, edge: Edge, sign: int) -> None:
-    flow.acked_bytes += sign * edge.acked_bytes
-    flow.received_bytes += sign * edge.received_bytes
-    flow.busy_seconds += sign * edge.busy_seconds
-    flow.retransmits += sign * edge.retransmits
+    def _flows(self, job: Job, ranks: Collection[int], earlier: _Sample | None) -> Flows:
+        if earlier is None:
+            return flows_between(ranks, job.edges, None, 0.0)
+        return flows_between(ranks, job.edges, earlier.edges, job.time - earlier.time)
 
 
 def least_moved(group: Group) -> Blame | None:
     """The rank that the transport itself, where it counts bytes, has seen move least."""
-    moved = {
-        number: member.sent_bytes + member.received_bytes
-        for number, member in group.members.items()
-        if member.sent_bytes >= 0
-    }
+    pairs = zip(group.numbers.tolist(), group.moved.tolist(), strict=True)
+    moved = {number: nbytes for number, nbytes in pairs if nbytes >= 0}
     if len(moved) < 2:
         return None
     least = min(moved.values())

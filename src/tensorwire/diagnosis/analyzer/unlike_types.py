@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .. import words
 from .confidence import Basis
 
 if TYPE_CHECKING:
     from ..model import Operation
-    from .job import Group, Job
+    from .groups import Group
+    from .job import Job
     from .verdict import Verdict
 
 # All ranks have to name one type in these, and do so in what a page says of them.
@@ -29,7 +32,7 @@ class UnlikeTypes:
 
     def sample(self, job: Job) -> list[Verdict]:
         """The notices that stand: one for each process group."""
-        for group in job.groups.values():
+        for group in _of_several_types(job):
             verdict = _unlike(job, group)
             if verdict is not None:
                 self._found[group.id] = job.time, verdict
@@ -41,14 +44,20 @@ class UnlikeTypes:
         return [verdict for _, verdict in self._found.values()]
 
 
+def _of_several_types(job: Job) -> list[Group]:
+    """Groups whose members name more than one type in their operations; nearly always there is none."""
+    dtypes = job.columns.rows.dtypes
+    info = np.iinfo(np.int64)
+    least, most = (job.groups.least(np.where(dtypes == 0, info.max, dtypes)),
+                   job.groups.most(np.where(dtypes == 0, info.min, dtypes)))  # fmt: skip
+    return [job.groups[each] for each, low, high in zip(job.groups, least, most, strict=True) if low < high]
+
+
 def _unlike(job: Job, group: Group) -> Verdict | None:
-    if len({member.operation.dtype for member in group.members.values() if member.operation is not None}) < 2:
-        return None  # as nearly always
     by_type: dict[tuple[int, str], dict[str, list[int]]] = {}
     operations: dict[int, Operation] = {}
-    for number, member in group.members.items():
-        operation = member.operation
-        if operation is not None and operation.name in _OF_ONE_TYPE and operation.dtype:
+    for number, operation in group.operations(group.numbers.tolist()).items():
+        if operation.name in _OF_ONE_TYPE and operation.dtype:
             operations[number] = operation
             of_call = by_type.setdefault((operation.sequence, operation.name), {})
             of_call.setdefault(operation.dtype, []).append(number)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model import Operation, ProcessGroup, Rank
-    from .job import Group, Job
+    from ..model import Operation
+    from .groups import Group
+    from .job import Job
 
 BLOCKED_SHARE = 0.1
 """An operation open for this share of the hang gate blocks its rank; a younger one may be part of normal work."""
@@ -17,7 +21,7 @@ BLOCKED_SHARE = 0.1
 _FRESH_SECONDS = 1.0  # counts that are no older are those of now
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Wait:
     """The lowest operation of a process group that ranks are blocked in; of a send or receive, one rank's end."""
 
@@ -31,12 +35,11 @@ class Wait:
     next: list[Wait] = field(default_factory=list)  # what blocks the others
     is_pairwise: bool = False  # a send or receive
 
-    @property
+    @cached_property
     def operations(self) -> dict[int, Operation]:
         """What the ranks inside called, as far as it is known."""
-        members = self.group.members
-        found = {number: members[number].operation for number in self.inside}
-        return {number: op for number, op in found.items() if op is not None and op.sequence == self.sequence}
+        found = self.group.operations(self.inside)
+        return {number: op for number, op in found.items() if op.sequence == self.sequence}
 
 
 class WaitGraph:
@@ -46,8 +49,9 @@ class WaitGraph:
         self._blocked_seconds = BLOCKED_SHARE * job.thresholds.hang_seconds
         self.waits: list[Wait] = []
         self._pairs: dict[tuple[str, int, int], Wait] = {}
-        for group in job.groups.values():
-            self._add(job, group)
+        self._ranks = job.ranks
+        for group in job.groups.having(job.columns.rows.open_seconds >= self._blocked_seconds):
+            self._add(group)
         of_missing: dict[int, list[Wait]] = {number: [] for wait in self.waits for number in wait.missing}
         for wait in self.waits:
             for number in wait.blocked:
@@ -88,48 +92,39 @@ class WaitGraph:
     def _preceding(self, wait: Wait) -> list[Wait]:
         return self._before.get(id(wait), [])
 
-    def _add(self, job: Job, group: Group) -> None:
-        # Of the largest jobs this sees tens of thousands of members: it makes numbers, not objects to collect.
-        least, members, ranks = self._blocked_seconds, group.members, job.ranks
-        older = [number for number, process_group in members.items() if process_group.is_open_for(least)]
-        if not older:
-            return
+    def _add(self, group: Group) -> None:
         # In counts that stand still an operation looks open for ever: what they say is how old it was then.
-        known = [number for number in older if _is_known(ranks[number], members[number], least)]
-        if not known and any(ranks[number].heartbeat_seconds < _FRESH_SECONDS for number in members):
+        least, fresh = self._blocked_seconds, group.heartbeat_seconds < _FRESH_SECONDS
+        older = group.open_seconds >= least
+        known = older & (fresh | (group.open_seconds >= least + group.heartbeat_seconds))
+        if known.any():
+            older = known
+        elif fresh.any():
             return  # those that are heard of are not blocked
-        older = known or older
-        paired = {number for number in older if members[number].is_pairwise}
-        for number in paired:
-            self._add_pair(job, group, number, members[number])
-        at = {number: members[number].open_sequence for number in older if number not in paired}
-        if not at:
+        paired = older & group.pairwise
+        for index in np.flatnonzero(paired).tolist():
+            self._add_pair(group, index)
+        at = older & ~paired
+        if not at.any():
             return
-        sequence = min(at.values())
-        missing = [
-            number
-            for number, process_group in members.items()
-            if number in paired or (number not in at and not process_group.has_entered(sequence))
-        ]
-        age = max(members[number].open_seconds or 0.0 for number in at)
-        inside = [number for number, position in at.items() if position == sequence]
-        self.waits.append(Wait(group, sequence, inside, missing, age, list(at)))
+        sequence = int(group.open_sequence[at].min())
+        missing = paired | (~at & (group.enqueued < sequence))
+        are_inside = at & (group.open_sequence == sequence)
+        inside, absent, blocked = (group.numbers[each].tolist() for each in (are_inside, missing, at))
+        self.waits.append(Wait(group, sequence, inside, absent, float(group.open_seconds[at].max()), blocked))
 
-    def _add_pair(self, job: Job, group: Group, number: int, process_group: ProcessGroup) -> None:
-        operation = process_group.operation
-        peer = operation.root if operation else -1
-        other = group.members.get(peer)
-        age = process_group.open_seconds or 0.0
-        if other is None or not _matches(process_group, other, number):
-            missing = [peer] if peer in job.ranks else []  # it may never have had to do with these messages
-            self.waits.append(
-                Wait(group, process_group.open_sequence, [number], missing, age, [number], is_pairwise=True)
-            )
+    def _add_pair(self, group: Group, index: int) -> None:
+        number, peer = int(group.numbers[index]), int(group.ends[index])
+        sequence, age = int(group.open_sequence[index]), float(group.open_seconds[index])
+        other = group.index_of.get(peer)
+        if other is None or not _match(group, index, other):
+            missing = [peer] if peer in self._ranks else []  # it may never have had to do with these messages
+            self.waits.append(Wait(group, sequence, [number], missing, age, [number], is_pairwise=True))
             return
         known = self._pairs.get((group.id, peer, number))  # from the other end
         if known is None:
             known = self._pairs[group.id, number, peer] = Wait(
-                group, process_group.open_sequence, sorted((number, peer)), [], age, [], is_pairwise=True
+                group, sequence, sorted((number, peer)), [], age, [], is_pairwise=True
             )
             self.waits.append(known)
         known.blocked.append(number)
@@ -161,20 +156,11 @@ def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]], seen: set[i
     return found
 
 
-def _is_known(rank: Rank, process_group: ProcessGroup, seconds: float) -> bool:
-    """Whether the operation was open for so long when the rank was last heard of."""
-    age = rank.heartbeat_seconds
-    return age < _FRESH_SECONDS or process_group.is_open_for(seconds + age)
-
-
-def _matches(process_group: ProcessGroup, other: ProcessGroup, number: int) -> bool:
-    """Whether the peer is in the other half of this send or receive."""
-    mine, theirs = process_group.operation, other.operation
-    return (
-        other.open_seconds is not None
-        and mine is not None
-        and theirs is not None
-        and theirs.is_pairwise
-        and theirs.root in (number, -1)
-        and ("send" in mine.name) != ("send" in theirs.name)
+def _match(group: Group, index: int, other: int) -> bool:
+    """Whether the other member is in the other half of this one's send or receive."""
+    return bool(
+        not np.isnan(group.open_seconds[other])
+        and group.pairwise[other]
+        and group.ends[other] in (group.numbers[index], -1)
+        and group.sending[index] != group.sending[other]
     )

@@ -9,9 +9,8 @@ from .. import words
 from .throughput import STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..model import Process, Rank
+    from ..columns import RankColumns
+    from ..model import Rank
 
 _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
 _CPU_LEAST = 0.05  # from which the time that it waits for a CPU counts too; the threads of the probe use less
@@ -33,10 +32,10 @@ class Work:
     """A few samples of the counters of all processes, and what follows from their differences."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, dict[int, _Counters]]] = deque(maxlen=STEPS + 1)
+        self._samples: deque[tuple[float, RankColumns]] = deque(maxlen=STEPS + 1)
 
-    def sample(self, time: float, ranks: Mapping[int, Rank]) -> None:
-        self._samples.append((time, {number: _counters(rank.pid, rank.process) for number, rank in ranks.items()}))
+    def sample(self, time: float, ranks: RankColumns) -> None:
+        self._samples.append((time, ranks))
 
     def clear(self) -> None:
         self._samples.clear()
@@ -57,20 +56,20 @@ class Work:
         if not self.is_known(time) or not rank.process.is_alive:
             return ""
         recent = self._samples[len(self._samples) // 2]
-        start, counters = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
-        return _between(counters.get(rank.rank), _counters(rank.pid, rank.process), time - start)
+        start, ranks = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
+        return _between(_counters(ranks.get(rank.rank)), _counters(rank), time - start)
 
     def since(self, first: float, time: float, rank: Rank) -> str:
         """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
         if not rank.process.is_alive:
             return ""
-        end, now = time, _counters(rank.pid, rank.process)
-        for start, counters in reversed(self._samples):
+        end, now = time, _counters(rank)
+        for start, ranks in reversed(self._samples):
             if start < first:
                 break
             if end - start < _LEAST_SECONDS:
                 continue
-            before = counters.get(rank.rank)
+            before = _counters(ranks.get(rank.rank))
             found = _between(before, now, end - start)
             if found or before is None:
                 return found
@@ -78,8 +77,8 @@ class Work:
         return ""
 
 
-def _between(before: _Counters | None, now: _Counters, seconds: float) -> str:
-    if before is None or before.pid != now.pid:
+def _between(before: _Counters | None, now: _Counters | None, seconds: float) -> str:
+    if before is None or now is None or before.pid != now.pid:
         return ""
     of_workers = sum(cpu - before.of_workers.get(pid, cpu) for pid, cpu in now.of_workers.items())
     cpu = (now.cpu_seconds - before.cpu_seconds + of_workers) / seconds
@@ -93,8 +92,11 @@ def _between(before: _Counters | None, now: _Counters, seconds: float) -> str:
     return ", ".join(facts)
 
 
-def _counters(pid: int, process: Process) -> _Counters:
+def _counters(rank: Rank | None) -> _Counters | None:
+    if rank is None:
+        return None
+    process = rank.process
     of_workers = {worker.pid: worker.cpu_seconds for worker in process.workers}
     return _Counters(
-        pid, process.cpu_seconds, process.wait_seconds, of_workers, process.written_bytes, process.read_bytes
+        rank.pid, process.cpu_seconds, process.wait_seconds, of_workers, process.written_bytes, process.read_bytes
     )

@@ -64,6 +64,7 @@ class Descriptions:
         ids: dict[str, int] = {}
         self.group_numbers = ints([ids.setdefault(group[0], len(ids)) for group in self.groups])
         self.pairwise = _bools(Operation(1, work[0]).is_pairwise for work in self.works)
+        self.sending = _bools(work[0] == "send" for work in self.works)
         self.peers = np.where(self.pairwise, ints([work[3] for work in self.works]), -1)
         self.dtypes = ints([dtype_number(work[1]) for work in self.works])
         self.dtypes[0] = 0
@@ -208,6 +209,7 @@ class _Rows:
             idle_seconds=_ages(now, idle),
             open_sequence=np.where((works > 0) & (sequence > 0), sequence, completed + 1),
             pairwise=descriptions.pairwise[works],
+            sending=descriptions.sending[works],
             peers=descriptions.peers[works],
             dtypes=descriptions.dtypes[works],
             baseline_rates=np.where(rate < 0, np.nan, rate / 1e3),
@@ -251,8 +253,12 @@ class _Rows:
         row = self._values[start : start + int(self._lengths[place])].tolist()
         return rank_of(tuple(row), node.known, node.name, node.now)
 
-    def operation(self, row: int) -> Operation | None:
-        work, sequence = int(self._works[row]), int(self._values[self._group_starts[row] + _SEQUENCE])
+    def operations(self, rows: Ints) -> list[Operation | None]:
+        works, sequences = self._works[rows], self._values[self._group_starts[rows] + _SEQUENCE]
+        return list(map(self._operation, works.tolist(), sequences.tolist()))
+
+    def _operation(self, work: int, sequence: int) -> Operation | None:
+        """Ranks are in the same operations most of the time: one object does for all of them."""
         if work == 0:
             return None
         known = self._operations.get((work, sequence))

@@ -1,0 +1,246 @@
+"""The process groups of a job: their members in view in columns, and as objects where a member is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..model import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..columns import Bools, Floats, Ints, RankColumns
+    from ..model import Operation, Timing
+
+
+class Group:
+    """A process group and its members in view.
+
+    Args:
+        rows: of the members in the columns.
+        newcomers: members that do not know of the group yet. They have entered nothing.
+
+    Attributes:
+        numbers: the members' ranks. The other columns have a place for each of these.
+        members: what each sees of the group, by rank; made where it is asked for.
+    """
+
+    def __init__(self, columns: RankColumns, rows: Ints, newcomers: Iterable[int] = ()) -> None:
+        self.id, self.name, self.size = columns.group(int(rows[0]))
+        self._columns = columns
+        self._rows = rows
+        self._newcomers = np.fromiter(newcomers, dtype=np.int64)
+        self.members: Mapping[int, ProcessGroup] = _Members(self)
+
+    @property
+    def title(self) -> str:
+        return self.name or self.id
+
+    @property
+    def is_whole(self) -> bool:
+        """All members are in view, so that whoever lacks in an operation is known."""
+        return len(self.numbers) >= self.size
+
+    @property
+    def all_members(self) -> str:
+        """What can be said of all that have entered an operation."""
+        return "all members" if self.is_whole else f"the {len(self.numbers)} of {self.size} members in view"
+
+    @property
+    def peers(self) -> dict[int, int]:
+        """Of the members in a send or receive, or whose last operation was one, the other end."""
+        ends = self._columns.rows.peers[self._rows]
+        known = np.flatnonzero(ends >= 0)
+        return dict(zip(self.numbers[known].tolist(), ends[known].tolist(), strict=True))
+
+    @cached_property
+    def numbers(self) -> Ints:
+        return np.append(self._columns.row_numbers[self._rows], self._newcomers)
+
+    @cached_property
+    def index_of(self) -> dict[int, int]:
+        """Of a rank, its place in the columns."""
+        return {number: index for index, number in enumerate(self.numbers.tolist())}
+
+    @cached_property
+    def enqueued(self) -> Ints:
+        return self._of(self._columns.rows.enqueued, 0)
+
+    @cached_property
+    def completed(self) -> Ints:
+        return self._of(self._columns.rows.completed, 0)
+
+    @cached_property
+    def open_seconds(self) -> Floats:
+        return self._of(self._columns.rows.open_seconds, np.nan)
+
+    @cached_property
+    def idle_seconds(self) -> Floats:
+        return self._of(self._columns.rows.idle_seconds, np.nan)
+
+    @cached_property
+    def open_sequence(self) -> Ints:
+        return self._of(self._columns.rows.open_sequence, 1)
+
+    @cached_property
+    def pairwise(self) -> Bools:
+        return self._of(self._columns.rows.pairwise, False)
+
+    @cached_property
+    def sending(self) -> Bools:
+        return self._of(self._columns.rows.sending, False)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Of operations that are pairwise, the other end; -1 unknown, as of all others."""
+        return self._of(self._columns.rows.peers, -1)
+
+    @cached_property
+    def moved(self) -> Ints:
+        """Bytes, as far as the transport counts them; else -1."""
+        return self._of(self._columns.rows.moved, -1)
+
+    @cached_property
+    def heartbeat_seconds(self) -> Floats:
+        places = [self._columns.place_of[number] for number in self._newcomers.tolist()]
+        of_rows = self._columns.rows.places[self._rows]
+        return self._columns.places.heartbeat_seconds[np.append(of_rows, np.array(places, dtype=np.int64))]
+
+    def operations(self, numbers: Iterable[int]) -> dict[int, Operation]:
+        """What these have called, as far as that is known."""
+        known = [(number, index) for number in numbers if (index := self.index_of[number]) < len(self._rows)]
+        found = self._columns.operations(self._rows[[index for _, index in known]])
+        return {number: op for (number, _), op in zip(known, found, strict=True) if op is not None}
+
+    def timings(self) -> dict[int, Timing]:
+        """Of the members that are timed."""
+        timed = np.flatnonzero(self._of(self._columns.rows.timed, False))
+        found = {number: self.members[number].timing for number in self.numbers[timed].tolist()}
+        return {number: timing for number, timing in found.items() if timing is not None}
+
+    def member(self, number: int) -> ProcessGroup:
+        index = self.index_of[number]
+        if index < len(self._rows):
+            return self._columns.process_group(int(self._rows[index]))
+        return ProcessGroup(self.id, self.name, self.size, 0, 0, None, None, None)
+
+    def _of(self, column: np.ndarray, of_newcomers: float) -> np.ndarray:
+        known = column[self._rows]
+        if not len(self._newcomers):
+            return known
+        return np.append(known, np.full(len(self._newcomers), of_newcomers, dtype=column.dtype))
+
+
+class _Members(Mapping[int, ProcessGroup]):
+    """Of a group, by rank."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __getitem__(self, number: int) -> ProcessGroup:
+        return self._group.member(number)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._group.index_of)
+
+    def __len__(self) -> int:
+        return len(self._group.numbers)
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._group.index_of
+
+
+class Groups(Mapping[str, Group]):
+    """All process groups that ranks know of, by id. Each is made where it is asked for.
+
+    Values of rows are told apart by group with `most`, `least` and `having`, in the order of the groups.
+    """
+
+    def __init__(self, columns: RankColumns, world_size: int) -> None:
+        self._columns = columns
+        self._world_size = world_size
+        numbers = columns.rows.groups
+        self._order = np.argsort(numbers, kind="stable")
+        in_order = numbers[self._order]
+        self._starts = np.flatnonzero(np.append(True, in_order[1:] != in_order[:-1])) if len(numbers) else in_order
+        self._ends = np.append(self._starts[1:], len(numbers))
+        self._made: dict[int, Group] = {}
+
+    @cached_property
+    def _index_of(self) -> dict[str, int]:
+        return {self._columns.group(row)[0]: index for index, row in enumerate(self._order[self._starts].tolist())}
+
+    def __getitem__(self, identity: str) -> Group:
+        return self._at(self._index_of[identity])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index_of)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._index_of
+
+    def having(self, rows: Bools) -> list[Group]:
+        """The groups that have one of these rows."""
+        found = np.logical_or.reduceat(rows[self._order], self._starts) if len(self) else rows
+        return [self._at(index) for index in np.flatnonzero(found).tolist()]
+
+    def any(self, rows: Bools) -> list[bool]:
+        return self._reduced(np.logical_or, rows)
+
+    def most(self, values: Ints) -> list[int]:
+        return self._reduced(np.maximum, values)
+
+    def least(self, values: Ints) -> list[int]:
+        return self._reduced(np.minimum, values)
+
+    def medians(self, values: Floats) -> list[float | None]:
+        """Of the values that are above 0; None where there is none."""
+        rows = np.flatnonzero(values > 0)
+        found: list[float | None] = [None] * len(self)
+        if not len(rows):
+            return found
+        labels = np.empty(len(values), dtype=np.int64)
+        labels[self._order] = np.repeat(np.arange(len(self)), self._ends - self._starts)
+        order = np.lexsort((values[rows], labels[rows]))
+        labels, values = labels[rows][order], values[rows][order]
+        starts = np.flatnonzero(np.append(True, labels[1:] != labels[:-1]))
+        counts = np.diff(np.append(starts, len(labels)))
+        middle = (values[starts + (counts - 1) // 2] + values[starts + counts // 2]) / 2
+        for label, value in zip(labels[starts].tolist(), middle.tolist(), strict=True):
+            found[label] = value
+        return found
+
+    def _reduced(self, function: np.ufunc, values: np.ndarray) -> list[Any]:
+        return function.reduceat(values[self._order], self._starts).tolist() if len(self) else []
+
+    def _at(self, index: int) -> Group:
+        made = self._made.get(index)
+        if made is None:
+            rows = self._order[self._starts[index] : self._ends[index]]
+            made = Group(self._columns, rows)
+            if len(rows) < made.size and not made.completed.any():
+                made = Group(self._columns, rows, self._newcomers(made))
+            self._made[index] = made
+        return made
+
+    def _newcomers(self, group: Group) -> list[int]:
+        """Members that do not know of the process group yet, or not before its first operation.
+
+        Once an operation was completed, a rank without it is one that nothing is known of.
+        """
+        places, overflow = self._columns.place_of, self._columns.places.overflow
+        members = (number for number in self.ranks_of(group) if number in places and number not in group.members)
+        return [number for number in members if not overflow[places[number]]]
+
+    def ranks_of(self, group: Group) -> Iterable[int]:
+        """The ranks of a group, where they are known: it says so itself, or has all there are."""
+        if group.size == self._world_size:
+            return range(self._world_size)
+        return next((member.members for member in group.members.values() if member.members), ())
