@@ -70,8 +70,8 @@ check: $(VENV)/.dev ## Lint, types and formatting; of workflow files too
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES)
-	$(VENV)/bin/shellcheck .ci/run
-	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml
+	$(VENV)/bin/shellcheck .ci/run examples/launchers/*.sh
+	$(VENV)/bin/yamllint --strict .github .yamllint.yml CITATION.cff docs/site/toc.yml examples
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 docs: $(VENV)/.docs ## The pages as HTML in build/docs; a broken link fails

@@ -92,7 +92,7 @@ def test_watch_of_real_pages(pages: Path, tmp_path: Path) -> None:
             assert watch.stdout is not None
             assert "TW-H1" in watch.stdout.readline()
             wait_for(told)
-            watch.send_signal(signal.SIGINT)
+            watch.send_signal(signal.SIGTERM)
             assert watch.wait(timeout=20) == 3
         finally:
             watch.kill()
@@ -116,7 +116,7 @@ def test_analyzer_runs_the_command(pages: Path, tmp_path: Path) -> None:
         agent = stack.enter_context(subprocess.Popen([*PROGRAM, "agent", *options], stderr=subprocess.DEVNULL))
         stack.callback(agent.kill)
         wait_for(told)
-        analyzer.send_signal(signal.SIGINT)
+        analyzer.send_signal(signal.SIGTERM)
         assert analyzer.wait(timeout=20) == 3
     document, after = told.read_text().splitlines()
     finding = json.loads(document)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -41,7 +40,7 @@ def command(analyzer: str, key_file: Path, directory: Path | None, node: str) ->
     from ...diagnosis.service.job_directory import find_directory, root_of
 
     key = read_key(key_file)
-    with suppress(KeyboardInterrupt):  # the way to end it
+    with arguments.until_ended():
         found = find_directory(directory)
         if found is None:
             _log(f"no pages of ranks in {root_of(directory)} yet")

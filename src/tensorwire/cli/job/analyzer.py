@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
@@ -64,8 +64,8 @@ def command(
     """Take the reports of all agents and name the rank.
 
     Run one for each job, on a machine that all nodes can reach, and tensorwire job agent on each node. The analyzer
-    prints one line for each new finding, and runs until you end it with Ctrl-C. Exit code 3 if there was a finding,
-    else 0.
+    prints one line for each new finding, and runs until you end it with Ctrl-C or SIGTERM. Exit code 3 if there was a
+    finding, else 0.
 
     \b
     Example:
@@ -106,7 +106,7 @@ def command(
         shows.append(lambda view: take(view.observation.run_id, view.findings))
         journal = None if state_directory is None else Journal(state_directory, limits)
         _log("agents", listener.address)
-        with suppress(KeyboardInterrupt):  # the way to end it
+        with arguments.until_ended():
             run_analyzer(JobService(listener, limits, journal), show)
     return verdict.exit_code(told.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import shutil
+import signal
 import sys
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,18 @@ _HELP = {
     "transfer_share": "Name slow communication if late arrival makes up at most this share of the lost time.",
     "lost_seconds": "Report a process as lost when it has given no sign of life for this many seconds.",
 }
+
+
+@contextmanager
+def until_ended() -> Iterator[None]:
+    """Ctrl-C ends what is in the block, and so does SIGTERM: that is how schedulers end a service, and how a script
+    ends what it runs in the background, where Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -73,7 +72,7 @@ def command(
         arguments.open_job(directory, analyzer_directory, limits) as (source, path),
         arguments.finding_command(on_finding, say, path) as take,
     ):
-        with suppress(KeyboardInterrupt):  # the way to leave
+        with arguments.until_ended():
             polls = _handed_on(follow(source, history, limits, seconds=seconds, interval=interval), history, take)
             if as_json:
                 for findings, _ in polls:
