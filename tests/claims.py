@@ -271,6 +271,14 @@ NOT_MEASURED: dict[str, list[str]] = {
         "slots 50 to 70 % are used",
     ],
     "docs/job/nccl.md": ["| 2.22 and", "| 2.23 to 2.25 |", "| 2.26 |", "| 2.27 |", "| 2.28 |", "| 2.29 and"],
+    "docs/job/launchers.md": [
+        "Slurm 22.05",
+        "accelerate 1.15",
+        "DeepSpeed 0.19",
+        "Ray 2.60",
+        "Kubernetes 1.29 and of 1.37",
+    ],
+    "docs/job/setup.md": ["`promtool` 2.42"],
     "docs/performance.md": [
         "**Two threads at 1.7 times one.**",
         "**Four times ZipNN decompressing BF16",
