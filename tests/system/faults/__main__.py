@@ -54,7 +54,9 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget the runs that are in the results")
     parser.add_argument("--output", type=Path, help="a .json file; the page is written beside it")
     parser.add_argument("--record", type=Path, metavar="DIR", help="run each once, and keep a recording there")
-    parser.add_argument("--rank", type=int, choices=range(WORLD_SIZE), help="with --record: the faulty rank")
+    parser.add_argument(
+        "--rank", type=int, choices=range(WORLD_SIZE), help="the faulty rank, of variants and with --record"
+    )
     parser.add_argument(
         "--levels",
         action="store_true",

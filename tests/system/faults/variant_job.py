@@ -80,5 +80,6 @@ def _torchrun(port: int, run_id: str) -> list[list[str]]:
 
 def _accelerate(port: int, run_id: str) -> list[list[str]]:
     """As `accelerate launch`. Its ranks know no run id."""
-    common = ["accelerate.commands.launch", "--cpu", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
-    return [[*common, f"--num_processes={WORLD_SIZE}", f"--main_process_port={port}"]]
+    common = ["accelerate.commands.launch", "--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
+    # With --cpu it starts one process alone. The program says that it wants the CPU.
+    return [[*common, "--multi_gpu", f"--num_processes={WORLD_SIZE}", f"--main_process_port={port}"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tensorwire.diagnosis.model import ASKED
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, facts: dic
     """Do what is asked for; gives the exit status, or why it is 1."""
     variants = _chosen(options)
     if options.record is not None:
-        _record(variants, options.record, options.rank)
+        _record(variants, options.record)
         return 0
     forget = [variant.name for variant in variants] if options.fresh else []
     try:
@@ -57,17 +58,19 @@ def turns(variants: list[Variant], results: VariantResults, num_runs: int | None
 
 def _chosen(options: argparse.Namespace) -> list[Variant]:
     if options.variant:
-        return [BY_NAME[name] for name in options.variant]
-    return list(BY_NAME.values()) if options.variants == "all" else GROUPS[options.variants]
+        chosen = [BY_NAME[name] for name in options.variant]
+    else:
+        chosen = list(BY_NAME.values()) if options.variants == "all" else GROUPS[options.variants]
+    return chosen if options.rank is None else [replace(variant, ranks=(options.rank,)) for variant in chosen]
 
 
-def _record(variants: list[Variant], folder: Path, rank: int | None) -> None:
+def _record(variants: list[Variant], folder: Path) -> None:
     """Run each variant once, the rank rotated from one to the next, and keep what was seen of it."""
     with VariantStage() as stage:
         for number, variant in enumerate(variants):
             if missing(variant.needs):
                 continue
-            place = variant.ranks[number % len(variant.ranks)] if rank is None else rank
+            place = variant.ranks[number % len(variant.ranks)]
             thresholds = ASKED if variant.ending else GATES
             with recording(folder, variant, place, thresholds) as keep:
                 judged = stage.run(variant, place, keep)
