@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from tests.system.faults.programs.common import case, is_befallen, stay_away
+from tests.system.faults.programs.common import case, is_befallen, mark_fault, stay_away
 
 FAULT_FORWARD = 150
 MICROBATCHES = 4
@@ -44,6 +44,8 @@ def main() -> None:
     stage = PipelineStage(layer, index, last + 1, torch.device("cpu"), group=pp)
     schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=lambda output, target: (output - target).pow(2).mean())
     optimizer = torch.optim.SGD(layer.parameters(), 1e-3)
+    if not layer.may_hang:
+        mark_fault()
     for _ in count():
         batch = torch.randn(4 * MICROBATCHES, 32)
         schedule.step(*([batch] if index == 0 else []), **({"target": batch} if index == last else {}))
