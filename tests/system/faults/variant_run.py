@@ -75,7 +75,8 @@ def _of_the_living(job: VariantJob, variant: Variant, record: Record | None) -> 
     watch = LocalWatch(job.nodes[0], GATES, record)
     try:
         start = _await_fault(job, watch)
-        found = watch.wait(start + variant.seconds - time.monotonic(), lambda findings: any(map(is_finding, findings)))
+        seconds = variant.seconds if record is None else min(variant.seconds, _RECORDED_SECONDS)
+        found = watch.wait(start + seconds - time.monotonic(), lambda findings: any(map(is_finding, findings)))
         if found:
             watch.wait(_SETTLE_SECONDS if record is None else _MOMENT_SECONDS)
     finally:

@@ -63,7 +63,9 @@ def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judge
     judged.tie = _all(_is_tie(variant, rank, finding) for finding in first)
     judged.seconds = verdicts[0][0] - start if verdicts else None
     judged.said = ", then ".join(_changes(verdicts or false, rank)) or "nothing"
-    distinct = {(*each.identity(), each.confidence): each for _, findings in verdicts + false for each in findings}
+    distinct: dict[object, Finding] = {}
+    for each in (each for _, findings in verdicts + false for each in findings):
+        distinct.setdefault((*each.identity(), each.confidence), each)
     for each in distinct.values():
         _weigh(judged, variant, rank, each)
     if may_find and not verdicts:

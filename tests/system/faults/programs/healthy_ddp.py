@@ -28,8 +28,8 @@ class Samples(Dataset[torch.Tensor]):
 
 def compute(seconds: float) -> None:
     """Uses the CPU, as a large model does."""
-    end = time.process_time() + seconds
-    while time.process_time() < end:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         torch.randn(64, 64) @ torch.randn(64, 64)
 
 
@@ -51,14 +51,14 @@ def before_step(step: int, model: DistributedDataParallel) -> None:
         time.sleep(6.0)
     elif name == "healthy-evaluation-of-one" and step % 200 == 199:
         if is_befallen():
-            compute(1.5)
+            compute(2.5)
         dist.barrier()
     elif name == "healthy-uneven":
         time.sleep(random.uniform(0.0, 0.015) + 0.008 * is_befallen())
     elif name == "healthy-collects-garbage" and step % 50 == 0:
         gc.collect()
     elif name == "healthy-long-steps":
-        compute(2.0)  # with four ranks on two cores, near the gate of a hang
+        compute(6.0)  # longer than the gate of a hang
 
 
 def batches() -> DataLoader[torch.Tensor]:

@@ -1,0 +1,54 @@
+"""Recordings of variants of faults, through the analyzer: what is said of each must not change unnoticed.
+
+`python -m tests.system.faults --variants all --record tests/diagnosis/recordings/variants` makes them; the number in a
+name is the rank that the fault befell. A recording of a job that a signal ended is of its end alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tensorwire.diagnosis.service.recording import replay
+from tests.system.faults.groups import BY_NAME, GROUPS
+from tests.system.faults.verdicts import Judgement, judge
+from tests.system.faults.watch import Poll
+
+FOLDER = Path(__file__).parent / "recordings" / "variants"
+RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
+
+# What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
+WRONG: dict[str, str] = {}
+
+
+def parts(path: Path) -> tuple[str, int]:
+    match = re.fullmatch(r"(.+)-(\d)\.jsonl\.gz", path.name)
+    assert match is not None, path
+    return match[1], int(match[2])
+
+
+def judgement(path: Path) -> Judgement:
+    name, rank = parts(path)
+    variant = BY_NAME[name]
+    polls = [Poll(observation.time, findings) for observation, findings in replay(path)]
+    if variant.ending:
+        del polls[:-1]  # as one who asks: the answer is what is found in the end
+    return judge(variant, rank, polls, start=polls[0].time)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.partition(".")[0])
+def test_the_fault_is_named(path: Path) -> None:
+    name, _ = parts(path)
+    judged = judgement(path)
+    if name in WRONG:
+        assert not judged.is_right, f"{name} is right now: take it out of WRONG"
+        pytest.xfail(WRONG[name])
+    assert judged.is_right, f"{judged.said}: {judged.wrong}"
+
+
+def test_every_known_fault_has_a_recording() -> None:
+    recorded = {parts(path)[0] for path in RECORDINGS}
+    assert {variant.name for variant in GROUPS["known"]} <= recorded <= set(BY_NAME)
+    assert set(WRONG) <= recorded
