@@ -35,6 +35,7 @@ _IMPORTS = (
 _START_SECONDS = 120.0  # until the fault, on a busy machine
 _SETTLE_SECONDS = 5.0  # after the first finding, in case it changes
 _MOMENT_SECONDS = 1.0  # that a recording goes on after it
+_RECORDED_SECONDS = 20.0  # of the fault, at most: recordings are small
 
 
 class VariantStage:
