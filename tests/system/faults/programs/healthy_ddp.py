@@ -6,6 +6,7 @@ import gc
 import random
 import time
 from itertools import count
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,14 @@ class Samples(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(0.002)
         return torch.ones(64)
+
+
+class SlowWriter(dcp.FileSystemWriter):
+    """To storage that takes its time to say that all is written."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        time.sleep(6.0)
+        return super().write_data(plan, planner)
 
 
 def compute(seconds: float) -> None:
@@ -47,8 +56,8 @@ def before_step(step: int, model: DistributedDataParallel) -> None:
             time.sleep(2.5)  # the storage
         dist.barrier()
     elif name == "healthy-checkpoint-of-all" and step % 200 == 199:
-        dcp.save({"model": model.module.state_dict()}, checkpoint_id=folder() / f"checkpoint-{step}")
-        time.sleep(6.0)
+        writer = SlowWriter(folder() / f"checkpoint-{step}")
+        dcp.save({"model": model.module.state_dict()}, storage_writer=writer)
     elif name == "healthy-evaluation-of-one" and step % 200 == 199:
         if is_befallen():
             compute(2.5)
