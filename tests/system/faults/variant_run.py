@@ -34,7 +34,6 @@ _IMPORTS = (
 )
 _START_SECONDS = 120.0  # until the fault, on a busy machine
 _SETTLE_SECONDS = 5.0  # after the first finding, in case it changes
-_MOMENT_SECONDS = 1.0  # that a recording goes on after it
 _RECORDED_SECONDS = 20.0  # of the fault, at most: recordings are small
 
 
@@ -79,7 +78,7 @@ def _of_the_living(job: VariantJob, variant: Variant, record: Record | None) -> 
         seconds = variant.seconds if record is None else min(variant.seconds, _RECORDED_SECONDS)
         found = watch.wait(start + seconds - time.monotonic(), lambda findings: any(map(is_finding, findings)))
         if found:
-            watch.wait(_SETTLE_SECONDS if record is None else _MOMENT_SECONDS)
+            watch.wait(_SETTLE_SECONDS)
     finally:
         watch.close()
     return watch.polls, start
