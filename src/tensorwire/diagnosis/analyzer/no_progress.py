@@ -55,7 +55,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
 
 def _idle(rank: Rank, seen: float) -> float:
     """Since the rank completed anything, or came to where it is."""
-    ages = [group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None and group.completed]
+    ages = [group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None]
     if rank.setup_seconds is not None:
         ages.append(rank.setup_seconds)
     return min(ages, default=seen)

@@ -55,6 +55,10 @@ class Messages:
         self._groups = groups
         self._waits: dict[int, _Wait] = {}  # by thread
         self._shown: dict[int, _Wait] = {}
+        self._last: _Message | None = None  # that was waited for and came
+        self._mark: Pair | None = None
+        self._num_marked = 0
+        self.num_completed = 0  # messages that a thread has waited for
         self._library: Any = None
 
     def register(self, timed_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
@@ -78,12 +82,27 @@ class Messages:
         now = native.now()
         for thread, wait in waits.items():
             if thread not in self._shown and now - wait.since >= 1e9 * OPEN_SECONDS:
-                message = wait.message
-                group = self._groups.find(message.torch_name, message.description, "gloo")
-                ends = message.rank, message.peer
-                wait.pair = self._groups.pair(group, *(ends if message.operation == "send" else reversed(ends)))
+                wait.pair = self._pair(wait.message)
                 self._shown[thread] = wait
-                self._write(message, wait.pair, wait.pair.completed + 1, wait.since)
+                self._write(wait.message, wait.pair, wait.pair.completed + 1, wait.since)
+        if self.num_completed != self._num_marked:
+            self._num_marked = self.num_completed
+            self._mark_progress()
+
+    def _mark_progress(self) -> None:
+        """Show in one pair of this rank, its first, when a message was completed last: its count goes up and back."""
+        if self._mark is None and self._last is not None:
+            self._mark = self._pair(self._last)
+        mark = self._mark
+        if mark is None or any(wait.pair is mark for wait in self._shown.values()):
+            return
+        for count in (mark.completed + 1, mark.completed):
+            native.counts(self._handle, mark.slot, count, count)
+
+    def _pair(self, message: _Message) -> Pair:
+        group = self._groups.find(message.torch_name, message.description, "gloo")
+        ends = message.rank, message.peer
+        return self._groups.pair(group, *(ends if message.operation == "send" else reversed(ends)))
 
     def _write(self, message: _Message, pair: Pair, sequence: int, since: int) -> None:
         """A wait is for the pair's next message, which is not counted when it is over: others went by unseen.
@@ -154,6 +173,8 @@ class Messages:
             waits[thread] = _Wait(message)
             try:
                 done: bool = work.wait(timeout) if timeout else work.wait()
+                self._last = message
+                self.num_completed += 1
                 return done
             finally:
                 waits.pop(thread, None)

@@ -305,7 +305,8 @@ class _Sampler:
 
     def has_completed_some(self) -> bool:
         """Whether an operation has been completed since the last call."""
-        before, self._num_completed = self._num_completed, sum(each.num_completed for each in self._recorders)
+        num_completed = sum(each.num_completed for each in self._recorders) + self._messages.num_completed
+        before, self._num_completed = self._num_completed, num_completed
         return self._num_completed != before
 
     def poll_closely(self) -> None:
