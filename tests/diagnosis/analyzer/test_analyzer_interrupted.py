@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.model import ASKED
 from tensorwire.diagnosis.report.codes import advice
 from tests.support.observations import WORLD, dead, member, observed, rank
 from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, only, watch
@@ -87,6 +88,55 @@ def test_peers_whose_operation_fails_with_the_connection_had_waited_in_it(culpri
     finding = only(at(20.0))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert at(0.3) == []
+
+
+@every_rank
+def test_who_had_never_been_in_the_group_is_missing_too(culprit: int) -> None:
+    """The first operation of a fresh group of a mesh. torch counts it as completed once it has failed."""
+    partner = culprit ^ 1
+
+    def at(waited: float) -> list[Finding]:
+        ranks = []
+        for n in range(WORLD):
+            state = dead(AGO, CTRL_C) if n == culprit else dead(AGO - 0.5, CLOSED)
+            pair = min(n, n ^ 1), max(n, n ^ 1)
+            groups = [member(100, idle=AGO + waited)]
+            if n == culprit:
+                groups.append(member(0, idle=None, group=f"tp{pair}", size=2, known=False, members=pair))
+            else:
+                late = AGO - 0.4 if n == partner else AGO + waited
+                groups.append(member(1, idle=late, group=f"tp{pair}", size=2, members=pair))
+            if n not in (culprit, partner):
+                groups[0] = member(101, idle=AGO - 0.4)
+            ranks.append(rank(n, *groups, **state, setup="initialized", setup_seconds=AGO + waited + 5.0))
+        return found(ranks)
+
+    assert [(finding.code, finding.suspects) for finding in at(20.0)] == [("TW-H1", [culprit])]
+    assert at(0.3) == []
+
+
+@every_rank
+def test_how_long_is_long_follows_from_what_a_brief_job_did(culprit: int) -> None:
+    """It ran for three seconds, too few for a baseline: 30 operations are a tenth of a second each."""
+
+    def at(waited: float, setup: float | None) -> list[Finding]:
+        states = by_ctrl_c(culprit)
+        since = setup and AGO + waited + setup
+        ranks = [
+            rank(
+                n,
+                member(30, idle=AGO + waited) if n == culprit else member(31, waits=AGO + waited),
+                **states(n),
+                setup="initialized",
+                setup_seconds=since,
+            )
+            for n in range(WORLD)
+        ]
+        return Analyzer(ASKED).update(observed(5000.0, ranks)).findings
+
+    assert [finding.suspects for finding in at(6.0, 3.0)] == [[culprit]]
+    assert at(4.0, 3.0) == []
+    assert at(6.0, None) == at(6.0, 60.0) == [], "an operation in two seconds: six are not many"
 
 
 @every_rank
@@ -174,6 +224,20 @@ def test_of_two_that_were_in_no_message_the_one_that_reacted_at_once_is_named() 
         ranks.append(rank(n, *groups, **(dead(ended, CTRL_C) | said | {"exit_seconds": ended})))
     finding = only(found(ranks))
     assert (finding.code, finding.suspects) == ("TW-H1", [2])
+
+
+@every_rank
+def test_a_victim_that_speaks_once_its_peer_is_gone_did_not_react_at_once(culprit: int) -> None:
+    """Half a second after the signal, as measured: the culprit, which ran Python, spoke within milliseconds."""
+    victim = (culprit + 1) % WORLD
+    said = {"exit_kind": "interruption", "signal": "SIGINT", "signal_seconds": AGO}
+    ranks = []
+    for n in range(WORLD):
+        ended = AGO - {culprit: 0.001, victim: 0.5}.get(n, 3.5)
+        waits = {} if n in (culprit, victim) else {"waits": AGO + 20.0, "name": "recv", "root": n ^ 1}
+        groups = [member(1, **waits, group=f"pair{n}", size=2)] if waits else []
+        ranks.append(rank(n, *groups, **(dead(ended, CTRL_C) | said | {"exit_seconds": ended})))
+    assert all(victim not in finding.suspects for finding in found(ranks))
 
 
 @every_rank

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.model import Worker
 from tests.support.observations import WORLD, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS, every_rank, everything, healthy, hung, last, only, watch
@@ -32,8 +33,6 @@ def quiet(
 
 
 def test_a_job_in_which_nobody_does_anything_is_told_with_the_stacks_of_all() -> None:
-    from tensorwire.diagnosis.analyzer import Analyzer
-
     analyzer, at = Analyzer(SECONDS), quiet()
     for time in range(20):
         analysis = analyzer.update(at(float(time)))
@@ -215,6 +214,18 @@ def test_who_makes_progress_by_itself_is_named_with_less_confidence(culprit: int
     assert (saves.confidence, sleeps.confidence) == ("medium", "high")
     assert f"rank {culprit} makes progress by itself: it writes 95.4 MiB/s" in saves.evidence
     assert any("its main thread is in torch.save" in fact for fact in saves.evidence)
+
+
+@every_rank
+@pytest.mark.parametrize("activity", ["torch.save", "DataLoader"])
+def test_who_writes_a_checkpoint_may_come_though_nothing_of_it_is_seen_yet(culprit: int, activity: str) -> None:
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen.ranks[culprit].activity = activity
+        return seen
+
+    finding = only(Analyzer(SECONDS).update(at(20.0)).findings)
+    assert (finding.suspects, finding.confidence) == ([culprit], "medium" if activity == "torch.save" else "high")
 
 
 def test_the_workers_of_a_suspect_are_told_of() -> None:

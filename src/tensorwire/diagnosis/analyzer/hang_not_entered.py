@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .transport import Transport
     from .verdict import Verdict
     from .waits import Wait, WaitGraph
+_WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
 
 
@@ -65,6 +66,8 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
         evidence += [
             f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]
         ]
+    elif any(job.ranks[number].activity not in ("", _WAITS) for number in named):
+        basis = Basis.COMPARISON  # it writes or compiles, and pauses maybe: it may well come
     if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
     phases = {job.phases.get(number, "") for number in unblocked}

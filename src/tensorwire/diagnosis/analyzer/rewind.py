@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from .groups import Group
     from .job import Job
 
-# A person ends a job that hangs after a while; ranks of a job that is well wait for each other for less.
+# The signal's time is known to milliseconds (exit_reasons.py), however long the ranks take to die of it; what is chosen
+# is the wait from which a job was not well. Ranks of a job that trains wait for one another for milliseconds, but also
+# for a checkpoint, an evaluation or a first batch. Who ends a job that hangs has watched it for longer than that.
 _PATIENCE = 10.0
 _LEAST_PATIENCE = 5.0  # where it is known what is usual
 _USUAL = 20.0  # times the usual time between operations
+_ENOUGH = 10  # operations of a group, from which the time between them is known
 
 
 def rewound(job: Job, seconds: float) -> Job:
@@ -27,8 +30,9 @@ def rewound(job: Job, seconds: float) -> Job:
     ranks = {number: _alive(rank, seconds) for number, rank in job.ranks.items()}
     back = {group.id: _Group(group, seconds) for group in job.groups.values()}
     for rank in ranks.values():
-        rank.process_groups = [back[group.id].member(group) for group in rank.process_groups]
-    thresholds = replace(job.thresholds, hang_seconds=min(job.thresholds.hang_seconds, _patience(job)))
+        own = rank.process_groups
+        rank.process_groups = [back[group.id].member(group, _since_last(rank, group, seconds)) for group in own]
+    thresholds = replace(job.thresholds, hang_seconds=min(job.thresholds.hang_seconds, _patience(job, seconds)))
     phases = job.phases | {number: rank.phase for number, rank in ranks.items() if rank.phase}
     return replace(job, ranks=ranks, phases=phases, thresholds=thresholds, work=Work())
 
@@ -50,14 +54,22 @@ class _Group:
             for member in group.members.values()
             if member.open_seconds is None and member.idle_seconds is not None and member.idle_seconds > seconds
         ]
+        # Who has never been in an operation of the group tells nothing of when it began to be missing.
+        self._is_new_to_some = any(
+            member.open_seconds is None and member.idle_seconds is None for member in group.members.values()
+        )
 
-    def member(self, own: ProcessGroup) -> ProcessGroup:
+    def member(self, own: ProcessGroup, since_last: float | None) -> ProcessGroup:
+        """Args:
+        since_last: for how long the rank had completed nothing else.
+        """
         if own.open_seconds is not None:
             waited = own.open_seconds - self._seconds
             return replace(own, open_seconds=max(waited, 0.0), idle_seconds=_before(own.idle_seconds, self._seconds))
         if own.idle_seconds is None or own.idle_seconds > self._seconds or own.is_pairwise or own.completed < 1:
             return replace(own, idle_seconds=_before(own.idle_seconds, self._seconds))
         ages = [age for enqueued, age in self._outside if enqueued < own.completed]
+        ages += [since_last] if self._is_new_to_some and since_last is not None else []
         waited = min(ages, default=0.0)
         return replace(own, completed=own.completed - 1, open_seconds=waited, idle_seconds=waited)
 
@@ -66,7 +78,22 @@ def _before(age: float | None, seconds: float) -> float | None:
     return None if age is None else max(age - seconds, 0.0)
 
 
-def _patience(job: Job) -> float:
+def _since_last(rank: Rank, group: ProcessGroup, seconds: float) -> float | None:
+    """How long before that time a rank had completed an operation of another group, or its set-up."""
+    ages = [rank.setup_seconds, *(other.idle_seconds for other in rank.process_groups if other.id != group.id)]
+    return min((age - seconds for age in ages if age is not None and age > seconds), default=None)
+
+
+def _patience(job: Job, seconds: float) -> float:
     """How long a wait has to be to be none of a job that is well."""
-    rates = [group.baseline_rate for rank in job.ranks.values() for group in rank.process_groups if group.baseline_rate]
+    known = (_rate(rank, group, seconds) for rank in job.ranks.values() for group in rank.process_groups)
+    rates = [rate for rate in known if rate]
     return min(_PATIENCE, max(_LEAST_PATIENCE, _USUAL / min(rates))) if rates else _PATIENCE
+
+
+def _rate(rank: Rank, group: ProcessGroup, seconds: float) -> float | None:
+    """Operations per second in good times; of a job that ran too briefly to know, from its set-up to the last one."""
+    if group.baseline_rate or rank.setup_seconds is None or group.idle_seconds is None:
+        return group.baseline_rate
+    elapsed = rank.setup_seconds - max(group.idle_seconds, seconds)
+    return group.completed / elapsed if group.completed >= _ENOUGH and elapsed > 0 else None
