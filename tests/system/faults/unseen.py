@@ -274,7 +274,69 @@ _SLOWING_DOWN = [
     ),
 ]
 
+_LESS_COMMON = [
+    Variant(
+        "short-timeout",
+        "less_common",
+        "a rank waits for a server, and the others give up after 4 s, before the hang gate",
+        ("TW-H1",),
+    ),
+    Variant(
+        "re-exec",
+        "less_common",
+        "a rank replaces its program by another: its process lives on, and its connections are gone",
+        ("TW-LOST",),
+    ),
+    Variant(
+        "missed-gather",
+        "less_common",
+        "a rank does not come to a gather: only the root waits there, the others in the next operation",
+        ("TW-H1",),
+    ),
+    Variant(
+        "partial-save",
+        "less_common",
+        "a rank leaves out a distributed checkpoint, and goes on to the next step",
+        ("TW-H2",),
+    ),
+    Variant(
+        "token-counts",
+        "less_common",
+        "a rank sends more tokens to the next one in all_to_all than it has announced, and gloo aborts that one",
+        ("TW-H2",),
+    ),
+    Variant(
+        "late-stage",
+        "less_common",
+        "a stage of a pipeline takes 0.1 s for a micro-batch, where it took 5 ms",
+        ("TW-S1",),
+        seconds=_SLOW_SECONDS,
+    ),
+    Variant(
+        "late-root",
+        "less_common",
+        "the rank that broadcasts the batches is late by 0.2 s each time",
+        ("TW-S1",),
+        seconds=_SLOW_SECONDS,
+    ),
+    Variant(
+        "two-late",
+        "less_common",
+        "two of four ranks are late by 0.2 s in each step",
+        ("TW-S1",),
+        suspects=_pair,
+        seconds=_SLOW_SECONDS,
+    ),
+]
+
 _LOOKS_SICK = [
+    Variant(
+        "varying-lengths",
+        "less_common",
+        "in every step another rank is late, now and then by ten times the mean",
+        ranks=(0, 1),
+        seconds=30,
+    ),
     Variant(
         "longer-sequences",
         "looks_sick",
@@ -311,5 +373,6 @@ UNSEEN: list[Variant] = [
     *_MESSAGES,
     *_OTHER_PROGRAMS,
     *_SLOWING_DOWN,
+    *_LESS_COMMON,
     *_LOOKS_SICK,
 ]
