@@ -21,7 +21,6 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 # What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
 WRONG = {
-    "ctrl-c-mesh-first-operation": "nothing is found of a group that a rank had never used when a signal ended the job",
     "dtype-of-fewer-bytes": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
