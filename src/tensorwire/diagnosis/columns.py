@@ -14,7 +14,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Edge, Operation, ProcessGroup, Rank
+from .model import Edge, Operation, ProcessGroup, Rank, Setup
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -33,6 +33,12 @@ class Source(Protocol):
 
     def transferred(self) -> tuple[Ints, Ints]:
         """Bytes read and written by each rank's process."""
+
+    def setups(self) -> dict[int, tuple[Setup, float | None]]:
+        """Where each rank is with init_process_group, and since when; at least of those where that is known."""
+
+    def with_workers(self) -> list[int]:
+        """Ranks whose workers were looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,16 @@ class RankColumns(Mapping[int, Rank]):
         read, written = self._source.transferred()
         return read[self.places.origin], written[self.places.origin]
 
+    @cached_property
+    def setups(self) -> Mapping[int, tuple[Setup, float | None]]:
+        """Where each rank is with init_process_group, and since when."""
+        return dict.fromkeys(self, ("", None)) | self._source.setups()
+
+    @cached_property
+    def with_workers(self) -> list[int]:
+        """Ranks whose workers were looked at."""
+        return [number for number in self._source.with_workers() if number in self]
+
     def operations(self, rows: Ints) -> list[Operation | None]:
         """Of ranks in process groups."""
         return self._source.operations(self.rows.origin[rows])
@@ -160,11 +176,11 @@ class RankColumns(Mapping[int, Rank]):
         first = int(np.searchsorted(self.rows.places, place))
         return self[int(self.places.numbers[place])].process_groups[row - first]
 
-    def least(self, values: Floats, *, default: float) -> Floats:
-        """Of values of rows, the least of each rank; of none, and of NaN alone, the default."""
+    def least(self, values: Floats) -> Floats:
+        """Of values of rows, the least of each rank; infinite where there is none but NaN."""
         found = np.full(len(self), np.inf)
-        np.minimum.at(found, self.rows.places, np.where(np.isnan(values), np.inf, values))
-        return np.where(np.isinf(found), default, found)
+        np.fmin.at(found, self.rows.places, values)
+        return found
 
     def only(self, kept: Bools) -> RankColumns:
         """The ranks at these places."""
@@ -208,6 +224,12 @@ class _Objects:
     def group(self, row: int) -> tuple[str, str, int]:
         group = self._groups[row]
         return group.id, group.name, group.size
+
+    def setups(self) -> dict[int, tuple[Setup, float | None]]:
+        return {rank.rank: (rank.setup, rank.setup_seconds) for rank in self._ranks}
+
+    def with_workers(self) -> list[int]:
+        return [rank.rank for rank in self._ranks if rank.process.workers]
 
     def transferred(self) -> tuple[Ints, Ints]:
         processes = [rank.process for rank in self._ranks]

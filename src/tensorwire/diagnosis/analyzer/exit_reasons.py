@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from ..model import Rank
 
@@ -89,14 +89,18 @@ class Interruption:
     how: str  # "KeyboardInterrupt", "SIGTERM"
 
 
-def interruption(ranks: Iterable[Rank]) -> Interruption | None:
-    """Who was ended first, and how; None where nobody was, or one had failed or died before."""
-    ranks = list(ranks)
+def interruption(ranks: list[Rank], *, are_all: bool) -> Interruption | None:
+    """Who was ended first, and how; None where nobody was, or one had failed or died before.
+
+    Args:
+        ranks: that are gone, have said something, or got a signal.
+        are_all: no other rank is in view.
+    """
     first = max((found for rank in ranks if (found := _interruption(rank)) is not None), default=None)
     if first is None:
         return None
     seconds, how = first
-    if how == "SIGTERM" and not _reached_all(ranks):
+    if how == "SIGTERM" and not (are_all and _reached_all(ranks)):
         return None
     margin = 0.0 if how == "SIGTERM" else _TOGETHER  # launchers send it after a rank has failed
     for rank in ranks:

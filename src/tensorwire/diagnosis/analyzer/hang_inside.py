@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .. import words
 from .confidence import Basis
 from .signatures import inconsistent, sides
@@ -111,8 +113,8 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
 
 def witnesses_of(job: Job, wait: Wait) -> list[int]:
     """Whose stacks tell more of an operation that nobody is known to hold up: ranks in it, and ranks outside."""
-    inside = sorted(wait.inside)[:_WITNESSES]
-    return inside + [number for number in sorted(job.ranks) if number not in wait.inside][:_WITNESSES]
+    outside: list[int] = np.setdiff1d(job.columns.numbers, wait.inside)[:_WITNESSES].tolist()
+    return sorted(wait.inside)[:_WITNESSES] + outside
 
 
 def _entered(wait: Wait) -> str:

@@ -42,7 +42,8 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[
     """
     failed = {number: rank for number, rank in dead.items() if rank.process.exit_reason != CLEAN}
     left = {number: rank for number, rank in dead.items() if number not in failed}
-    waiting = [number for number, rank in job.ranks.items() if number not in dead and _waits(rank, job)]
+    are_open = job.columns.rows.open_seconds >= job.thresholds.lost_seconds
+    waiting = set(job.columns.row_numbers[are_open].tolist()) - dead.keys()
     if failed:
         earliest = max(gone(rank) for rank in failed.values())
         if all(is_secondary(rank) for rank in failed.values()):
@@ -92,8 +93,9 @@ def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> li
     Args:
         hangs: verdicts on hangs that stood when the first of its ranks ended.
     """
-    stop = interruption(job.ranks.values())
-    if stop is None or _left_early(job, stop):
+    telling = _telling(job)
+    stop = interruption(telling, are_all=len(telling) == len(job.ranks))
+    if stop is None or _left_early(job, telling, stop):
         return None
     stood = [verdict for verdict in hangs if verdict.finding.level == "finding"]
     found = stood or [_of_then(verdict, stop) for verdict in find_hangs(rewound(job, stop.seconds), transport)]
@@ -101,7 +103,7 @@ def find_interrupted(job: Job, transport: Transport, hangs: list[Verdict]) -> li
         each for each in found if any(reacted_at_once(job.ranks[n]) for n in each.finding.suspects if n in job.ranks)
     ]
     found = prompt or found
-    if not found and any(_hangs_on(rank, job) for rank in job.ranks.values()):
+    if not found and _some_hang_on(job):
         return None  # it ended some ranks, and others wait for them
     return found
 
@@ -114,11 +116,17 @@ def _patience(job: Job, dead: dict[int, Rank], first: list[int], named: Set[int]
     return min(job.thresholds.lost_seconds, _LIVES_ON) if live_on else job.thresholds.lost_seconds
 
 
-def _left_early(job: Job, stop: Interruption) -> bool:
+def _telling(job: Job) -> list[Rank]:
+    """Ranks that are gone, have said something, or got a signal: in a job that runs on these are few."""
+    columns = job.columns
+    gone_ones = columns.numbers[~columns.places.are_alive].tolist()
+    return [job.ranks[number] for number in sorted({*gone_ones, *columns.exit_reasons, *columns.signals})]
+
+
+def _left_early(job: Job, telling: list[Rank], stop: Interruption) -> bool:
     """Whether a rank had left well before, and the others went on without it."""
     return any(
-        rank.process.exit_reason == CLEAN and gone(rank) > stop.seconds and not _is_done(job, rank)
-        for rank in job.ranks.values()
+        rank.process.exit_reason == CLEAN and gone(rank) > stop.seconds and not _is_done(job, rank) for rank in telling
     )
 
 
@@ -163,13 +171,10 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
     return sorted({number for pair in together for _, number in pair})
 
 
-def _waits(rank: Rank, job: Job) -> bool:
-    return any(group.is_open_for(job.thresholds.lost_seconds) for group in rank.process_groups)
-
-
-def _hangs_on(rank: Rank, job: Job) -> bool:
-    is_old = any(group.is_open_for(job.thresholds.hang_seconds) for group in rank.process_groups)
-    return rank.process.is_alive and is_old
+def _some_hang_on(job: Job) -> bool:
+    """Whether a rank that lives waits for longer than the hang gate."""
+    places, rows = job.columns.places, job.columns.rows
+    return bool((places.are_alive[rows.places] & (rows.open_seconds >= job.thresholds.hang_seconds)).any())
 
 
 def _is_done(job: Job, rank: Rank) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .. import words
 from .confidence import Basis
 
 if TYPE_CHECKING:
-    from ..model import Rank
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
@@ -30,21 +31,21 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     Args:
         first_seen: of each rank, on the clock of observations.
     """
-    alive = {number: rank for number, rank in job.ranks.items() if rank.process.is_alive}
+    columns = job.columns
+    alive = columns.numbers[columns.places.are_alive].tolist()
     if not alive or not job.work.is_known(job.time):
         return []
     found = _before_init(job, alive)
     if found is not None:
         return [found]
-    gate = job.thresholds.hang_seconds
-    ages = (_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
-    if any(age < gate for age in ages):  # in a job that goes on, the first one tells
+    seconds = _idle_seconds(job, alive, first_seen)
+    if seconds < job.thresholds.hang_seconds:
         return []
-    seconds = min(_idle(rank, job.time - first_seen.get(number, job.time)) for number, rank in alive.items())
     first = job.time - max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
-    works = {number: what for number, rank in alive.items() if (what := job.work.since(first, job.time, rank))}
+    candidates = job.work.candidates(first, job.time, columns)
+    works = {number: what for number in candidates if (what := job.work.since(first, job.time, job.ranks[number]))}
     moving = transport.moving(job, first, _EXCHANGED)  # messages that nobody counts, or a transfer that takes long
-    for number in moving.keys() & alive.keys():
+    for number in moving.keys() & set(alive):
         exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
         works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
     if works:
@@ -53,20 +54,26 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     return [_still(job, alive, seconds)] if job.work.covers(_WHOLE * window, job.time) else []
 
 
-def _idle(rank: Rank, seen: float) -> float:
-    """Since the rank completed anything, or came to where it is."""
-    ages = [group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None]
-    if rank.setup_seconds is not None:
-        ages.append(rank.setup_seconds)
-    return min(ages, default=seen)
+def _idle_seconds(job: Job, alive: list[int], first_seen: dict[int, float]) -> float:
+    """Since the last rank completed anything, or came to where it is."""
+    columns, setups = job.columns, job.columns.setups
+    ages = dict(zip(columns.numbers.tolist(), columns.least(columns.rows.idle_seconds).tolist(), strict=True))
+    seconds = np.inf
+    for number in alive:
+        age, since = ages[number], setups[number][1]
+        if since is not None:
+            age = min(age, since)
+        seconds = min(seconds, job.time - first_seen.get(number, job.time) if age == np.inf else age)
+    return float(seconds)
 
 
-def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
+def _before_init(job: Job, alive: list[int]) -> Verdict | None:
     """H1 on ranks that others wait for in init_process_group."""
-    waiting = {number: rank.setup_seconds or 0.0 for number, rank in alive.items() if rank.setup == "in init"}
+    setups = job.columns.setups
+    waiting = {number: setups[number][1] or 0.0 for number in alive if setups[number][0] == "in init"}
     if not waiting or max(waiting.values()) < job.thresholds.hang_seconds:
         return None
-    missing = [number for number, rank in alive.items() if rank.setup == "before init"]
+    missing = [number for number in alive if setups[number][0] == "before init"]
     unseen = [number for number in range(job.world_size) if number not in job.ranks]
     evidence = [
         f"{words.ranks(list(waiting))} {words.verb(waiting, 'is', 'are')} in init_process_group, the longest for "
@@ -77,7 +84,7 @@ def _before_init(job: Job, alive: dict[int, Rank]) -> Verdict | None:
         what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
         return job.verdict(
             "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
-            witnesses=sorted(alive)[:_MAX_STACKS], seconds=max(waiting.values()),
+            witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()),
         )  # fmt: skip
     works = [number for number in missing if job.doing(job.ranks[number])]
     evidence += [_account(job, number) for number in missing[:_MAX_FACTS]]
@@ -115,14 +122,14 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
     )
 
 
-def _still(job: Job, alive: dict[int, Rank], seconds: float) -> Verdict:
+def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     unseen = [number for number in range(job.world_size) if number not in job.ranks]
     phases = sorted({job.phases[number] for number in alive if number in job.phases})
     summary = f"no rank has completed an operation for {words.seconds(seconds)}, and "
     summary += f"none of the {words.count(len(alive), 'rank')} in view uses a CPU or moves bytes"
     if phases:
         summary += f" (in declared phase: {', '.join(phases)})"
-    evidence = [_account(job, number) for number in sorted(alive)[:_MAX_FACTS]]
+    evidence = [_account(job, number) for number in alive[:_MAX_FACTS]]
     if len(alive) > _MAX_FACTS:
         evidence.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
     if unseen:
@@ -138,7 +145,7 @@ def _still(job: Job, alive: dict[int, Rank], seconds: float) -> Verdict:
         victims=len(alive),
         seconds=seconds,
         level="notice" if phases else "finding",
-        witnesses=sorted(alive)[:_MAX_STACKS],
+        witnesses=alive[:_MAX_STACKS],
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from .. import words
 from .throughput import STEPS
 
 if TYPE_CHECKING:
-    from ..columns import RankColumns
+    from ..columns import Ints, RankColumns
     from ..model import Rank
 
 _CPU = 0.3  # of a CPU, from which a rank works; the probe's thread and those that wait use far less
@@ -59,6 +61,18 @@ class Work:
         start, ranks = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
         return _between(_counters(ranks.get(rank.rank)), _counters(rank), time - start)
 
+    def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
+        """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
+        found = set(ranks.with_workers)
+        end, now = time, ranks
+        for start, before in reversed(self._samples):
+            if start < first:
+                break
+            if end - start >= _LEAST_SECONDS:
+                found.update(_busy(before, now, end - start).tolist())
+                end, now = start, before
+        return sorted(number for number in found if number in ranks)
+
     def since(self, first: float, time: float, rank: Rank) -> str:
         """The same at any time from `first` on, as far as samples go back; the last such: some pause now and then."""
         if not rank.process.is_alive:
@@ -75,6 +89,15 @@ class Work:
                 return found
             end, now = start, before
         return ""
+
+
+def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
+    """Ranks whose processes used a CPU between, or read or wrote enough."""
+    numbers, then, here = np.intersect1d(before.numbers, now.numbers, assume_unique=True, return_indices=True)
+    cpu = (now.places.cpu_seconds[here] - before.places.cpu_seconds[then]) / seconds
+    read, written = ((each[here] - old[then]) / seconds
+                     for each, old in zip(now.transferred, before.transferred, strict=True))  # fmt: skip
+    return numbers[(cpu >= _CPU_LEAST) | (written >= _WRITTEN) | (read >= _READ)]
 
 
 def _between(before: _Counters | None, now: _Counters | None, seconds: float) -> str:

@@ -15,10 +15,10 @@ from .decoding import edge_of, rank_of
 from .encoding import EDGE, GROUP, GROUP_NUMBER, LIVES, OVERFLOW, RANK, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..columns import Bools, Floats, Ints
-    from ..model import Edge, Rank
+    from ..model import Edge, Rank, Setup
     from .decoding import Known
 
 # Integers of a row, and of a process group in it.
@@ -157,6 +157,8 @@ class _Rows:
 
     def columns(self, order: Ints) -> RankColumns:
         """Of these places, in the order of their ranks."""
+        self._kept_nodes = self._node[order].tolist()
+        self._kept_ranks = self.described(self._descriptions.ranks)[order].tolist()
         heads = self._heads[order]
         speaking = [self._descriptions.heads[head] for head in heads[self._descriptions.speaks[heads]]]
         return RankColumns(
@@ -166,7 +168,7 @@ class _Rows:
             node_names=[node.name for node in self._nodes],
             exit_reasons={head[0]: head[5] for head in speaking if head[5]},
             phases={head[0]: head[6] for head in speaking if head[6]},
-            signals=self._signals(order),
+            signals=self._signals(),
         )
 
     def _places(self, order: Ints) -> Places:
@@ -239,14 +241,12 @@ class _Rows:
                     moved[row], timed[row] = sent + received if sent >= 0 else -1, num_rounds > 0
         return moved[rows], timed[rows]
 
-    def _signals(self, order: Ints) -> dict[int, float]:
-        found = {}
-        for index, node in enumerate(self._nodes):
-            if node.known.signalled:
-                mine = set(self._descriptions.ranks[self._heads[order[self._node[order] == index]]].tolist())
-                for rank in mine & node.known.signalled:
-                    found[rank] = states.signal_age(node.known.states[rank], node.now)
-        return found
+    def _signals(self) -> dict[int, float]:
+        if not any(node.known.signalled for node in self._nodes):
+            return {}
+        return {
+            rank: states.signal_age(state, now) for rank, state, now in self._states() if states.is_signalled(state)
+        }
 
     def rank(self, place: int) -> Rank:
         start, node = int(self._starts[place]), self._nodes[self._node[place]]
@@ -271,6 +271,19 @@ class _Rows:
         first = self._descriptions.first_group[self._node[self._place[row]]]
         identity, name, size = self._descriptions.groups[first + number]
         return identity, name, size
+
+    def setups(self) -> dict[int, tuple[Setup, float | None]]:
+        return {rank: states.setup_of(state, now) for rank, state, now in self._states()}
+
+    def with_workers(self) -> list[int]:
+        return [rank for rank, state, _ in self._states() if states.has_workers(state)]
+
+    def _states(self) -> Iterator[tuple[int, states.State, int]]:
+        """Of ranks that have one, with the time of their node; a rank of two nodes comes where it counts."""
+        for rank, node in zip(self._kept_ranks, self._kept_nodes, strict=True):
+            state = self._nodes[node].known.states.get(rank)
+            if state is not None:
+                yield rank, state, self._nodes[node].now
 
     def transferred(self) -> tuple[Ints, Ints]:
         ranks = self.described(self._descriptions.ranks).tolist()

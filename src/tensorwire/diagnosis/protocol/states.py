@@ -71,6 +71,16 @@ def signal_age(state: State, now: int) -> float:
     return max(0, now - state[3]) / 1e6 if state[3] >= 0 else 0.0
 
 
+def setup_of(state: State, now: int) -> tuple[Setup, float | None]:
+    """Where a rank is with init_process_group, and since when."""
+    return SETUPS[state[4]], None if state[5] < 0 else max(0, now - state[5]) / 1e6
+
+
+def has_workers(state: State) -> bool:
+    """Whether its workers were looked at, and it has some."""
+    return bool(state[8])
+
+
 def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
     """Put a state into the rank. `age` is the inverse of `since`."""
     process = rank.process
