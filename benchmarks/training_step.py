@@ -132,7 +132,7 @@ class _Probe:
 
 
 def _threads() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
+    return {thread.name for thread in Path("/proc/self/task").iterdir()}
 
 
 def _training(rank: int) -> Callable[[int], dict[str, Any]]:

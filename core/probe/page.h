@@ -62,6 +62,7 @@ enum ExitKind : uint32_t {
   kEnd,           // the script ended, or called for the end of the process, whatever its status
   kFailure,       // an exception that nobody caught
   kInterruption,  // Ctrl-C, or a signal that asks for the end; without a text the signal is the reason
+  kCrash,         // the signal in `crash`; to be believed once the process has gone, some recover from it
 };
 
 // Where a rank is with init_process_group.
@@ -140,7 +141,7 @@ struct Header {
   uint32_t exit_kind;    // an ExitKind
   uint32_t signal;       // SIGINT, SIGTERM or SIGHUP, whether the process ended of it or not; 0: none came
   uint32_t setup;        // a Setup
-  uint32_t reserved;
+  uint32_t crash;        // SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL that came last; 0: none
   char exit_reason[256];  // texts are UTF-8, cut to their room, and end with a zero byte
   char phase[24];         // as the script declared it
   char activity[24];      // what the main thread has been in since no operation was completed, as far as it is known
@@ -210,6 +211,7 @@ TW_PROBE_API void tw_probe_close(tw::probe::Probe* probe);
 
 // Has a thread show from now on that the process lives: Header::pulse_ns.
 TW_PROBE_API int tw_probe_start_pulse(tw::probe::Probe* probe);
+TW_PROBE_API void tw_probe_stop_pulse(tw::probe::Probe* probe);
 
 TW_PROBE_API uint64_t tw_probe_now(void);
 TW_PROBE_API void tw_probe_heartbeat(tw::probe::Probe* probe);
@@ -225,13 +227,17 @@ TW_PROBE_API void tw_probe_exit_reason(tw::probe::Probe* probe, uint32_t kind, c
 // Notes SIGINT, SIGTERM and SIGHUP in the page from now on, and does what would have been done without it. Handlers
 // are put before those that are there only where they are the default ones, or `known`, which may be null. Call it
 // again after others may have set theirs, while they cannot do so. Gives the handler of SIGINT that was found, null
-// where that is not one.
+// where that is not one. The first call has SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL noted as well, before whatever
+// handler is there; one that is set later comes before it, and is to pass the signal on.
 TW_PROBE_API void* tw_probe_watch_signals(tw::probe::Probe* probe, void* known);
 
-// The slot of a group, or of a pair of ranks, a new one on first sight; -1 where there is no more room, which raises
-// kOverflow.
+// A handle for the slot of a group, or of a pair of ranks, a new one on first sight; -1 where there is no more room,
+// which raises kOverflow.
 TW_PROBE_API int tw_probe_slot(tw::probe::Probe* probe, uint64_t id, const char* name, uint64_t size);
 TW_PROBE_API int tw_probe_pair(tw::probe::Probe* probe, uint64_t id, const char* name);
+// The group is no more. Its slot stays to be read until another needs the room; then the handle stands for nothing, and
+// the calls that take it do nothing.
+TW_PROBE_API void tw_probe_retire(tw::probe::Probe* probe, int slot);
 TW_PROBE_API void tw_probe_members(tw::probe::Probe* probe, int slot, const tw::probe::Members* members);
 
 // Passive: counts seen from outside the operations. Ignored for a slot that enter and complete keep up to date.

@@ -26,13 +26,6 @@ void* run(void* argument) {
 }
 
 }  // namespace
-
-void stop_pulse(Probe* probe) {
-  if (!probe->has_pulse) return;
-  probe->pulse_ends.store(true, std::memory_order_release);
-  pthread_join(probe->pulse, nullptr);
-}
-
 }  // namespace tw::probe
 
 using namespace tw::probe;
@@ -50,4 +43,12 @@ int tw_probe_start_pulse(Probe* probe) {
   pthread_attr_destroy(&attributes);
   probe->has_pulse = error == 0;
   return error;
+}
+
+void tw_probe_stop_pulse(Probe* probe) {
+  if (!writes(probe) || !probe->has_pulse) return;
+  probe->pulse_ends.store(true, std::memory_order_release);
+  pthread_join(probe->pulse, nullptr);
+  probe->pulse_ends.store(false, std::memory_order_relaxed);
+  probe->has_pulse = false;
 }

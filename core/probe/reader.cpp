@@ -63,6 +63,19 @@ void copy_locked(T* to, const T* from) {
   to->lock = lock;
 }
 
+// Slots refer to names of the header, and those of groups that are no more are written over: so all slots have to be of
+// one header. It changes a few times a second at most.
+bool copy_page(Page* to, const Page* from) {
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const uint32_t before = __atomic_load_n(&from->header.lock, __ATOMIC_ACQUIRE);
+    copy_locked(&to->header, &from->header);
+    for (size_t i = 0; i < kNumSlots; ++i) copy_locked(&to->slots[i], &from->slots[i]);
+    if (__atomic_load_n(&from->header.lock, __ATOMIC_RELAXED) == before) return true;
+  }
+  return false;
+}
+
 }  // namespace
 }  // namespace tw::probe
 
@@ -73,8 +86,7 @@ int tw_probe_read_page(const char* path, Page* page) {
   if (mapped.error() != 0) return mapped.error();
   const Page* shared = mapped.as<const Page>();
   if (__atomic_load_n(&shared->header.magic, __ATOMIC_ACQUIRE) != kPageMagic) return EINVAL;
-  copy_locked(&page->header, &shared->header);
-  for (size_t i = 0; i < kNumSlots; ++i) copy_locked(&page->slots[i], &shared->slots[i]);
+  if (!copy_page(page, shared)) return EAGAIN;
   return page->header.layout == kLayout ? 0 : EPROTO;
 }
 

@@ -21,6 +21,17 @@ bool OpenOperations::take(uint64_t token, OpenOperation* operation) {
   return false;
 }
 
+// For another group or pair. Tokens go on, so that those given out for the last one fit nothing.
+void SlotState::reset() {
+  slot = Slot{};
+  slot.numel = -1;
+  slot.root = kNoRoot;
+  slot.sent_nbytes = slot.received_nbytes = UINT64_MAX;
+  retired = 0;
+  open.clear();
+  set_window(0, 0);
+}
+
 void SlotState::set_operation(const OperationInfo& info, uint64_t enter_ns, bool is_open) {
   slot.operation = info.operation;
   slot.dtype = info.dtype;

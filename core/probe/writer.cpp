@@ -30,9 +30,16 @@ bool writes(const Probe* probe) {
 
 namespace {
 
-SlotState* find_slot(Probe* probe, int slot) {
-  if (!writes(probe) || slot < 0 || static_cast<uint32_t>(slot) >= probe->num_slots) return nullptr;
-  return &probe->slots[slot];
+// A handle names a slot and the generation that it was given for, so that nobody writes to the slot of another.
+constexpr uint32_t kGenerations = INT32_MAX / kNumSlots;
+
+int handle_of(const Probe* probe, const SlotState& state) {
+  return static_cast<int>(state.generation * kNumSlots + static_cast<size_t>(&state - probe->slots));
+}
+
+SlotState* find_slot(Probe* probe, int handle) {
+  if (!writes(probe) || handle < 0 || static_cast<uint32_t>(handle) % kNumSlots >= probe->num_slots) return nullptr;
+  return &probe->slots[static_cast<uint32_t>(handle) % kNumSlots];
 }
 
 void publish(Probe* probe, const SlotState& state) {
@@ -44,11 +51,11 @@ void publish(Probe* probe, const SlotState& state) {
 
 // Changes a slot under its mutex and shows the result.
 template <class Change>
-void update(Probe* probe, int slot, Change&& change) {
-  SlotState* state = find_slot(probe, slot);
+void update(Probe* probe, int handle, Change&& change) {
+  SlotState* state = find_slot(probe, handle);
   if (state == nullptr) return;
   const std::lock_guard<std::mutex> guard(state->mutex);
-  if (change(*state)) publish(probe, *state);
+  if (handle_of(probe, *state) == handle && change(*state)) publish(probe, *state);
 }
 
 // What fits of a text into `room` bytes, zeros behind it. A character is not cut in half.
@@ -63,21 +70,45 @@ void set_text(char* shared, size_t room, const char* text) {
   copy_to_shared(shared, padded, room);
 }
 
-// Where `name` begins in the header's names, added if there is room.
-uint8_t name_offset(Probe* probe, const char* name) {
-  char (&names)[sizeof(Header::names)] = probe->names;
-  const size_t nbytes = std::strlen(name) + 1;
-  size_t end = 0;
-  while (end < sizeof(names) && names[end] != 0) {
-    if (std::strcmp(names + end, name) == 0) return static_cast<uint8_t>(end);
-    end += std::strlen(names + end) + 1;
+// Where `name` begins in the header's names, or where there is room for it; kNoName. Names that a slot refers to are
+// not moved or written over.
+uint8_t name_offset(const Probe* probe, const char* name, size_t nbytes) {
+  const char (&names)[sizeof(Header::names)] = probe->names;
+  bool is_used[sizeof(names)] = {};
+  for (uint32_t i = 0; i < probe->num_slots; ++i) {
+    const Slot& slot = probe->slots[i].slot;
+    if (slot.id == 0 || slot.name == kNoName) continue;
+    if (std::strcmp(names + slot.name, name) == 0) return slot.name;
+    std::fill_n(is_used + slot.name, std::strlen(names + slot.name) + 1, true);
   }
-  if (nbytes == 1 || end + nbytes > sizeof(names)) return kNoName;
-  std::memcpy(names + end, name, nbytes);
+  const bool* room = std::search_n(is_used, std::end(is_used), nbytes, false);
+  return room == std::end(is_used) ? kNoName : static_cast<uint8_t>(room - is_used);
+}
+
+// Slots that were retired keep their names as long as there is room for others.
+void drop_retired_names(Probe* probe) {
+  for (SlotState& state : probe->slots) {
+    if (state.retired == 0 || state.slot.name == kNoName) continue;
+    const std::lock_guard<std::mutex> guard(state.mutex);
+    state.slot.name = kNoName;
+    publish(probe, state);
+  }
+}
+
+uint8_t add_name(Probe* probe, const char* name) {
+  const size_t nbytes = std::strlen(name) + 1;
+  if (nbytes == 1 || nbytes > sizeof(Header::names)) return kNoName;
+  uint8_t offset = name_offset(probe, name, nbytes);
+  if (offset == kNoName) {
+    drop_retired_names(probe);
+    offset = name_offset(probe, name, nbytes);
+  }
+  if (offset == kNoName) return kNoName;
+  std::memcpy(probe->names + offset, name, nbytes);
   Header& header = probe->page->header;
   const WriteLock lock(&header.lock);
-  copy_to_shared(header.names, names, sizeof(names));
-  return static_cast<uint8_t>(end);
+  copy_to_shared(header.names, probe->names, sizeof(Header::names));
+  return offset;
 }
 
 void set_flag(Header* header, uint32_t flag, bool on) {
@@ -88,28 +119,51 @@ void set_flag(Header* header, uint32_t flag, bool on) {
   }
 }
 
+// A slot that nobody uses, of a new generation; null where there is none. Those that were retired stay to be read until
+// there is no other.
+SlotState* take_slot(Probe* probe) {
+  if (probe->num_slots < kNumSlots) return &probe->slots[probe->num_slots++];
+  SlotState* oldest = nullptr;
+  for (SlotState& state : probe->slots) {
+    if (state.retired != 0 && (oldest == nullptr || state.retired < oldest->retired)) oldest = &state;
+  }
+  if (oldest == nullptr) return nullptr;
+  const std::lock_guard<std::mutex> guard(oldest->mutex);
+  oldest->generation = (oldest->generation + 1) % kGenerations;
+  oldest->slot.id = 0;
+  publish(probe, *oldest);  // before its name may be written over
+  return oldest;
+}
+
 int find_or_add(Probe* probe, uint64_t id, const char* name, uint64_t size, uint8_t flags) {
   if (!writes(probe) || id == 0) return -1;
   const std::lock_guard<std::mutex> guard(probe->header_mutex);
-  const uint32_t num_slots = probe->num_slots;
-  for (uint32_t i = 0; i < num_slots; ++i) {
-    if (probe->slots[i].slot.id == id) return static_cast<int>(i);
+  for (uint32_t i = 0; i < probe->num_slots; ++i) {
+    SlotState& state = probe->slots[i];
+    if (state.slot.id != id) continue;
+    state.retired = 0;
+    if (state.slot.name == kNoName) {  // it may have lost it meanwhile
+      const uint8_t offset = add_name(probe, name);
+      const std::lock_guard<std::mutex> slot_guard(state.mutex);
+      state.slot.name = offset;
+      publish(probe, state);
+    }
+    return handle_of(probe, state);
   }
-  if (num_slots == kNumSlots) {
+  SlotState* state = take_slot(probe);
+  if (state == nullptr) {
     set_flag(&probe->page->header, kOverflow, true);
     return -1;
   }
-  SlotState& state = probe->slots[num_slots];
-  state.slot.id = id;
-  state.slot.name = name_offset(probe, name);
-  state.slot.size = static_cast<uint16_t>(std::min<uint64_t>(size, UINT16_MAX));
-  state.slot.flags = flags;
-  state.slot.numel = -1;
-  state.slot.root = kNoRoot;
-  state.slot.sent_nbytes = state.slot.received_nbytes = UINT64_MAX;
-  publish(probe, state);
-  probe->num_slots = num_slots + 1;
-  return static_cast<int>(num_slots);
+  const uint8_t offset = add_name(probe, name);
+  const std::lock_guard<std::mutex> slot_guard(state->mutex);
+  state->reset();
+  state->slot.id = id;
+  state->slot.name = offset;
+  state->slot.size = static_cast<uint16_t>(std::min<uint64_t>(size, UINT16_MAX));
+  state->slot.flags = flags;
+  publish(probe, *state);
+  return handle_of(probe, *state);
 }
 
 // A file of one page that is wholly there: memory that cannot be had later would end the process.
@@ -172,7 +226,7 @@ int tw_probe_create(const char* path, const Identity* identity, Probe** probe) {
 void tw_probe_close(Probe* probe) {
   if (!writes(probe)) return;
   forget_signals(probe);
-  stop_pulse(probe);
+  tw_probe_stop_pulse(probe);
   munmap(probe->page, kPageNbytes);
   delete probe;
 }
@@ -230,6 +284,13 @@ int tw_probe_slot(Probe* probe, uint64_t id, const char* name, uint64_t size) {
 }
 
 int tw_probe_pair(Probe* probe, uint64_t id, const char* name) { return find_or_add(probe, id, name, 2, kPair); }
+
+void tw_probe_retire(Probe* probe, int slot) {
+  if (!writes(probe)) return;
+  const std::lock_guard<std::mutex> guard(probe->header_mutex);
+  SlotState* state = find_slot(probe, slot);
+  if (state != nullptr && handle_of(probe, *state) == slot) state->retired = ++probe->num_retired;
+}
 
 void tw_probe_members(Probe* probe, int slot, const Members* members) {
   update(probe, slot, [&](SlotState& state) {
@@ -301,9 +362,9 @@ void tw_probe_enable_timing(Probe* probe, int on, uint32_t control) {
   set_flag(&header, kTimingEnabled, on != 0);
   if (on != 0) return;
   for (uint32_t i = 0; i < probe->num_slots; ++i) {
-    update(probe, static_cast<int>(i), [](SlotState& state) {
-      state.end_active();
-      return true;
-    });
+    SlotState& state = probe->slots[i];
+    const std::lock_guard<std::mutex> guard(state.mutex);
+    state.end_active();
+    if (state.slot.id != 0) publish(probe, state);
   }
 }

@@ -47,6 +47,8 @@ struct Window {
 struct SlotState {
   std::mutex mutex;
   Slot slot{};
+  uint32_t generation = 0;  // of the handle: one for each group or pair that has had the slot
+  uint64_t retired = 0;     // the earlier, the less; 0: in use
   OpenOperations open;
   uint64_t last_token = 0;
   uint64_t first_sequence = 0;  // of window 0
@@ -54,6 +56,7 @@ struct SlotState {
   Window windows[2];            // operations end out of order, but never by more than a window
 
   // None of these locks or publishes.
+  void reset();
   void set_operation(const OperationInfo& info, uint64_t enter_ns, bool is_open);
   void set_counts(uint64_t enqueued, uint64_t completed, uint64_t now_ns);
   void enter(const OpenOperation& operation);
@@ -72,6 +75,7 @@ struct Probe {
   std::mutex header_mutex;
   char names[sizeof(Header::names)] = {};  // as the header has them: what others may write to is not read back
   std::atomic<uint32_t> num_slots{0};
+  uint64_t num_retired = 0;  // ever; under header_mutex
   bool has_pulse = false;
   std::atomic<bool> pulse_ends{false};
   pthread_t pulse{};
@@ -80,9 +84,6 @@ struct Probe {
 
 // Whether this process is the one that made it.
 bool writes(const Probe* probe);
-
-// Ends the thread of tw_probe_start_pulse().
-void stop_pulse(Probe* probe);
 
 // Signals are not noted in its page any more.
 void forget_signals(const Probe* probe);

@@ -99,6 +99,69 @@ void test_slots_run_out(const Folder& folder) {
   tw_probe_close(probe);
 }
 
+void test_a_retired_slot_is_used_again(const Folder& folder) {
+  const std::string path = folder.file("retired");
+  Probe* probe = create(path);
+  int handles[kNumSlots];
+  for (uint64_t i = 0; i < kNumSlots; ++i) {
+    handles[i] = tw_probe_slot(probe, i + 1, ("group " + std::to_string(i % 10)).c_str(), 4);
+  }
+  tw_probe_retire(probe, handles[7]);
+  tw_probe_retire(probe, handles[3]);
+  tw_probe_counts(probe, handles[7], 5, 4);
+  CHECK(read(path).slots[7].enqueued == 5);                    // it stays to be read
+  CHECK(tw_probe_slot(probe, 4, "group 3", 4) == handles[3]);  // it is back
+  const OperationInfo open = operation(6);
+  const uint64_t token = tw_probe_enter(probe, handles[7], &open);
+
+  const int taken = tw_probe_slot(probe, 100, "another", 2);
+  CHECK(taken >= 0 && taken != handles[7]);
+  const uint64_t other = tw_probe_enter(probe, taken, &open);
+  CHECK(other != token);
+  tw_probe_complete(probe, handles[7], token, 1);
+  tw_probe_complete(probe, taken, token, 1);
+  tw_probe_counts(probe, handles[7], 9, 9);
+  tw_probe_retire(probe, handles[7]);
+  const Page page = read(path);
+  const Slot& slot = page.slots[7];
+  CHECK(slot.id == 100 && slot.size == 2 && slot.enqueued == 6 && (slot.flags & kOpen) != 0);
+  CHECK(std::string(page.header.names + slot.name) == "another");
+  CHECK(tw_probe_slot(probe, 101, "one too many", 2) == -1);
+  tw_probe_close(probe);
+}
+
+// Groups come and go in all slots; whatever a reader sees of one has its name, and its counts.
+void test_readers_see_no_mix_of_groups(const Folder& folder) {
+  const std::string path = folder.file("mix");
+  Probe* probe = create(path);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    int handles[kNumSlots] = {};
+    for (uint64_t id = 1; !stop; ++id) {
+      int& handle = handles[id % kNumSlots];
+      if (id > kNumSlots) tw_probe_retire(probe, handle);
+      handle = tw_probe_slot(probe, id, std::to_string(id).c_str(), id % 1000);
+      CHECK(handle >= 0);
+      tw_probe_counts(probe, handle, id, id);
+    }
+  });
+  int seen = 0;
+  for (int i = 0; i < 3000; ++i) {
+    Page page;
+    if (tw_probe_read_page(path.c_str(), &page) != 0) continue;
+    for (const Slot& slot : page.slots) {
+      if (slot.id == 0 || (slot.lock & 1) != 0) continue;
+      ++seen;
+      CHECK(slot.size == slot.id % 1000 && (slot.enqueued == slot.id || slot.enqueued == 0));
+      if (slot.name != kNoName) CHECK(std::string(page.header.names + slot.name) == std::to_string(slot.id));
+    }
+  }
+  stop = true;
+  writer.join();
+  CHECK(seen > 0);
+  tw_probe_close(probe);
+}
+
 void test_members(const Folder& folder) {
   const std::string path = folder.file("members");
   Probe* probe = create(path);
@@ -256,6 +319,12 @@ void test_pulse(const Folder& folder) {
   while ((first = read(path).header.pulse_ns) == 0) usleep(1000);
   while (read(path).header.pulse_ns == first) usleep(1000);
   CHECK(read(path).header.pulse_ns > first && read(path).header.heartbeats == 0);
+  tw_probe_stop_pulse(probe);
+  const uint64_t last = read(path).header.pulse_ns;
+  usleep(120000);
+  CHECK(read(path).header.pulse_ns == last);
+  CHECK(tw_probe_start_pulse(probe) == 0);
+  while (read(path).header.pulse_ns == last) usleep(1000);
   tw_probe_close(probe);
 }
 
@@ -363,6 +432,8 @@ int main() {
   test_identity(folder);
   test_text_is_cut_between_characters(folder);
   test_slots_run_out(folder);
+  test_a_retired_slot_is_used_again(folder);
+  test_readers_see_no_mix_of_groups(folder);
   test_members(folder);
   test_passive(folder);
   test_active(folder);

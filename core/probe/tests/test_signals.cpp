@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
@@ -15,6 +16,8 @@ namespace {
 
 volatile sig_atomic_t num_handled = 0;
 void count(int) { num_handled = num_handled + 1; }
+volatile int* volatile nowhere = nullptr;
+struct sigaction before;
 
 // What a process that watches signals leaves. `body` runs in it.
 template <class Body>
@@ -127,6 +130,81 @@ void test_a_signal_that_was_outlived_is_forgotten() {
   CHECK(WIFEXITED(status) && header.signal == SIGTERM);
 }
 
+void test_a_crash_is_noted() {
+  const struct {
+    int signal;
+    void (*crash)();
+  } crashes[] = {
+      {SIGSEGV, [] { *nowhere = 1; }},
+      {SIGSEGV, [] { raise(SIGSEGV); }},
+      {SIGABRT, [] { std::abort(); }},
+      {SIGFPE, [] { raise(SIGFPE); }},
+  };
+  for (const auto& [signal, crash] : crashes) {
+    int status;
+    const Header header = left_by(&status, [crash = crash](Probe* probe) {
+      tw_probe_watch_signals(probe, nullptr);
+      tw_probe_watch_signals(probe, nullptr);
+      crash();
+    });
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal);
+    CHECK(header.exit_kind == kCrash && header.crash == static_cast<uint32_t>(signal) && header.exit_ns != 0);
+    CHECK(header.signal == 0 && header.exit_reason[0] == 0);
+  }
+}
+
+void test_a_handler_of_crashes_is_called() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGSEGV, count);
+    std::signal(SIGABRT, count);
+    tw_probe_watch_signals(probe, nullptr);
+    raise(SIGSEGV);
+    CHECK(num_handled == 1);
+    std::abort();  // ends the process though the handler returns
+  });
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  CHECK(header.exit_kind == kCrash && header.crash == SIGABRT);
+}
+
+void test_a_crash_that_was_mended_is_none() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    std::signal(SIGSEGV, count);
+    tw_probe_watch_signals(probe, nullptr);
+    raise(SIGSEGV);
+    CHECK(num_handled == 1);
+  });
+  CHECK(WIFEXITED(status) && header.exit_kind == kNoExit && header.exit_ns == 0);
+}
+
+void test_a_later_handler_passes_a_crash_on() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    sigaction(SIGBUS, nullptr, &before);
+    std::signal(SIGBUS, [](int signal) {
+      sigaction(signal, &before, nullptr);
+      raise(signal);
+    });
+    tw_probe_watch_signals(probe, nullptr);  // does not come before the one that passes it on
+    raise(SIGBUS);
+  });
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+  CHECK(header.exit_kind == kCrash && header.crash == SIGBUS);
+}
+
+void test_an_exit_reason_comes_before_a_crash() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    tw_probe_exit_reason(probe, kFailure, "ValueError: 1");
+    std::abort();
+  });
+  CHECK(WIFSIGNALED(status) && header.crash == SIGABRT);
+  CHECK(header.exit_kind == kFailure && std::string(header.exit_reason) == "ValueError: 1");
+}
+
 void test_a_page_that_was_closed_is_not_written() {
   int status;
   left_by(&status, [](Probe* probe) {
@@ -148,5 +226,10 @@ int main() {
   test_the_signal_of_a_forked_child_is_not_its_parents();
   test_what_was_said_before_stays_the_exit_reason();
   test_a_signal_that_was_outlived_is_forgotten();
+  test_a_crash_is_noted();
+  test_a_handler_of_crashes_is_called();
+  test_a_crash_that_was_mended_is_none();
+  test_a_later_handler_passes_a_crash_on();
+  test_an_exit_reason_comes_before_a_crash();
   test_a_page_that_was_closed_is_not_written();
 }

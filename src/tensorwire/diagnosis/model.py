@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
 
-ExitKind = Literal["", "end", "failure", "interruption"]
+ExitKind = Literal["", "end", "failure", "interruption", "crash"]
 """What a process said when it ended, or before: nothing; that it ends; an exception that nobody caught; that somebody
 ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP)."""
 

@@ -37,6 +37,19 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reaso
 
 
 @every_rank
+def test_a_crash_is_told_and_names_nobody_else(culprit: int) -> None:
+    """Who crashed first is named; the words of a crash do not make one a witness of what it waited in."""
+    states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
+    states[culprit] = dead(4.3, "killed by SIGSEGV") | {"life": "lost", "exit_kind": "crash"}
+    (finding,) = ended(states)
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
+    assert finding.summary.startswith(f"rank {culprit} was killed by SIGSEGV")
+    silent = {n: dead(4.0) for n in range(WORLD)}
+    crashed = {n: state | {"exit_reason": "killed by SIGABRT", "exit_kind": "crash"} for n, state in silent.items()}
+    assert [each.code for each in ended(crashed)] == [each.code for each in ended(silent)]
+
+
+@every_rank
 def test_a_connection_error_is_a_secondary_failure_though_its_heartbeat_was_later(culprit: int) -> None:
     """Last signs of life are known to a heartbeat: who speaks of a lost connection did not lose it."""
     states = {n: dead(4.02, SECONDARY) for n in range(WORLD)}

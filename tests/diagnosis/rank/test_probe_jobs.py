@@ -28,6 +28,11 @@ def test_every_operation_is_seen(tmp_path: Path) -> None:
         assert not page.is_alive
 
 
+def test_slots_of_groups_that_are_no_more_are_used_again(tmp_path: Path) -> None:
+    printed = run_job([*PROBE, str(SCRIPTS / "many_groups.py")], tmp_path / "pages")
+    assert printed == ["True\nTrue\nTrue\n"] * 2
+
+
 def test_training_is_bit_identical(tmp_path: Path) -> None:
     """DDP and FSDP2, without the probe, with it, and with every operation timed; every step has another loss."""
     assert run_job([str(SCRIPTS / "training.py")], tmp_path / "pages") == ["6 6\n"] * 2

@@ -52,10 +52,14 @@ def ran_out_of_time(rank: Rank) -> bool:
     return "timed out" in exit_reason or "timeout" in exit_reason
 
 
+def has_spoken(rank: Rank) -> bool:
+    """Whether it told of its end. A crash is not that: transports abort ranks that do no wrong."""
+    return bool(rank.process.exit_reason) and rank.process.exit_kind != "crash"
+
+
 def has_own_words(rank: Rank) -> bool:
     """Whether it failed, and said of what, and not that another had."""
-    exit_reason = rank.process.exit_reason
-    return exit_reason not in ("", CLEAN) and not is_secondary(rank)
+    return has_spoken(rank) and rank.process.exit_reason != CLEAN and not is_secondary(rank)
 
 
 def has_failed(rank: Rank) -> bool:
@@ -119,14 +123,14 @@ def _reached_all(ranks: list[Rank]) -> bool:
         found = _interruption(rank)
         if found is not None:
             times.setdefault(rank.node, []).append(found[0])
-        elif rank.process.is_alive or rank.process.exit_reason:
+        elif rank.process.is_alive or has_spoken(rank):
             return False
     on_node = sorted(max(times.values(), key=max), reverse=True)  # of one node, whose clock they are on
     return len(on_node) < 2 or on_node[0] - on_node[1] <= _AT_ONCE
 
 
 def _is_silent(rank: Rank) -> bool:
-    return not rank.process.exit_reason and not rank.process.signal
+    return not has_spoken(rank) and not rank.process.signal
 
 
 def _interruption(rank: Rank) -> tuple[float, str] | None:

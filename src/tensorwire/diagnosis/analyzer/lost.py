@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
-from .exit_reasons import CLEAN, alike, gone, interruption, is_secondary, ran_out_of_time, reacted_at_once, said
+from .exit_reasons import (
+    CLEAN,
+    alike,
+    gone,
+    has_spoken,
+    interruption,
+    is_secondary,
+    ran_out_of_time,
+    reacted_at_once,
+    said,
+)
 from .hang import find_hangs
 from .post_mortem import post_mortem
 from .rewind import rewound
@@ -164,7 +174,7 @@ def _witnesses(failed: dict[int, Rank]) -> list[int]:
     Who lost a connection tells of a death.
     """
     timed_out = [number for number, rank in failed.items() if ran_out_of_time(rank)]
-    if timed_out or any(rank.process.exit_reason for rank in failed.values()):
+    if timed_out or any(has_spoken(rank) for rank in failed.values()):
         return timed_out
     times = sorted((gone(rank), number) for number, rank in failed.items())
     together = [pair for pair in pairwise(times) if pair[1][0] - pair[0][0] <= _MOMENT]
@@ -188,6 +198,8 @@ def _end(rank: Rank, ago: str = "") -> str:
     if process.is_alive:
         return f"failed with {process.exit_reason}{ago}, and its process lives on"
     how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
+    if process.exit_kind == "crash":
+        how = f"was {process.exit_reason}"
     return how + ago
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
-from .exit_reasons import gone, has_own_words, ran_out_of_time
+from .exit_reasons import gone, has_own_words, has_spoken, ran_out_of_time
 from .transport import Blame, least_moved
 from .verdict import MAX_SUSPECTS
 
@@ -193,7 +193,7 @@ def _different(job: Job, wait: _LastWait) -> Blame | None:
 
 
 def _has_spoken(job: Job, number: int) -> bool:
-    return bool(job.ranks[number].process.exit_reason)
+    return has_spoken(job.ranks[number])
 
 
 def _ending(job: Job, wait: _LastWait) -> str:

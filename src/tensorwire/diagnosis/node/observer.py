@@ -124,9 +124,9 @@ class Observer:
         return [group for each in pages for group in each.process_groups(now)]
 
     def _process(self, path: Path, page: Page, groups: list[ProcessGroup], now: float) -> Process:
-        header, exit_reason = page.header, page.exit_reason
+        header = page.header
         silent_seconds = max(0.0, now - max(header.heartbeat_ns, header.pulse_ns) / 1e9)
-        said = _said(page, now)
+        said = _said(page, now, silent_seconds)
         stat = process.read_stat(header.pid)
         if stat is not None and stat.start_ticks == header.start_time and stat.is_alive:
             throttling = process.throttling(header.pid)
@@ -148,9 +148,9 @@ class Observer:
             self._alive[path] = now, seen
             return seen
         seen_at, last = self._alive.get(path, (0.0, Process("running")))
-        if not seen_at and not exit_reason and silent_seconds < _ALIVE_SECONDS:
+        if not seen_at and not said["exit_reason"] and silent_seconds < _ALIVE_SECONDS:
             return Process("running")
-        if exit_reason:
+        if said["exit_reason"] and page.exit_kind != "crash":
             # Though it took a while to end: what it had been in is known for that moment.
             gone = silent_seconds if said["exit_seconds"] is None else said["exit_seconds"]
             return replace(last, life="exited", state="?", gone_seconds=gone, **said)
@@ -185,13 +185,15 @@ def _process_of(page: Page) -> tuple[int, int]:
     return page.header.pid, page.header.start_time
 
 
-def _said(page: Page, now: float) -> dict[str, Any]:
+def _said(page: Page, now: float, silent_seconds: float) -> dict[str, Any]:
     """What a process told of its end, and of who asked for that."""
     header = page.header
+    # Some recover from what ends others. Who does not has no pulse, though the kernel may write its memory to a file.
+    recovers = page.exit_kind == "crash" and silent_seconds < _ALIVE_SECONDS and page.is_alive
     return {
-        "exit_reason": page.exit_reason,
-        "exit_kind": page.exit_kind,
-        "exit_seconds": age(now, header.exit_ns),
+        "exit_reason": "" if recovers else page.exit_reason,
+        "exit_kind": "" if recovers else page.exit_kind,
+        "exit_seconds": None if recovers else age(now, header.exit_ns),
         "signal": page.signal,
         "signal_seconds": age(now, header.signal_ns) if page.signal else None,
     }

@@ -24,7 +24,7 @@ TIMED = 4
 ACTIVE = 8
 PAIR = 16
 
-END, FAILURE, INTERRUPTION = 1, 2, 3
+END, FAILURE, INTERRUPTION, CRASH = 1, 2, 3, 4
 BEFORE_INIT, IN_INIT, INITIALIZED, DESTROYED = 1, 2, 3, 4
 
 NUM_SLOTS = 50
@@ -98,7 +98,7 @@ class Header(ctypes.Structure):
         ("exit_kind", _u32),
         ("signal", _u32),
         ("setup", _u32),
-        ("reserved", _u32),
+        ("crash", _u32),
         ("exit_reason", ctypes.c_char * 256),
         ("phase", ctypes.c_char * 24),
         ("activity", ctypes.c_char * 24),
@@ -176,6 +176,7 @@ _hash = _function("tw_probe_hash", _u64, _text, ctypes.c_size_t)
 
 close = _function("tw_probe_close", None, _handle)
 start_pulse = _function("tw_probe_start_pulse", _int, _handle)
+stop_pulse = _function("tw_probe_stop_pulse", None, _handle)
 now = _function("tw_probe_now", _u64)
 heartbeat = _function("tw_probe_heartbeat", None, _handle)
 set_flag = _function("tw_probe_set_flag", None, _handle, _u32, _int)
@@ -186,6 +187,7 @@ exit_reason = _function("tw_probe_exit_reason", None, _handle, _u32, _text)
 watch_signals = _function("tw_probe_watch_signals", ctypes.c_void_p, _handle, ctypes.c_void_p)
 slot = _function("tw_probe_slot", _int, _handle, _u64, _text, _u64)
 pair = _function("tw_probe_pair", _int, _handle, _u64, _text)
+retire = _function("tw_probe_retire", None, _handle, _int)
 outlive_signal = _function("tw_probe_outlive_signal", None, _handle, _u64)
 members = _function("tw_probe_members", None, _handle, _int, ctypes.POINTER(Members))
 counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_COUNT: Final = 1 << 62  # what counts further is damaged
 _MAX_RATE: Final = 1e12
 _MAX_SIZE: Final = 65535  # a group of this size may be larger
-_EXIT_KINDS: Final[tuple[ExitKind, ...]] = ("", "end", "failure", "interruption")
+_EXIT_KINDS: Final[tuple[ExitKind, ...]] = ("", "end", "failure", "interruption", "crash")
 _SETUPS: Final[tuple[Setup, ...]] = ("", "before init", "in init", "initialized", "destroyed")
 
 
@@ -63,8 +63,12 @@ class Page:
     @property
     def exit_reason(self) -> str:
         """What it said, or the signal that ended it."""
-        is_interrupted = self.header.exit_kind == native.INTERRUPTION
-        return _text(self.header.exit_reason) or (self.signal if is_interrupted else "")
+        by_signal = ""
+        if self.header.exit_kind == native.INTERRUPTION:
+            by_signal = self.signal
+        elif self.header.exit_kind == native.CRASH:
+            by_signal = f"killed by {_signal_name(self.header.crash)}"
+        return _text(self.header.exit_reason) or by_signal
 
     @property
     def exit_kind(self) -> ExitKind:
@@ -74,9 +78,7 @@ class Page:
     @property
     def signal(self) -> str:
         """The first that asked it to end."""
-        with suppress(ValueError):
-            return signal.Signals(self.header.signal).name
-        return ""
+        return _signal_name(self.header.signal)
 
     @property
     def setup(self) -> Setup:
@@ -169,6 +171,12 @@ def _is_sound(slot: native.Slot) -> bool:
 def _whole(enqueued: int, low: int) -> int:
     """The number at most 2**32 - 1 below `enqueued` with these low bits."""
     return enqueued - ((enqueued - low) & 0xFFFFFFFF)
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return ""
 
 
 def _known(nbytes: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..members import MAX_DIMENSIONS, grid_of
@@ -24,6 +24,7 @@ class Group:
     name: str
     ranks: Sequence[int]  # global ones, by their rank in the group; empty if torch does not tell
     torch_name: str
+    pairs: set[int] = field(default_factory=set)  # of ranks that have sent something in it
 
 
 @dataclass(slots=True)
@@ -50,13 +51,13 @@ class Groups:
         state = id(_world.default_pg), _world.group_count, len(_world.pg_group_ranks)
         if state == self._state:
             return
-        if state[:1] != self._state[:1]:
-            self._groups.clear()  # those of another world may have the same names
+        # A number stands for all groups that this rank is not in.
+        present = [each for each in list(_world.pg_group_ranks) if not isinstance(each, int)]
+        # Those of another world may have the same names.
+        self._retire(set() if state[:1] != self._state[:1] else {each.group_name for each in present})
         self._state = state
         configurations = _world.pg_backend_config
-        for process_group in list(_world.pg_group_ranks):
-            if isinstance(process_group, int):  # stands for all groups that this rank is not in
-                continue
+        for process_group in present:
             if len(self._groups) >= _MAX_UNUSED:
                 break
             backend = _main_backend(configurations.get(process_group, ""))
@@ -70,11 +71,17 @@ class Groups:
             # Ranks of one job may use one name for different groups; their members tell those apart.
             identity = f"{backend}|{torch_name}|{','.join(map(str, ranks))}"
             number = native.hash64(identity.encode()) or 1
-            name = shown_name(torch_name, description)
-            slot = native.slot(self._handle, number, name.encode(), len(ranks))
-            _show_members(self._handle, slot, ranks)
-            group = self._groups[torch_name, backend] = Group(number, slot, name, ranks, torch_name)
+            group = Group(number, -1, shown_name(torch_name, description), ranks, torch_name)
+            self._show(group)
+            if ranks:
+                self._groups[torch_name, backend] = group
+            else:  # it came and went between two looks
+                native.retire(self._handle, group.slot)
         return group
+
+    def _show(self, group: Group) -> None:
+        group.slot = native.slot(self._handle, group.id, group.name.encode(), len(group.ranks))
+        _show_members(self._handle, group.slot, group.ranks)
 
     def pair(self, group: Group, source: int, target: int) -> Pair:
         """The messages from one rank of a group to another."""
@@ -83,7 +90,23 @@ class Groups:
         if pair is None:
             slot = native.pair(self._handle, number, group.name.encode())
             pair = self._pairs[number] = Pair(slot)
+            group.pairs.add(number)
         return pair
+
+    def _retire(self, names: set[str]) -> None:
+        """Let others have the slots of groups that have none of these names, once they need the room."""
+        for key, group in list(self._groups.items()):
+            if group.torch_name in names:
+                continue
+            del self._groups[key]
+            for slot in (group.slot, *(self._pairs.pop(number).slot for number in group.pairs)):
+                native.retire(self._handle, slot)
+        for group in self._groups.values():
+            if group.slot < 0:  # there was no room
+                self._show(group)
+        slots = [*(each.slot for each in self._groups.values()), *(each.slot for each in self._pairs.values())]
+        lack = any(slot < 0 for slot in slots)
+        native.set_flag(self._handle, native.OVERFLOW, lack)
 
 
 def _show_members(handle: int, slot: int, ranks: Sequence[int]) -> None:
