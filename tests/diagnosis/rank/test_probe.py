@@ -106,35 +106,6 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert (found.signal, found.exit_reason, found.exit_kind) == ("SIGTERM", "exit 5", "end")
 
 
-@pytest.mark.parametrize(
-    ("crash", "name"),
-    [("import ctypes; ctypes.string_at(0)", "SIGSEGV"), ("import os; os.abort()", "SIGABRT")]
-    + [(f"import os, signal; os.kill(os.getpid(), signal.{name})", name) for name in ("SIGBUS", "SIGFPE", "SIGILL")],
-)
-def test_a_crash_names_its_signal(crash: str, name: str, directory: Path, script: Path) -> None:
-    done = run_rank(script, crash, directory)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.Signals[name], "", "")
-    found = left(directory)
-    assert (found.exit_reason, found.exit_kind, found.signal) == (f"killed by {name}", "crash", "")
-    assert found.header.exit_ns != 0
-
-
-@pytest.mark.parametrize("is_first", [False, True], ids=["after the probe", "before it"])
-@pytest.mark.parametrize(
-    ("crash", "name"), [("ctypes.string_at(0)", "SIGSEGV"), ("os.abort()", "SIGABRT")], ids=["SIGSEGV", "SIGABRT"]
-)
-def test_faulthandler_and_the_probe_both_tell_of_a_crash(
-    crash: str, name: str, is_first: bool, directory: Path, script: Path
-) -> None:
-    script.write_text(f"import ctypes, os, faulthandler\nfaulthandler.enable()\n{crash}")
-    env = environment(directory, RANK="3", WORLD_SIZE="8") | ({"PYTHONFAULTHANDLER": "1"} if is_first else {})
-    done = run([*PROBE, str(script)], env)
-    assert done.returncode == -signal.Signals[name]
-    assert done.stderr.count("Fatal Python error") == 1
-    assert 'train.py", line 3' in done.stderr
-    assert left(directory).exit_reason == f"killed by {name}"
-
-
 def test_a_rank_that_lives_on_has_said_its_error(directory: Path, script: Path) -> None:
     text = """
 import threading, time

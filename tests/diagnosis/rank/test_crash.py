@@ -1,0 +1,51 @@
+"""What a rank that crashes leaves in its page, whoever else handles the signal."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire.diagnosis.page.directory import page_path
+from tensorwire.diagnosis.page.rank_page import read_page
+from tests.support.probe_jobs import PROBE, environment, run
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from tensorwire.diagnosis.page.rank_page import Page
+
+
+def crashed(folder: Path, text: str, **variables: str) -> tuple[subprocess.CompletedProcess[str], Page]:
+    """A rank that ran this, and its page."""
+    script = folder / "train.py"
+    script.write_text(text)
+    done = run([*PROBE, str(script)], environment(folder / "pages", RANK="3", WORLD_SIZE="8", **variables))
+    page = read_page(page_path(folder / "pages", 3, 0))
+    assert page is not None
+    return done, page
+
+
+@pytest.mark.parametrize(
+    ("crash", "name"),
+    [("import ctypes; ctypes.string_at(0)", "SIGSEGV"), ("import os; os.abort()", "SIGABRT")]
+    + [(f"import os, signal; os.kill(os.getpid(), signal.{name})", name) for name in ("SIGBUS", "SIGFPE", "SIGILL")],
+)
+def test_a_crash_names_its_signal(crash: str, name: str, tmp_path: Path) -> None:
+    done, page = crashed(tmp_path, crash)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.Signals[name], "", "")
+    assert (page.exit_reason, page.exit_kind, page.signal) == (f"killed by {name}", "crash", "")
+    assert page.header.exit_ns != 0
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["after the probe", "before it"])
+@pytest.mark.parametrize(("crash", "name"), [("ctypes.string_at(0)", "SIGSEGV"), ("os.abort()", "SIGABRT")])
+def test_faulthandler_and_the_probe_both_tell_of_a_crash(crash: str, name: str, is_first: bool, tmp_path: Path) -> None:
+    variables = {"PYTHONFAULTHANDLER": "1"} if is_first else {}
+    done, page = crashed(tmp_path, f"import ctypes, os, faulthandler\nfaulthandler.enable()\n{crash}", **variables)
+    assert done.returncode == -signal.Signals[name]
+    assert done.stderr.count("Fatal Python error") == 1
+    assert 'train.py", line 3' in done.stderr
+    assert page.exit_reason == f"killed by {name}"
