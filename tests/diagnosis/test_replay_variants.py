@@ -23,7 +23,11 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "dtype-of-fewer-bytes": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
+    "members-only": "the ranks that wait for the other one in new_group are named",
+    "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
+    "monitored-barrier": "the ranks that wait in monitored_barrier are not seen to",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
+    "wrong-neighbour": "both ends of the messages that do not fit are named, and no culprit",
 }
 
 
