@@ -58,8 +58,8 @@ def test_what_does_not_fit_is_counted_and_how_to_leave_is_always_there(height: i
     whole = screen(history, finding, height=200).splitlines()
     shown = screen(history, finding, height=height).splitlines()
     assert len(shown) <= height
-    assert "Ctrl-C leaves; the job goes on" in shown[-1]
-    cut = re.match(r"(\d+) lines? more below", shown[-1])
+    assert shown[-1].startswith("Ctrl-C leaves; the job goes on")
+    cut = re.search(r"(\d+) lines? more below", shown[-1])
     if height == 60:
         assert cut is None
     else:

@@ -352,8 +352,8 @@ def test_many_ranges_of_ranks_are_cut_for_a_person() -> None:
         job.ranks[number].phase = "checkpoint"
     groups = rank_status.status_groups(rank_status.statuses(job))
     assert max(len(group.ranks) for group in groups) > 5000
-    assert max(len(group.few_ranks) for group in groups) < 100
-    assert groups[-1].few_ranks.endswith(" more ranges")
+    assert max(len(group.few_ranks()) for group in groups) < 100
+    assert groups[-1].few_ranks().endswith(" more ranges")
 
 
 def test_places() -> None:

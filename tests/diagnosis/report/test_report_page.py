@@ -9,6 +9,8 @@ from itertools import pairwise
 import pytest
 
 from tensorwire.diagnosis import model, report
+from tensorwire.diagnosis.report import rank_status
+from tensorwire.diagnosis.report.history import Rate
 from tests.diagnosis.report.test_report import Page, percent, render, told
 from tests.support.hung_job import hang, not_entered
 from tests.support.observations import WORLD, member, observed, rank
@@ -216,3 +218,43 @@ def test_a_job_of_4096_ranks_in_many_states_stays_small() -> None:
     page = Page(text)
     assert max(map(len, page.text_of("td"))) < 200
     assert max(map(len, page.text_of("p"))) < 400
+
+
+def in_groups(world: int, size: int, seconds: float) -> list[model.Rank]:
+    """Ranks that wait in all_reduce #8 of their dp0, dp1 and so on; rank 9 has not entered that of its own."""
+    return [
+        rank(n, member(7 + (n != 9), waits=seconds if n != 9 else None, group=f"dp{n // size}", size=size), world=world)
+        for n in range(world)
+    ]
+
+
+def test_process_groups_that_are_numbered_are_told_together() -> None:
+    job = observed(50.0, in_groups(64, 4, 40.0), world=64)
+    statuses = rank_status.statuses(job)
+    groups = rank_status.status_groups(statuses, apart=[9])
+    assert [(group.text, group.num_ranks) for group in groups] == [
+        ("not in all_reduce #8 of dp2", 1),
+        ("waits in all_reduce #8 of dp* (16 groups)", 63),
+    ]
+    few = rank_status.status_groups(statuses[:16])
+    assert sorted(group.process_group for group in few) == ["dp0", "dp1", "dp2", "dp2", "dp3"], (
+        "a reader takes these in"
+    )
+
+
+def test_rates_of_process_groups_that_are_numbered_are_one_curve() -> None:
+    history = report.History()
+    for time in (1, 2, 3):
+        ranks = [
+            rank(n, member(10 * time * (1 + n // 2), group=f"tp{n // 2}", size=2), member(time, group="world1"))
+            for n in range(WORLD)
+        ]
+        history.add(observed(float(time), ranks))
+    assert history.rates() == {("tp*", 2): 15.0, ("world1", 4): 1.0}
+    assert history.samples[-1].rates["tp*", 2] == Rate(10.0, 15.0, 20.0)
+
+
+def test_a_wait_that_is_no_hang_is_not_as_dark_as_one_that_is() -> None:
+    for seconds, level in ((40.0, 0), (190.0, 3), (400.0, 5)):
+        page = Page(render(told([observed(500.0, in_groups(8, 4, seconds), world=8)])))
+        assert len(page.boxes(f"heat{level}")) >= 7, "of 300 s, six colours"

@@ -69,7 +69,7 @@ def command(
     else:
         verdict.print_end(history)
         verdict.print_findings(findings, history)
-        verdict.print_rank_status(history)
+        verdict.print_rank_status(history, findings)
         print()
         verdict.print_summary(history, findings, limits, path, whose)
     return verdict.exit_code(findings)

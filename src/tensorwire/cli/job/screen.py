@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
-    from ...diagnosis.report.history import Family
+    from ...diagnosis.report.numbered import Family
     from ...diagnosis.report.rank_status import RankStatus
 
 # Of a terminal nobody knows which colours are the paper's and the ink's. So text has the terminal's own ink; only what
@@ -45,6 +45,7 @@ _STACK_SHARE = 4  # a stack takes one line of so many, on a low screen
 _MIN_STACK_LINES = 4
 _MAX_RATES = 6
 _NARROW = 60
+_MIN_WHICH = 28
 _LEAST_LATE = 0.01
 _LEAVE = "Ctrl-C leaves; the job goes on"
 
@@ -92,7 +93,7 @@ def fit(console: Console, drawn: RenderableType, height: int) -> RenderableType:
     room = height - 1
     text = _LEAVE
     if len(lines) > room:
-        text = f"{count(len(lines) - room, 'line')} more below: make the terminal taller. {_LEAVE}"
+        text = f"{_LEAVE}. {count(len(lines) - room, 'line')} more below"
     last = Segment(text[: console.width], console.get_style("dim"))
     return SegmentLines([*lines[:room], [last]], new_lines=True)
 
@@ -108,7 +109,6 @@ def draw(
     troubles: Sequence[str] = (),
 ) -> RenderableType:
     """What the screen shows. On a narrow one some columns are left out, on a low one lines of stacks."""
-    narrow = width < _NARROW
     parts: list[RenderableType] = [_header(history, path)]
     parts += [Text(escape(trouble), style="bold") for trouble in troubles[-1:]]
     if thresholds is not None:
@@ -117,7 +117,7 @@ def draw(
     parts += [part for finding in findings for part in _finding(finding, history, stack_lines)]
     if not any(finding.level == "finding" for finding in findings):
         parts.append(_no_finding(history, thresholds))
-    parts += [Text(), _rank_status(history, findings, narrow)]
+    parts += [Text(), _rank_status(history, findings, width)]
     rates = history.rates()
     if rates:
         parts += [Text(), *_rates(rates)]
@@ -164,16 +164,17 @@ def _finding(finding: Finding, history: History, max_stack_lines: int) -> Iterab
         yield Padding(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), (0, 0, 0, 4))
 
 
-def _rank_status(history: History, findings: Sequence[Finding], narrow: bool) -> Table:
-    groups = status_groups(history.statuses)
+def _rank_status(history: History, findings: Sequence[Finding], width: int) -> Table:
+    narrow = width < _NARROW
     named = {rank for finding in findings if finding.level == "finding" for rank in finding.suspects}
+    groups = status_groups(history.statuses, apart=named)
     suspected = {together(status) for status in history.statuses if status.rank in named}
     table = _table()
     table.add_column(Text("ranks"), justify="right", no_wrap=True)
     table.add_column(Text("where they stand"), overflow="fold", ratio=1)
     table.add_column(Text("for"), justify="right", no_wrap=True)
     if not narrow:
-        table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=28)
+        table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=max(width // 3, _MIN_WHICH))
     for group in groups[:_MAX_STATUS_GROUPS]:
         style = _SUSPECT if together(group) in suspected and group.state not in ("moves", "waits", "idle") else ""
         seconds = words.seconds(group.seconds) if group.seconds else ""
@@ -211,7 +212,7 @@ def _slowest(history: History) -> Table:
         return table
     for straggler in (one for one in history.stragglers.slowest() if one.late >= _LEAST_LATE):
         text = f"waits {words.percent(straggler.late)} of the time less than the median rank"
-        table.add_row(str(straggler.rank), text if straggler.is_late else f"{text}, which may be chance")
+        table.add_row(str(straggler.rank), text if straggler.is_late() else f"{text}, which may be chance")
     if not table.rows:
         polls = history.stragglers.num_polls
         table.add_row("-", "all ranks wait alike" if polls >= ENOUGH else f"known after {ENOUGH} polls; {polls} so far")

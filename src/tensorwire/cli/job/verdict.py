@@ -100,18 +100,18 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
         print()
 
 
-def print_rank_status(history: History) -> None:
+def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
     """Where the ranks stand, the most serious status first."""
     from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
-    groups = rank_status.status_groups(history.statuses)
+    groups = rank_status.status_groups(history.statuses, apart={rank for one in findings for rank in one.suspects})
     rows = [
         (
             group.text,
             f"{group.num_ranks:,}",
             words.seconds(group.seconds) if group.seconds else "",
-            group.few_ranks,
+            group.few_ranks(),
         )
         for group in groups[:_MAX_STATUS_GROUPS]
     ]

@@ -48,7 +48,7 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
         raise ValueError("nothing was observed: there is nothing to report")
     episodes = sorted(history.episodes.values(), key=lambda one: _weight(history, one))
     suspects = charts.suspects_of(episodes)
-    groups = status_groups(history.statuses)
+    groups = status_groups(history.statuses, apart=suspects)
     start = history.samples[0].start
     curves, still = charts.curves(history)
     environment = jinja2.Environment(
@@ -81,7 +81,7 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
         lanes=charts.lanes(history, suspects) if last.time > start and last.world_size else None,
         curves=curves,
         still=still,
-        heat_maps=charts.heat_maps(history, suspects),
+        heat_maps=charts.heat_maps(history, suspects, thresholds.hang_seconds),
         rows=charts.rank_rows(history, suspects),
         thresholds=thresholds,
         whose=whose,

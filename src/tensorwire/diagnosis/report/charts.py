@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .history import UNSEEN
+from .numbered import without_number
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from .history import Episode, Family, History, Sample
+    from .history import Episode, History, Sample
+    from .numbered import Family
 
 _MAX_LANES = 64  # of single ranks; blocks of them, for larger jobs, are half as many
 _MAX_FAMILIES = 6
@@ -198,6 +200,7 @@ def curves(history: History) -> tuple[list[Curve], list[Family]]:
     """Rounds per second, the families that findings name first, then the largest groups; and those that stood still."""
     samples = history.samples
     named = {episode.finding.process_group for episode in history.episodes.values()}
+    named |= {without_number(name) for name in named}
     families: list[Family] = list(dict.fromkeys(family for sample in samples for family in sample.rates))
     families.sort(key=lambda family: (family.name not in named, -family.size, family.name))
     moved = [family for family in families if any(s.rates[family].high > 0 for s in samples if family in s.rates)]
@@ -207,15 +210,18 @@ def curves(history: History) -> tuple[list[Curve], list[Family]]:
     ]
 
 
-def heat_maps(history: History, suspects: Sequence[int]) -> list[HeatMap]:
-    """What tells ranks apart at the end, as far as it was measured and is not the same for all."""
+def heat_maps(history: History, suspects: Sequence[int], hang_seconds: float) -> list[HeatMap]:
+    """What tells ranks apart at the end, as far as it was measured and is not the same for all.
+
+    A wait that is no hang yet is not as dark as one that is.
+    """
     last = history.last
     assert last is not None, "a history without observations has no charts"
     waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
     # Counts of ranks that complete operations were read one after the other: that they differ says nothing.
     behind = {s.rank: 0.0 if s.state == "moves" else float(s.behind) for s in history.statuses}
     maps: list[tuple[str, str, dict[int, float], Callable[[float], str], float | None]] = [
-        ("Waiting", "time in the same operation", waiting, words.seconds, None),
+        ("Waiting", "time in the same operation", waiting, words.seconds, max(hang_seconds, *waiting.values(), 0.0)),
         ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count, None),
     ]
     if history.timed is not None:

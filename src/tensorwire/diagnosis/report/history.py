@@ -6,10 +6,11 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from .. import words
 from .before import before
+from .numbered import Family, families
 from .rank_status import STATES, statuses
 from .stragglers import Stragglers
 
@@ -23,13 +24,6 @@ MAX_SAMPLES = 240
 _RECENT_POLLS = 10
 UNSEEN = 255
 """The state of a rank that no agent has seen."""
-
-
-class Family(NamedTuple):
-    """Process groups of one kind: all groups of 8 that are called "tp"."""
-
-    name: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +220,18 @@ class History:
 
     def _rates(self, observation: Observation, start: float) -> dict[Family, Rate]:
         completed: dict[str, int] = {}
-        families: dict[str, Family] = {}
+        groups: dict[str, tuple[str, int]] = {}
         for rank in observation.ranks.values():
             for group in rank.process_groups:
                 completed[group.id] = min(completed.get(group.id, group.completed), group.completed)
-                families[group.id] = Family(group.name, group.size)
+                groups[group.id] = group.name, group.size
+        family_of = families(groups.values())
         elapsed = observation.time - start
         rates: dict[Family, list[float]] = defaultdict(list)
         for key, count in completed.items():
             before = self._completed.get(key)
             if before is not None and count >= before and elapsed > 0:
-                rates[families[key]].append((count - before) / elapsed)
+                rates[family_of[groups[key]]].append((count - before) / elapsed)
         self._completed = completed
         return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
 
@@ -247,12 +242,13 @@ def _remembered(observation: Observation) -> dict[Family, Rate]:
     for rank in observation.ranks.values():
         for group in rank.process_groups:
             groups[group.id].append(group)
+    family_of = families((members[0].name, members[0].size) for members in groups.values())
     rates: dict[Family, list[float]] = defaultdict(list)
     for members in groups.values():
         known = [member.baseline_rate for member in members if member.baseline_rate]
         if known:
             goes_on = all(member.idle_seconds == 0.0 for member in members)
-            rates[Family(members[0].name, members[0].size)].append(min(known) if goes_on else 0.0)
+            rates[family_of[members[0].name, members[0].size]].append(min(known) if goes_on else 0.0)
     return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
 
 

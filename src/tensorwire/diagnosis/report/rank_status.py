@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .. import words
+from .numbered import without_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from ..model import Observation, ProcessGroup, Rank
 
@@ -20,6 +21,8 @@ missing in one that others wait in; its process is stopped, or is gone without a
 STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
 """The states, the most serious last."""
 
+_Key = tuple[State, str, int, str, str]
+_FEW = 6  # status groups that a reader takes in one by one
 _MAX_RANGES = 12
 _LATE = 0.05  # of the median rank's T: a rank that waits less than it by so little is none that others wait for
 
@@ -51,7 +54,7 @@ class RankStatus:
     seconds_per_round: float | None
 
 
-def together(status: RankStatus | StatusGroup) -> tuple[State, str, int, str, str]:
+def together(status: RankStatus | StatusGroup) -> _Key:
     """What ranks of one status group have in common."""
     return status.state, status.operation, status.sequence, status.process_group, status.phase
 
@@ -74,7 +77,6 @@ class StatusGroup:
         """In words, without the ranks."""
         return status_text(self)
 
-    @property
     def few_ranks(self) -> str:
         """The ranks, for a person: the first few ranges of many."""
         parts = self.ranks.split(", ")
@@ -99,11 +101,16 @@ def statuses(observation: Observation, previous: Observation | None = None) -> l
     ]
 
 
-def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
-    """Equal statuses together; the most serious first, then the fewest ranks."""
-    alike: dict[tuple[State, str, int, str, str], list[RankStatus]] = {}
+def status_groups(statuses: Iterable[RankStatus], *, apart: Collection[int] = ()) -> list[StatusGroup]:
+    """Equal statuses together; the most serious first, then the fewest ranks.
+
+    Of many, those in process groups that differ in a number are one, unless they are of ranks that are to stay apart.
+    """
+    alike: dict[_Key, list[RankStatus]] = {}
     for status in statuses:
         alike.setdefault(together(status), []).append(status)
+    if len(alike) > _FEW:
+        alike = _without_numbers(alike, apart)
     found = [
         StatusGroup(
             *key, len(group), words.ranges(status.rank for status in group), max(status.seconds for status in group)
@@ -111,6 +118,20 @@ def status_groups(statuses: Iterable[RankStatus]) -> list[StatusGroup]:
         for key, group in alike.items()
     ]
     return sorted(found, key=lambda group: (-STATES.index(group.state), group.num_ranks, group.ranks))
+
+
+def _without_numbers(alike: dict[_Key, list[RankStatus]], apart: Collection[int]) -> dict[_Key, list[RankStatus]]:
+    kinds: dict[_Key, list[_Key]] = {}
+    for key, group in alike.items():
+        state, operation, sequence, process_group, phase = key
+        own = any(status.rank in apart for status in group)
+        kind = process_group if own else without_number(process_group)
+        kinds.setdefault((state, operation, sequence, kind, phase), []).append(key)
+    found = {}
+    for (state, operation, sequence, kind, phase), keys in kinds.items():
+        name = f"{kind} ({len(keys)} groups)" if len(keys) > 1 else keys[0][3]
+        found[state, operation, sequence, name, phase] = [status for key in keys for status in alike[key]]
+    return found
 
 
 def slowest(statuses: Iterable[RankStatus], *, limit: int = 5) -> list[RankStatus]:

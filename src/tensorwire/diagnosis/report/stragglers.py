@@ -31,7 +31,6 @@ class Straggler:
     late: float
     chance: float
 
-    @property
     def is_late(self) -> bool:
         """By more than chance explains, and enough to be told of."""
         return self.late >= max(LEAST, self.chance)
@@ -63,7 +62,7 @@ class Stragglers:
 
     def ranking(self, limit: int = 5) -> list[Straggler]:
         """The latest first; none where chance explains the difference."""
-        return [straggler for straggler in self._below_median() if straggler.is_late][:limit]
+        return [straggler for straggler in self._below_median() if straggler.is_late()][:limit]
 
     def slowest(self, limit: int = 3) -> list[Straggler]:
         """The ranks that wait less than the median rank, the latest first, by however little."""
