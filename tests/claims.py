@@ -278,6 +278,7 @@ NOT_MEASURED: dict[str, list[str]] = {
         "Ray 2.60",
         "Kubernetes 1.29 and of 1.37",
     ],
+    "docs/job/limits.md": ["under torch 2.12.1, 2.14.1 and 2.15.0", "Under 2.15.0 all tests"],
     "docs/job/setup.md": ["`promtool` 2.42"],
     "docs/performance.md": [
         "**Two threads at 1.7 times one.**",
