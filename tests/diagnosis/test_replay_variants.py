@@ -26,7 +26,9 @@ WRONG = {
     "members-only": "the ranks that wait for the other one in new_group are named",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "monitored-barrier": "the ranks that wait in monitored_barrier are not seen to",
+    "re-exec": "the process lives on as another program, and is named as one that has not entered",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
+    "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "wrong-neighbour": "both ends of the messages that do not fit are named, and no culprit",
 }
 
