@@ -15,7 +15,7 @@ from benchmarks import targets
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from benchmarks.targets import KNOWN_RATIOS
-from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, share, span, xeon
+from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, share, span, variants, xeon
 
 if TYPE_CHECKING:
     from tests.support.figures import Run
@@ -131,6 +131,13 @@ LIMITED = {  # names on the page
     "in memory, *fused*": "fused, fast",
 }
 FAR_FORMS = {name: codec for name, codec in NEAR_FORMS.items() if codec not in ("hdiffpatch", "xdelta3")}
+
+
+def _judged(group: str, stage: str) -> str:
+    """Of variants of faults: found, rank right, class right."""
+    return " | ".join(variants.share(group, stage, key) for key in ("found", "rank_right", "class_right"))
+
+
 RIGHT, RUNS = faults.count()
 
 CLAIMS: dict[str, list[str]] = {
@@ -251,11 +258,15 @@ CLAIMS: dict[str, list[str]] = {
         f"{deltas.row(NEAR[1], 'relative fast')['in_place']['median']:.0f})",
     ],
     "docs/job/findings.md": [
-        f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium"
+        f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
+        f"had not seen, {variants.high_confidence(('unseen', 'first'))} verdicts of high confidence",
     ],
     "docs/job/limits.md": [
         f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
+        f"| unseen, the first time | {_judged('unseen', 'first')} |",
+        f"| known before | {_judged('known', 'mended')} |",
+        f"on a busy machine, {variants.false_looks()} had a finding",
     ],
 }
 

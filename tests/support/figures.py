@@ -12,6 +12,7 @@ from benchmarks import targets
 from benchmarks.deltas import targets as delta_targets
 from benchmarks.inference import targets as inference_targets
 from tests.system.faults.cases import BY_NAME
+from tests.system.faults.groups import GROUPS
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
@@ -122,6 +123,34 @@ class Faults:
         return f"{right} of {runs}"
 
 
+class Variants:
+    """The runs of variants of `make faults`."""
+
+    @cached_property
+    def _runs(self) -> list[dict[str, Any]]:
+        return list(_load("diagnosis-unseen.json")["runs"])
+
+    def _of(self, group: str, stage: str) -> list[dict[str, Any]]:
+        names = {variant.name for variant in GROUPS[group]}
+        return [run for run in self._runs if run["case"] in names and run["stage"] == stage]
+
+    def share(self, group: str, stage: str, key: str) -> str:
+        """In how many of the runs with a fault something ("found", "rank_right", "class_right") holds."""
+        faults = {variant.name for variant in GROUPS[group] if variant.codes}
+        runs = [run for run in self._of(group, stage) if run["case"] in faults]
+        return f"{sum(run[key] for run in runs)} of {len(runs)}"
+
+    def false_looks(self) -> str:
+        """Of looks at healthy jobs, those with a finding."""
+        runs = self._of("healthy", "mended")
+        return f"{sum(run['false_looks'] for run in runs):,} of {sum(run['looks'] for run in runs):,}"
+
+    def high_confidence(self, *columns: tuple[str, str]) -> str:
+        """How many verdicts of high confidence were right, in these groups and stages."""
+        told = [run["levels"].get("high", [0, 0]) for column in columns for run in self._of(*column)]
+        return f"{sum(right for right, _ in told)} of {sum(number for _, number in told)}"
+
+
 class Deltas:
     """The run of `make deltas`."""
 
@@ -228,6 +257,7 @@ class Inference:
 epyc = Run("codecs.json")
 xeon = Run("xeon-avx512/codecs.json")
 faults = Faults()
+variants = Variants()
 deltas = Deltas()
 geometry = Geometry()
 inference = Inference()

@@ -106,8 +106,7 @@ class Results(Runs):
 
     def _levels(self) -> list[str]:
         """How many verdicts of each confidence were right."""
-        judged = [row["levels"] for row in self.rows if "levels" in row]
-        columns = (self.recorded, count(judged))
+        columns = (self.recorded, count(row["levels"] for row in self.rows))
         rows = [
             f"| {level.value} | " + " | ".join(_right(column.get(level.value, [0, 0])) for column in columns) + " |"
             for level in Confidence
@@ -117,9 +116,8 @@ class Results(Runs):
             "## Confidence",
             "",
             "A run counts for each confidence that its verdicts had. The recordings, one of each case, are those that "
-            "the analyzer is tested with; `python -m tests.system.faults --levels` analyzes them again. Of "
-            f"the {len(self.rows)} runs above {len(judged)} say which confidence their verdicts had: runs of before "
-            "there were three levels do not. Not measured on faults that the matrix does not have.",
+            "the analyzer is tested with; `python -m tests.system.faults --levels` analyzes them again. "
+            "[Faults that the matrix did not have](diagnosis-unseen.md#confidence) have a table of their own.",
             "",
             "| confidence | right, in the recordings | right, in the runs |",
             "|---|---|---|",
