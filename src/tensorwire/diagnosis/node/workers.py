@@ -10,7 +10,7 @@ from ..model import Worker
 from ..page import process
 
 MAX_WORKERS: Final = 32
-_MAX_DEPTH: Final = 2  # a fork server stands between a rank and its workers
+_MAX_DEPTH: Final = 5  # ninja, a shell, c++ and cc1plus, of a rank that compiles an extension
 _PROC = Path("/proc")
 
 

@@ -1,0 +1,30 @@
+"""What runs below a rank's process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tensorwire.diagnosis.node import workers
+
+COMPILER = "while True: pass"
+BUILD = f'sh -c "sh -c \'{sys.executable} -S -c \\"{COMPILER}\\"; :\'; :"; :'
+"""A shell, as a build tool starts it, two more, and what works."""
+
+
+def test_compiler_below_a_build_tool_is_seen_at_work() -> None:
+    """Only it uses a CPU: what started it waits."""
+    with subprocess.Popen(["sh", "-c", BUILD], start_new_session=True) as build:
+        try:
+            deadline = time.monotonic() + 20
+            while max((found.cpu_seconds for found in workers.read(os.getpid())), default=0.0) < 0.2:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            below = workers.read(build.pid)
+            assert [found.name for found in below if found.cpu_seconds >= 0.2] == [below[-1].name]
+            assert [found.name for found in below[:-1]] == ["sh", "sh"]
+        finally:
+            os.killpg(build.pid, signal.SIGKILL)
