@@ -40,6 +40,9 @@ class Source(Protocol):
     def with_workers(self) -> list[int]:
         """Ranks whose workers were looked at."""
 
+    def active(self) -> list[int]:
+        """Ranks whose stack shows what they are in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -162,6 +165,11 @@ class RankColumns(Mapping[int, Rank]):
         """Ranks whose workers were looked at."""
         return [number for number in self._source.with_workers() if number in self]
 
+    @cached_property
+    def active(self) -> list[int]:
+        """Ranks whose stack shows what they are in."""
+        return [number for number in self._source.active() if number in self]
+
     def operations(self, rows: Ints) -> list[Operation | None]:
         """Of ranks in process groups."""
         return self._source.operations(self.rows.origin[rows])
@@ -230,6 +238,9 @@ class _Objects:
 
     def with_workers(self) -> list[int]:
         return [rank.rank for rank in self._ranks if rank.process.workers]
+
+    def active(self) -> list[int]:
+        return [rank.rank for rank in self._ranks if rank.activity]
 
     def transferred(self) -> tuple[Ints, Ints]:
         processes = [rank.process for rank in self._ranks]

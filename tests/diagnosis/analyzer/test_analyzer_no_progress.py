@@ -267,3 +267,29 @@ def test_messages_and_what_may_differ_are_no_notice() -> None:
     for name in ("send", "all_to_all", "scatter", "barrier"):
         at = [rank(n, member(5, name=name, root=0, dtype="int32" if n == 1 else "float32")) for n in range(WORLD)]
         assert everything(lambda time, at=at: observed(time, at), 8.0) == []  # type: ignore[misc]
+
+
+@every_rank
+def test_who_compiles_and_gets_on_with_it_is_a_notice(culprit: int) -> None:
+    """Ranks compile for unequal times, by compilers that come and go."""
+
+    def at(time: float, *, until: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen.ranks[culprit].activity = "torch.compile"
+        if time < until:
+            seen.ranks[culprit].process.workers = [Worker(int(time), "cc1plus", "R")]
+        return seen
+
+    assert {(notice.level, *notice.suspects) for notice in everything(lambda time: at(time, until=99.0), 40.0)} == {
+        ("notice", culprit)
+    }
+    finding = only(last(lambda time: at(time, until=20.0), 40.0))
+    assert (finding.level, finding.suspects, finding.confidence) == ("finding", [culprit], "medium")
+
+
+def test_a_checkpoint_that_slow_storage_holds_up_is_a_notice_for_a_while() -> None:
+    """Nothing is written meanwhile: all that is known is that the ranks save."""
+    at = quiet(lambda n, time: {"activity": "checkpoint", "activity_seconds": time - 3.0})
+    told = {time: analysis.findings for time, analysis in watch(at, 60.0)}
+    assert [only(told[time]).level for time in (3.0 + GATE, 20.0, 60.0)] == ["notice", "notice", "finding"]
+    assert "ranks 0-3 work (rank 0 is in checkpoint); no rank has" in only(told[20.0]).summary

@@ -55,8 +55,9 @@ def _is_ending(job: Job, wait: Wait) -> bool:
     that took, and they are about to leave as well."""
     group = wait.group
     inside = np.isin(group.numbers, wait.inside)
-    left = (group.enqueued == wait.sequence) & (not wait.is_pairwise)
-    ages = np.where(inside, group.open_seconds, np.where(left, group.idle_seconds, np.nan))
+    left = (group.enqueued >= wait.sequence) & (not wait.is_pairwise)  # and may be in the next one by now
+    since_left = np.where(np.isnan(group.open_seconds), group.idle_seconds, group.open_seconds)
+    ages = np.where(inside, group.open_seconds, np.where(left, since_left, np.nan))
     return bool((ages < _RECENT * job.thresholds.hang_seconds).any())
 
 

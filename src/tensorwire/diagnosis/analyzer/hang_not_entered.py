@@ -10,12 +10,14 @@ from .hang_inside import stopped_inside
 from .out_of_step import out_of_step
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..model import Level
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
     from .waits import Wait, WaitGraph
-_WAITS = "DataLoader"  # an activity of a rank that does nothing itself
+_COMPILES = "torch.compile"
 _RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
 
 
@@ -66,7 +68,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
         evidence += [
             f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]
         ]
-    elif any(job.ranks[number].activity not in ("", _WAITS) for number in named):
+    elif any(job.is_busy(job.ranks[number]) for number in named):
         basis = Basis.COMPARISON  # it writes or compiles, and pauses maybe: it may well come
     if 2 * len(unblocked) > wait.group.size:
         basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
@@ -77,7 +79,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     summary += f"for {words.verb(named, 'it', 'them')}"
     if any(phases):
         summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
-    level: Level = "notice" if all(phases) else "finding"
+    level: Level = "notice" if all(phases) or _compile(job, unblocked) else "finding"
     return job.verdict(
         "hang",
         "TW-H1",
@@ -181,6 +183,12 @@ def _order_of(job: Job, strays: list[int]) -> list[str]:
                     f"the other ranks #{min(others)}" + (f" to #{max(others)}" if max(others) > min(others) else "")
                 )
     return facts[:6]
+
+
+def _compile(job: Job, numbers: Collection[int]) -> bool:
+    """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank."""
+    ranks = [job.ranks[number] for number in numbers]
+    return all(rank.activity == _COMPILES and job.has_done(rank, job.thresholds.hang_seconds) for rank in ranks)
 
 
 def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:

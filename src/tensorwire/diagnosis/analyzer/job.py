@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from .groups import Group
 
 _MAX_WORKERS = 2
+_WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
+
+
+def _child_at_work(rank: Rank) -> str:
+    """Compilers come and go, so that their times tell little."""
+    name = next((worker.name for worker in rank.process.workers if worker.state == "R"), "")
+    return f"has a child at work ({name})" if name else ""
 
 
 @dataclass
@@ -54,7 +61,15 @@ class Job:
 
     def doing(self, rank: Rank) -> str:
         """What shows that a rank makes progress by itself; "" where nothing does."""
-        return self.work.of(self.time, rank)
+        return self.work.of(self.time, rank) or _child_at_work(rank)
+
+    def has_done(self, rank: Rank, seconds: float) -> str:
+        """The same within these seconds."""
+        return self.work.since(self.time - seconds, self.time, rank) or _child_at_work(rank)
+
+    def is_busy(self, rank: Rank) -> bool:
+        """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
+        return rank.activity not in ("", _WAITS)
 
     def whereabouts(self, rank: Rank) -> list[str]:
         """What the script does on a rank, as far as its stack tells, and where its children are."""

@@ -278,6 +278,9 @@ class _Rows:
     def with_workers(self) -> list[int]:
         return [rank for rank, state, _ in self._states() if states.has_workers(state)]
 
+    def active(self) -> list[int]:
+        return [rank for rank, state, _ in self._states() if states.is_active(state)]
+
     def _states(self) -> Iterator[tuple[int, states.State, int]]:
         """Of ranks that have one, with the time of their node; a rank of two nodes comes where it counts."""
         for rank, node in zip(self._kept_ranks, self._kept_nodes, strict=True):

@@ -81,6 +81,11 @@ def has_workers(state: State) -> bool:
     return bool(state[8])
 
 
+def is_active(state: State) -> bool:
+    """Whether its stack shows what it is in."""
+    return bool(state[6])
+
+
 def apply(rank: Rank, state: State, age: Callable[[int], float | None]) -> None:
     """Put a state into the rank. `age` is the inverse of `since`."""
     process = rank.process
