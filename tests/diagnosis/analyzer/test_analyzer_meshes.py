@@ -15,7 +15,7 @@ from tests.support.observed_jobs import SECONDS, every_rank, hung, last, only
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tensorwire.diagnosis.model import Finding, ProcessGroup
+    from tensorwire.diagnosis.model import Finding, Observation, ProcessGroup
 
 LOOP = 40  # operations of the tp loop
 
@@ -213,3 +213,49 @@ def test_stages_of_a_pipeline_that_do_unlike_work_are_no_deviants() -> None:
     finding = only(last(hung(groups)))
     assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [[0, 1], [2, 3]])
     assert WORLD == 4
+
+
+@every_rank
+@pytest.mark.parametrize("activity", ["new_group", "monitored_barrier"])
+def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activity: str) -> None:
+    """All but one make a group, which that one goes past."""
+
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(31, waits=age) if n == culprit else member(30, idle=age)])(time)
+        for n, one in seen.ranks.items():
+            if time > 3.0 and n != culprit:
+                one.activity, one.activity_seconds = activity, time - 3.0
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
+    assert f" in {activity}: each waits for the other" in finding.summary
+
+
+@every_rank
+def test_who_waits_to_make_a_group_is_no_suspect_beside_one_that_is_stuck(culprit: int) -> None:
+    maker = (culprit + 1) % WORLD
+
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age) if n in (culprit, maker) else member(31, waits=age)])(time)
+        seen.ranks[maker].activity = "new_group" if time > 3.0 else ""
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert f"rank {maker} is in new_group" in finding.evidence
+
+
+@every_rank
+def test_who_does_not_come_to_a_monitored_barrier_is_named(culprit: int) -> None:
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age)])(time)
+        for n, one in seen.ranks.items():
+            if time > 3.0 and n != culprit:
+                one.activity, one.activity_seconds = "monitored_barrier", time - 3.0
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert finding.summary == f"rank {culprit} has not come to monitored_barrier; 3 ranks wait in it"
+    assert finding.confidence == "medium"

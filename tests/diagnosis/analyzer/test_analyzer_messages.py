@@ -133,3 +133,19 @@ class TestSendAndReceive:
 
         finding = only(last(at))
         assert (finding.code, finding.suspects) == ("TW-UNKNOWN", [3])
+
+
+@every_rank
+def test_who_sends_to_another_than_expects_it_is_named(culprit: int) -> None:
+    """Ranks send to the next one, and then reduce; the culprit sends to the one after that."""
+    wronged, after = (culprit + 1) % WORLD, (culprit + 2) % WORLD
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        if number == culprit:
+            return [member(70), member(1, waits=age, group="to", size=2, name="send", root=after)]
+        if number == wronged:
+            return [member(70), member(1, waits=age, group="from", size=2, name="recv", root=culprit)]
+        return [member(71, waits=age)]
+
+    finding = only(last(hung(groups)))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")

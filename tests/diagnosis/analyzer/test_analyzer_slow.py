@@ -371,3 +371,16 @@ class TestLegal:
             return observed(time, ranks)
 
         assert not everything(at, 60)
+
+
+@every_rank
+def test_ranks_that_wait_alike_may_wait_for_one_without_times(culprit: int) -> None:
+    at = job_at_rate({culprit: 0.5}, timed_after=25.0)
+
+    def without(time: float) -> Observation:
+        seen = at(time)
+        seen.ranks[culprit].process_groups[0].timing = None
+        return seen
+
+    found = {(finding.code, *finding.suspects, finding.confidence) for finding in everything(without, 60.0)}
+    assert found == {("TW-S1", culprit, "low")}

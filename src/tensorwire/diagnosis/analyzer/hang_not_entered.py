@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import words
+from .common_waits import called_another, waits_in_common
 from .confidence import Basis
 from .hang_inside import stopped_inside
 from .out_of_step import out_of_step
@@ -27,9 +28,14 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3. Ranks that
     complete other operations meanwhile are not stuck: if others have left the order of operations, those are to blame.
     """
-    wait = max(component, key=_prominence)
-    members = wait.group.members
     unblocked = {number for other in component for number in other.unblocked}
+    elsewhere = {number for number in unblocked if waits_in_common(job.ranks[number])}
+    if elsewhere == unblocked:
+        wait = max(component, key=_prominence)
+        return called_another(job, wait, _what(wait), elsewhere)
+    unblocked -= elsewhere
+    wait = max((wait for wait in component if not unblocked.isdisjoint(wait.unblocked)), key=_prominence)
+    members = wait.group.members
     behind = {number: members[number].enqueued for number in wait.unblocked if number in members}
     victims = graph.victims(component) - unblocked
     moving = [number for number in unblocked if _moves_on(job, number, component)]
@@ -37,9 +43,7 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
         strays = [number for number in out_of_step(job) if number in victims]
         if strays:
             return _left_order(job, graph, component, strays)
-    operation = next((op for op in wait.operations.values() if op.name), None)
-    what = f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
-
+    what = _what(wait)
     # A rank that is missing here may be in view in other process groups only for what it lacks there.
     order = sorted(unblocked, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
     if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
@@ -47,7 +51,10 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     named = [number for number in order if number in wait.unblocked]
     evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
     evidence += [_account(job, number, None if wait.is_pairwise else behind[number]) for number in named[:5]]
-    blocked = [number for number in wait.missing if number not in unblocked]
+    blocked = [number for number in wait.missing if number not in unblocked | elsewhere]
+    if elsewhere:
+        facts = {number: f"rank {number} is in {job.ranks[number].activity}" for number in sorted(elsewhere)}
+        evidence += list(facts.values())[:3]
     if blocked:
         evidence.append(
             f"{words.ranks(blocked)} {words.verb(blocked, 'has', 'have')} not entered it either, "
@@ -109,14 +116,18 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
     others = sorted({number for side in sides for number in side} - set(first))
     majority = len(first) > max(len(second), len(others))
     strays = [] if majority else out_of_step(job)
-    suspects = others if majority else strays
+    astray = _misaddressed(circle)
+    suspects = astray or (others if majority else strays)
     evidence = [
         f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
         f"for {words.seconds(circle[index].seconds)}, which lacks {words.ranks(circle[index].missing)}"
         for index in order[:4]
     ]
     what = " and ".join(places[index] for index in order[:4])
-    if strays:
+    if astray:
+        summary = f"{words.ranks(astray)} sends to, or receives from, another rank than expects it: ranks are in {what}"
+        evidence.append(f"a rank waits for a message from or to {words.ranks(astray)}, which it would fit")
+    elif strays:
         evidence += _order_of(job, strays)
         summary = f"{words.ranks(strays)} left the order of operations that the other ranks follow, who are in {what}"
     elif suspects:
@@ -130,11 +141,30 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
         suspects,
         summary,
         evidence,
-        Basis.COMPARISON if strays else Basis.STATE,
+        Basis.COMPARISON if astray or strays else Basis.STATE,
         victims=len(graph.victims(circle) - set(suspects)),
         seconds=max(wait.seconds for wait in circle),
         sides=[] if suspects else [sides[index] for index in order],
     )
+
+
+def _misaddressed(circle: list[Wait]) -> list[int]:
+    """The one whose message nobody expects while somebody else expects one of it, where there is just one such."""
+    alone = {}
+    for wait in circle:
+        if wait.is_pairwise and len(wait.inside) == 1:
+            operation = wait.operations.get(wait.inside[0])
+            if operation is not None and operation.root >= 0:
+                alone[wait.inside[0]] = operation
+    found = [
+        number
+        for number, own in alone.items()
+        if any(
+            other != own.root and theirs.root == number and (theirs.name == "send") != (own.name == "send")
+            for other, theirs in alone.items()
+        )
+    ]
+    return found if len(found) == 1 else []
 
 
 def _left_order(job: Job, graph: WaitGraph, component: list[Wait], strays: list[int]) -> Verdict:
@@ -198,6 +228,11 @@ def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:
     rank = job.ranks[number]
     ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]
     return min(ages, default=recent) < recent and rank.process.is_alive
+
+
+def _what(wait: Wait) -> str:
+    operation = next((op for op in wait.operations.values() if op.name), None)
+    return f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
 
 
 def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import words
 from ..columns import EdgeColumns, RankColumns
+from .common_waits import waits_in_common
 from .groups import Groups
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
@@ -69,7 +70,7 @@ class Job:
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
-        return rank.activity not in ("", _WAITS)
+        return rank.activity not in ("", _WAITS) and not waits_in_common(rank)
 
     def whereabouts(self, rank: Rank) -> list[str]:
         """What the script does on a rank, as far as its stack tells, and where its children are."""

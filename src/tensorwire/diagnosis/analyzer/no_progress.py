@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import words
+from .common_waits import not_come
 from .confidence import Basis
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     seconds = _idle_seconds(job, alive, first_seen)
     if seconds < job.thresholds.hang_seconds:
         return []
+    found = not_come(job, alive)
+    if found is not None:
+        return [found]
     recent = max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
     candidates = job.work.candidates(job.time - recent, job.time, columns)
     works = {number: what for number in candidates if (what := job.has_done(job.ranks[number], recent))}

@@ -144,6 +144,10 @@ def _verdict(job: Job, transport: Transport, one: Slow, history: Sequence[Poll])
 
 
 def _slow_transfer(job: Job, one: Slow, edges: Blame | None, basis: Basis) -> Verdict:
+    untimed = [number for number in one.group.members if number not in one.rounds.mean]
+    if edges is None and untimed and 2 * len(untimed) < one.group.size:
+        fact = "no edge stands out, and the ranks with times wait alike: it may be for one without"
+        return _finding(job, one, "TW-S1", untimed, Basis.REMAINDER, [fact])
     if edges is None:
         fact = "no edge stands out" if job.edges else "there are no counters of edges to place it"
         return _finding(job, one, "TW-S2", [], basis, [fact])

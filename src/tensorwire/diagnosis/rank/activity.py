@@ -23,6 +23,8 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("safetensors/torch.py", ("load_file", "load_model"), "safetensors.load_file"),
     ("torch/_dynamo/symbolic_convert.py", (), "torch.compile"),
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
+    ("torch/distributed/distributed_c10d.py", ("new_group", "split_group"), "new_group"),
+    ("torch/distributed/distributed_c10d.py", ("monitored_barrier",), "monitored_barrier"),
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
 )
 
