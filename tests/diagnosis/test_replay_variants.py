@@ -29,7 +29,6 @@ WRONG = {
     "re-exec": "the process lives on as another program, and is named as one that has not entered",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
-    "wrong-neighbour": "both ends of the messages that do not fit are named, and no culprit",
 }
 
 
