@@ -40,8 +40,8 @@ FEW = ("process killed", "rank sleeps", "another operation", "link down", "slow 
 LARGE = (Layout(8, 8, 64), Layout(8, 8, 256))
 FAULT = 150.0  # seconds from the start of a run: the analyzer knows the job's throughput by then
 STEP = 2.0  # seconds between observations; agents are silent after 5
-GOALS = {4096: 0.050, 16384: 0.150}  # seconds of an update that locates a hang, on one core
-INGEST_GOAL = 0.05  # of a core, for 4,096 ranks at 1 Hz
+# By ranks, with TCP edges, on one core: the share of it for reports at 1 Hz, and the seconds that locate a hang.
+GOALS = {4096: (0.04, 0.050), 16384: (0.15, 0.150)}
 
 
 class Bench:
@@ -179,8 +179,6 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         nodes.join(name, 0.0)
     rank = layout.world_size // 3
     reading, analysis, locating = [], [], []
-    gc.collect()
-    gc.freeze()  # the simulated job is not the analyzer's to collect
     hang = float(seconds + 2)
     due, share = 0.0, TimeShare(MAX_SHARE)
     for now in [*map(float, range(seconds + 2)), *(hang + Thresholds().hang_seconds + step for step in range(1, 6))]:
@@ -189,6 +187,8 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         job.advance(now)
         for name, observation in job.observe(with_edges=with_edges).items():
             ends[name].send(observation)
+        gc.collect()
+        gc.freeze()  # the simulated job and its agents are not the analyzer's to collect
         start = time.thread_time()
         for name, end in ends.items():
             for message in end.server.receive():
@@ -197,11 +197,13 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         if 2 <= now < hang:  # the first reports are whole
             reading.append(middle - start)
         if now < min(due, hang):
+            gc.unfreeze()
             continue  # as in the service, which polls less often than once a second where the analysis takes long
         seen = nodes.observe(now)
         built = time.thread_time()
         findings = controller.decide(seen).findings
         stop = time.thread_time()
+        gc.unfreeze()
         rest = share.rest_after(stop - middle)
         if now >= 2:
             due = now + max(1.0, stop - middle + rest)
@@ -211,7 +213,6 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
                 raise AssertionError(f"expected rank {rank}, found: {findings[0].summary}")
         elif 2 <= now < hang:
             analysis.append((stop - middle, due - now))
-    gc.unfreeze()
     for end in ends.values():
         end.close()
     reading_share = sum(reading) / len(reading)
@@ -249,6 +250,20 @@ class _Ends:
     def close(self) -> None:
         self._client.close()
         self.server.close()
+
+
+def goals(costs: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
+    """Each goal, what was measured, and whether that meets it."""
+    found = []
+    for row in costs:
+        if row["edges"]:
+            ranks, ingest, location = row["ranks"], row["ingest_share"], row["location_seconds"]
+            most, slowest = GOALS[ranks]
+            found += [
+                (f"ingest of {ranks} ranks: {100 * most:.0f} %", f"{100 * ingest:.1f} %", ingest <= most),
+                (f"location at {ranks} ranks: {1e3 * slowest:.0f} ms", f"{1e3 * location:.0f} ms", location <= slowest),
+            ]
+    return found
 
 
 def report(results: dict[str, Any]) -> str:
@@ -307,18 +322,25 @@ def report(results: dict[str, Any]) -> str:
         "observation together and analyzing it, which the service does as often as is given here. Location is the",
         "analysis of the observation in which the rank of a hang is named: the median, and the longest.",
         "",
-        "| ranks | layout | TCP edges | ingest | goal | analysis | polls every | location | longest | goal |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| ranks | layout | TCP edges | ingest | analysis | polls every | location | longest |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for row in results["cost"]:
-        ranks = row["ranks"]
-        goal = f"{100 * INGEST_GOAL:.0f} %" if ranks == 4096 else ""
-        lines.append(
-            f"| {ranks} | {row['layout']} | {row['edges']} | {100 * row['ingest_share']:.1f} % | {goal} | "
-            f"{100 * row['analysis_share']:.1f} % | {row['analysis_seconds']:.1f} s | "
-            f"{1e3 * row['location_seconds']:.0f} ms | {1e3 * row['worst_location_seconds']:.0f} ms | "
-            f"{1e3 * GOALS[ranks]:.0f} ms |"
-        )
+    lines += [
+        f"| {row['ranks']} | {row['layout']} | {row['edges']} | {100 * row['ingest_share']:.1f} % | "
+        f"{100 * row['analysis_share']:.1f} % | {row['analysis_seconds']:.1f} s | "
+        f"{1e3 * row['location_seconds']:.0f} ms | {1e3 * row['worst_location_seconds']:.0f} ms |"
+        for row in results["cost"]
+    ]
+    lines += [
+        "",
+        "## Goals",
+        "",
+        "With TCP edges, on one core. Location is the median.",
+        "",
+        "| goal | measured | |",
+        "|---|---|---|",
+        *(f"| {goal} | {found} | {'met' if is_met else 'missed'} |" for goal, found, is_met in goals(results["cost"])),
+    ]
     return "\n".join(lines) + "\n"
 
 

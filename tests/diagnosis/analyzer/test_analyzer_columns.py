@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.analyzer.groups import Groups
 from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tensorwire.diagnosis.service.merge import Nodes
+from tensorwire.errors import FormatError
 from tests.diagnosis.analyzer.test_analyzer_properties import edges, rank_states
-from tests.support.observations import observed
+from tests.support.observations import WORLD, member, observed, rank, ring
 from tests.support.observed_jobs import SECONDS
 
 if TYPE_CHECKING:
@@ -88,3 +93,34 @@ def same(columns: RankColumns, expected: RankColumns) -> None:
     assert columns.operations(rows) == expected.operations(rows)
     pairs = set(zip(columns.rows.groups.tolist(), expected.rows.groups.tolist(), strict=True))
     assert len(pairs) == len({left for left, _ in pairs}) == len({right for _, right in pairs})
+
+
+def test_rank_is_a_member_once() -> None:
+    twice = rank(0, member(5), member(6))
+    groups = Groups(RankColumns.of({0: twice, 1: rank(1, member(7))}), WORLD)
+    (group,) = groups.values()
+    assert group.numbers.tolist() == [0, 1]
+    assert group.enqueued.tolist() == [6, 7]
+    assert group.members[0].enqueued == 6
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_rows_are_refused_or_analyzed(seed: int) -> None:
+    rng = random.Random(seed)
+    ranks = [rank(n, member(30, waits=6.0), member(3, group="tp", size=2)) for n in range(WORLD)]
+    report = Encoder().report(observed(50.0, ranks, ring()))
+    for kind in ("ranks", "edges"):
+        data = bytearray(report[kind])
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.choice([0, 1, 0x3F, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        report[kind] = bytes(data)
+    nodes = Nodes("run")
+    nodes.join("n", 0.0)
+    with contextlib.suppress(FormatError):
+        nodes.report("n", report, 1.0)
+    analyzer = Analyzer(SECONDS)
+    for now in (1.0, 2.0, 10.0):
+        seen = nodes.observe(now)
+        assert analyzer.update(seen) is not None
+        assert len(list(seen.ranks.values())) == len(seen.ranks)
+        assert len(list(seen.edges)) == len(seen.edges)

@@ -163,11 +163,13 @@ class Groups(Mapping[str, Group]):
     def __init__(self, columns: RankColumns, world_size: int) -> None:
         self._columns = columns
         self._world_size = world_size
-        numbers = columns.rows.groups
-        self._order = np.argsort(numbers, kind="stable")
+        numbers, places = columns.rows.groups, columns.rows.places
+        order = np.argsort(numbers, kind="stable")
+        # A rank is a member once, whatever it says: the last row counts.
+        self._order = order[_ends_of_runs(numbers[order]) | _ends_of_runs(places[order])]
         in_order = numbers[self._order]
-        self._starts = np.flatnonzero(np.append(True, in_order[1:] != in_order[:-1])) if len(numbers) else in_order
-        self._ends = np.append(self._starts[1:], len(numbers))
+        self._starts = np.flatnonzero(np.roll(_ends_of_runs(in_order), 1))
+        self._ends = np.append(self._starts[1:], len(in_order))
         self._made: dict[int, Group] = {}
 
     @cached_property
@@ -206,7 +208,7 @@ class Groups(Mapping[str, Group]):
         found: list[float | None] = [None] * len(self)
         if not len(rows):
             return found
-        labels = np.empty(len(values), dtype=np.int64)
+        labels = np.zeros(len(values), dtype=np.int64)
         labels[self._order] = np.repeat(np.arange(len(self)), self._ends - self._starts)
         order = np.lexsort((values[rows], labels[rows]))
         labels, values = labels[rows][order], values[rows][order]
@@ -244,3 +246,10 @@ class Groups(Mapping[str, Group]):
         if group.size == self._world_size:
             return range(self._world_size)
         return next((member.members for member in group.members.values() if member.members), ())
+
+
+def _ends_of_runs(values: Ints) -> Bools:
+    """Where the next value is another, or none is."""
+    ends = np.ones(len(values), dtype=np.bool_)
+    ends[:-1] = values[1:] != values[:-1]
+    return ends
