@@ -23,9 +23,9 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "dtype-of-fewer-bytes": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
-    "members-only": "the ranks that wait for the other one in new_group are named",
+    "members-only": "the recording's probe did not see new_group: the ranks that wait in it are named",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
-    "monitored-barrier": "the ranks that wait in monitored_barrier are not seen to",
+    "monitored-barrier": "the recording's probe did not see monitored_barrier",
     "re-exec": "the process lives on as another program, and is named as one that has not entered",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",

@@ -133,3 +133,19 @@ def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
 
     for time, analysis in watch(at, 12):
         assert bool(analysis.findings) == (time - 5 >= SECONDS.lost_seconds)
+
+
+@every_rank
+def test_who_crashed_may_be_a_victim_of_what_another_called(culprit: int) -> None:
+    """gloo aborts the receiver of a message that is too large. Who was killed by the system is lost for certain."""
+
+    def at(reason: str, kind: str) -> Finding:
+        gone = dead(9.0, reason) | {"exit_kind": kind}
+        ranks = [rank(n, member(30), **(gone if n == culprit else dead(8.0, SECONDARY))) for n in range(WORLD)]
+        (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+        return finding
+
+    aborted, killed = at("killed by SIGABRT", "crash"), at("", "")
+    assert (aborted.code, aborted.suspects, aborted.confidence) == ("TW-LOST", [culprit], "medium")
+    assert "what was called last is not known" in aborted.evidence[-1]
+    assert killed.confidence == "high"

@@ -84,13 +84,21 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[
         what += f"; {words.ranks(others)} followed"
     if waiting:
         what += f"; {words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')}"
+    evidence = _evidence(dead, [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(dead[number]))[:4]])
+    aborted = [number for number in first if dead[number].process.exit_reason.endswith("SIGABRT")]
+    if aborted:
+        certain = False
+        evidence.append(
+            f"{words.ranks(aborted)} aborted: gloo aborts a rank that receives more than it expects, so that a rank "
+            "which called something else may be to blame, and what was called last is not known"
+        )
     return job.verdict(
         "lost",
         "TW-LOST",
         None,
         first,
         what,
-        _evidence(dead, [*first[:MAX_SUSPECTS], *sorted(others, key=lambda number: -gone(dead[number]))[:4]]),
+        evidence,
         Basis.STATE if certain else Basis.COMPARISON,
         victims=len(others) + len(waiting),
         seconds=max(gone(dead[number]) for number in first),
