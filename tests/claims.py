@@ -265,6 +265,7 @@ CLAIMS: dict[str, list[str]] = {
         f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
         f"| unseen, the first time | {_judged('unseen', 'first')} |",
+        f"| unseen, after mending | {_judged('unseen', 'mended')} |",
         f"| known before | {_judged('known', 'mended')} |",
         f"on a busy machine, {variants.false_looks()} had a finding",
     ],
