@@ -293,3 +293,10 @@ def test_a_checkpoint_that_slow_storage_holds_up_is_a_notice_for_a_while() -> No
     told = {time: analysis.findings for time, analysis in watch(at, 60.0)}
     assert [only(told[time]).level for time in (3.0 + GATE, 20.0, 60.0)] == ["notice", "notice", "finding"]
     assert "ranks 0-3 work (rank 0 is in checkpoint); no rank has" in only(told[20.0]).summary
+
+
+def test_ranks_that_would_run_if_they_had_a_cpu_are_no_silence() -> None:
+    """Of a machine that is busy with others they get next to nothing."""
+    found = everything(quiet(lambda n, time: {"state": "R", "cpu_seconds": 0.04 * time}), 30.0)
+    assert {notice.level for notice in found} == {"notice"}
+    assert "state R" in found[-1].summary

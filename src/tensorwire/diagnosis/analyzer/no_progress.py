@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
 _LONG = 6.0  # times the gate that ranks may take to save, load or compile with nothing to be seen of it: slow storage
+_RUNS = "runs, or would if it had a CPU (state R)"  # its main thread: on a busy machine little of that shows as time
 _WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause
 _MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
@@ -57,6 +58,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     for number in moving.keys() & set(alive):
         exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
         works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
+    works = works or {number: _RUNS for number in alive if job.ranks[number].process.state == "R"}
     if works:
         return [_working(job, works, seconds)]
     window = min(job.thresholds.hang_seconds, job.thresholds.slow_seconds)
