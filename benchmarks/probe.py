@@ -1,9 +1,10 @@
-"""python -m benchmarks.probe: what the probe costs for each operation of torch.distributed.
+"""python -m benchmarks.probe: what the probe costs an operation of torch.distributed, a message and a training step.
 
 CPU time of the whole process with all its threads, in jobs of one rank on gloo that all-reduce one number: nothing is
 waited for, so nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every
 operation timed, and, of that, what torch itself needs to send an operation through Python and back. The probe's thread
 works by the clock and not by the operation, so its share of a core is given as well, in a job that does nothing else.
+messages.py and training_step.py say how messages and steps are measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment
+from benchmarks import environment, messages, training_step
 from benchmarks.timing import interleave, spread
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ def measure() -> dict[str, Any]:
         finally:
             for job in jobs.values():
                 job.stop()
+        steps = Path(folder) / "steps"
+        steps.mkdir()
+        step = training_step.measure(steps)
+        message = messages.measure(Path(folder) / "messages")
     seconds = {mode: [value or 0.0 for value in values] for mode, values in times.items()}
     added = {
         mode: statistics.median(b - a for a, b in zip(seconds["off"], seconds[mode], strict=True)) * 1e6
@@ -55,6 +60,8 @@ def measure() -> dict[str, Any]:
         "added_microseconds": added,
         "goal_microseconds": GOALS,
         "idle_share_of_a_core": idle["passive"] - idle["off"],
+        "message": message,
+        "step": step,
     }
 
 
@@ -162,8 +169,40 @@ def page(results: dict[str, Any]) -> str:
         cost = costs[mode]
         lines.append(f"| {mode} | {cost['median']:.1f} | {cost['low']:.1f}-{cost['high']:.1f} | {added} | {goal} |")
     idle = f"{100 * results['idle_share_of_a_core']:.2f} %"
-    lines += ["", f"While the job is idle, the thread of the probe takes {idle} of a core."]
-    return "\n".join(lines) + "\n"
+    lines += ["", f"While the job is idle, the threads of the probe take {idle} of a core."]
+    return "\n".join(lines + _message(results["message"]) + _step(results["step"])) + "\n"
+
+
+def _message(message: dict[str, Any]) -> list[str]:
+    costs = [f"{message['microseconds'][mode]['median']:.1f} us {mode}" for mode in messages.MODES]
+    return [
+        "",
+        "## A message",
+        "",
+        f"A send and its recv take {' and '.join(costs)}, in CPU time of both ranks: the probe adds "
+        f"{message['added_microseconds']:.1f} us to either. They always pass a kernel of the probe.",
+    ]
+
+
+def _step(step: dict[str, Any]) -> list[str]:
+    goal, identical = step["goal"], "bit-identical" if step["losses_are_identical"] else "NOT identical"
+    lines = [
+        "",
+        "## A training step",
+        "",
+        f"DDP, {step['ranks']} ranks, each bound to a core; a step takes {step['milliseconds']['median']:.1f} ms "
+        "without the probe. Ratios are those of turns with the probe's threads at work to turns without, in one job: "
+        f"medians of {step['ratios']['wall']['runs']} rounds, and quartiles. Losses are {identical}.",
+        "",
+        "| time of a step | with the probe / without | quartiles | goal |",
+        "|---|---|---|---|",
+    ]
+    for name, what in (("wall", "wall"), ("CPU, all threads", "cpu")):
+        ratio = step["ratios"][what]
+        lines.append(f"| {name} | {ratio['median']:.3f} | {ratio['low']:.3f}-{ratio['high']:.3f} | {1 + goal:.2f} |")
+    share = step["share_of_a_core"]
+    lines += ["", f"Meanwhile the threads of the probe take {100 * share['median']:.2f} % of a core in each rank."]
+    return lines
 
 
 def main() -> None:

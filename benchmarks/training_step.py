@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
 RANKS = 2
-ROUNDS = 120
+ROUNDS = 80
 TURN_SECONDS = 0.4  # two heartbeats
 GOAL = 0.02  # of a step
 _PAUSE_SECONDS = 0.1  # before a turn: the heartbeat that a thread begins with is over, the next is in the middle

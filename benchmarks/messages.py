@@ -1,0 +1,93 @@
+"""What the probe costs a message between two ranks: send and recv always pass a kernel of its own.
+
+CPU time of both ranks for each message of one number, in two jobs that take turns, one with the probe.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.timing import interleave, spread
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+MODES = ("off", "passive")
+ROUNDS = 30
+MESSAGES = 500
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Microseconds of CPU time of a message, and what the probe adds to either rank."""
+    jobs = {mode: _Job(mode, folder / mode) for mode in MODES}
+    try:
+        warm_up = {mode: job.run() for mode, job in jobs.items()}
+        times = interleave({mode: job.run for mode, job in jobs.items()}, warm_up, ROUNDS, float("inf"))
+    finally:
+        for job in jobs.values():
+            job.stop()
+    seconds = {mode: [value or 0.0 for value in values] for mode, values in times.items()}
+    added = statistics.median(b - a for a, b in zip(*seconds.values(), strict=True)) / 2
+    return {
+        "microseconds": {mode: spread([value * 1e6 for value in values]) for mode, values in seconds.items()},
+        "added_microseconds": added * 1e6,
+    }
+
+
+class _Job:
+    """Two ranks, of which the first sends to the second when asked."""
+
+    def __init__(self, mode: str, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        context = multiprocessing.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(2)]
+        self._connections = [ours for ours, _ in pipes]
+        self._ranks = [
+            context.Process(target=_work, args=(mode, str(directory), rank, theirs))
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process in self._ranks:
+            process.start()
+
+    def run(self) -> float:
+        """CPU seconds of a message, of both ranks together."""
+        for connection in self._connections:
+            connection.send(True)
+        return sum(connection.recv() for connection in self._connections)
+
+    def stop(self) -> None:
+        for connection in self._connections:
+            connection.send(False)
+        for process in self._ranks:
+            process.join()
+
+
+def _work(mode: str, directory: str, rank: int, connection: Connection) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from tensorwire.diagnosis import attach
+
+    os.environ.update(TENSORWIRE_PROBE_DIR=f"{directory}/pages", RANK=str(rank), WORLD_SIZE="2")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
+    if mode == "passive":
+        attach()
+        time.sleep(1.0)
+    number = torch.zeros(1)
+    while connection.recv():
+        dist.barrier()
+        start = time.process_time()
+        for _ in range(MESSAGES):
+            if rank == 0:
+                dist.send(number, 1)
+            else:
+                dist.recv(number, 0)
+        connection.send((time.process_time() - start) / MESSAGES)
+    dist.destroy_process_group()
