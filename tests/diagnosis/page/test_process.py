@@ -28,13 +28,13 @@ def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     children = []
 
     def run(code: str) -> subprocess.Popen[bytes]:
-        children.append(subprocess.Popen([sys.executable, "-S", "-c", code]))
+        children.append(subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE))
         return children[-1]
 
     yield run
     for child in children:
         child.kill()
-        child.wait()
+        child.communicate()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -87,15 +87,20 @@ def test_name_of_the_program_confuses_nobody(start: Start) -> None:
 
 
 def test_cpu_time_of_a_busy_and_an_idle_process(start: Start) -> None:
-    busy, idle = start(SPIN), start(SLEEP)
-    time.sleep(0.2)
-    before = [process.read_stat(child.pid) for child in (busy, idle)]
-    own = os.times()
-    time.sleep(1.0)
-    after = [process.read_stat(child.pid) for child in (busy, idle)]
-    used = [late.cpu_seconds - early.cpu_seconds for early, late in zip(before, after, strict=True) if early and late]
-    assert used[1] < 0.05
-    assert 0.1 < used[0] < os.times().elapsed - own.elapsed + 0.1  # how much depends on who else wants the CPU
+    children = [start(f"print(flush=True)\n{code}") for code in (SPIN, SLEEP)]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()  # it has started
+
+    def cpu_seconds() -> list[float]:
+        return [stat.cpu_seconds for child in children if (stat := process.read_stat(child.pid)) is not None]
+
+    before, own = cpu_seconds(), os.times()
+    time.sleep(0.5)
+    wait_for(lambda: cpu_seconds()[0] > before[0] + 0.1)  # when, depends on who else wants the CPU
+    busy, idle = (late - early for early, late in zip(before, cpu_seconds(), strict=True))
+    assert idle < 0.05
+    assert busy < os.times().elapsed - own.elapsed + 0.1
 
 
 def test_wait_of_processes_that_share_a_cpu(start: Start) -> None:
