@@ -40,7 +40,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 class _Job:
-    """Two ranks, of which the first sends to the second when asked."""
+    """Two ranks that send to each other in turn when asked."""
 
     def __init__(self, mode: str, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -84,10 +84,10 @@ def _work(mode: str, directory: str, rank: int, connection: Connection) -> None:
     while connection.recv():
         dist.barrier()
         start = time.process_time()
-        for _ in range(MESSAGES):
-            if rank == 0:
-                dist.send(number, 1)
+        for sender in (0, 1) * (MESSAGES // 2):  # in turn: a sender that runs ahead costs gloo more and more
+            if rank == sender:
+                dist.send(number, 1 - rank)
             else:
-                dist.recv(number, 0)
+                dist.recv(number, 1 - rank)
         connection.send((time.process_time() - start) / MESSAGES)
     dist.destroy_process_group()
