@@ -31,6 +31,13 @@ def test_who_names_no_rank_or_no_cause_is_never_sure(code: Code, names_ranks: bo
     assert confidence_of(code, Basis.STATE, names_ranks=names_ranks, is_incomplete=False) == "low"
 
 
+@pytest.mark.parametrize(("basis", "level"), [(Basis.STATE, "medium"), (Basis.COMPARISON, "medium")])
+def test_who_names_sides_alone_is_not_sure_of_a_rank(basis: Basis, level: str) -> None:
+    assert confidence_of("TW-H2", basis, names_ranks=False, has_sides=True, is_incomplete=False) == level
+    assert confidence_of("TW-H2", basis, names_ranks=False, has_sides=True, is_incomplete=True) == "low"
+    assert confidence_of("TW-UNKNOWN", basis, names_ranks=False, has_sides=True, is_incomplete=False) == "low"
+
+
 def test_the_highest_comes_first() -> None:
     assert sorted(["low", "high", "medium"], key=lambda level: Confidence(level).order) == ["high", "medium", "low"]
     assert f"{Confidence.HIGH}" == str(Confidence.HIGH) == "high"

@@ -23,17 +23,22 @@ class Basis(IntEnum):
     """Who is left when others are excluded, or one of several that look alike."""
 
 
-def confidence_of(code: Code, basis: Basis, *, names_ranks: bool, is_incomplete: bool) -> Confidence:
+def confidence_of(
+    code: Code, basis: Basis, *, names_ranks: bool, has_sides: bool = False, is_incomplete: bool
+) -> Confidence:
     """The rules; docs/job/findings.md has them too.
 
-    A finding that names no rank, or no cause, is of low confidence. Of the others, one that rests on states is of high
-    confidence, on a comparison of medium, on a remainder of low; and it is one level lower if anything that it depends
-    on is out of view.
+    A finding that names no rank, or no cause, is of low confidence; of medium at most, if it has sides. Of the others,
+    one that rests on states is of high confidence, on a comparison of medium, on a remainder of low; and it is one
+    level lower if anything that it depends on is out of view.
 
     Args:
-        names_ranks: there are suspects, or sides that disagree.
+        names_ranks: there are suspects.
+        has_sides: there are sides that disagree.
         is_incomplete: members of the group, nodes or times are out of view.
     """
-    if code == "TW-UNKNOWN" or not names_ranks:
+    if code == "TW-UNKNOWN" or not (names_ranks or has_sides):
         return Confidence.LOW
+    if not names_ranks:
+        basis = max(basis, Basis.COMPARISON)
     return _LEVELS[min(basis + is_incomplete, len(_LEVELS) - 1)]
