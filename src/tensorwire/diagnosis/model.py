@@ -23,6 +23,9 @@ ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP)."""
 Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 """Where a rank is with init_process_group; "" where that is not known."""
 
+REPLACED: Final = "runs another program"
+"""Exit reason of a process that has called exec: it lives, and the rank that it was does not."""
+
 MAX_RANKS: Final = 1 << 20
 """Of a job. Some of what is made of an observation has a place for each rank, seen or not."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.model import REPLACED
 from tests.support.observations import WORLD, dead, member, observed, rank
 from tests.support.observed_jobs import SECONDS, every_rank, everything, watch
 
@@ -56,6 +57,21 @@ def test_a_connection_error_is_a_secondary_failure_though_its_heartbeat_was_late
     states[culprit] = dead(4.0)
     (finding,) = ended(states)
     assert finding.suspects == [culprit]
+
+
+@every_rank
+def test_who_runs_another_program_is_lost_as_one_who_left_early(culprit: int) -> None:
+    replaced = dead(6.0, REPLACED) | {"exit_kind": "end", "state": "S"}
+    (finding,) = ended({culprit: replaced}, waits=5.0)
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-LOST", [culprit], 3)
+    assert finding.summary == f"rank {culprit} runs another program; 3 ranks wait"
+    failed = {n: dead(4.0, SECONDARY) for n in range(WORLD)} | {culprit: replaced}
+    ranks = [rank(n, member(30 if n == culprit else 31, waits=None, idle=4.0), **failed[n]) for n in range(WORLD)]
+    assert Analyzer(SECONDS).update(observed(50.0, ranks)).findings[0].suspects == [culprit]
+
+
+def test_all_run_another_program_and_nobody_waits() -> None:
+    assert not ended({n: dead(6.0, REPLACED) | {"exit_kind": "end"} for n in range(WORLD)})
 
 
 def test_peers_that_wait_are_victims() -> None:

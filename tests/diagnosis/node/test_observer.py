@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tensorwire.diagnosis.model import Operation
+from tensorwire.diagnosis.model import REPLACED, Operation
 from tensorwire.diagnosis.node import frozen_rank, timing
 from tensorwire.diagnosis.node.local_node import LocalNode
 from tensorwire.diagnosis.node.observer import Observer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Observation, Rank
 
 RANK = """
-import json, socket, sys, threading, time
+import json, os, socket, sys, threading, time
 from tensorwire.diagnosis.page import native
 given = json.loads(sys.argv[1])
 handle = native.create(given["path"], given["run"], given["rank"], given["world"], given["generation"])
@@ -59,6 +59,9 @@ elif given["listens"]:
 print("ready", flush=True)
 if given["dies"]:
     sys.exit()
+if given["becomes"]:
+    input()
+    os.execv(given["becomes"][0], given["becomes"])
 input()
 """
 
@@ -72,7 +75,7 @@ class Job:
 
     def start(self, rank: int = 0, **given: Any) -> subprocess.Popen[str]:
         options: dict[str, Any] = {"run": "run", "rank": rank, "world": 4, "generation": 0, "heartbeats": True}
-        options |= {"exit_reason": "", "port": 0, "listens": False, "dies": False, **given}
+        options |= {"exit_reason": "", "port": 0, "listens": False, "dies": False, "becomes": [], **given}
         options["path"] = str(self.path(rank, options["generation"]))
         command = [sys.executable, "-S", "-c", RANK, json.dumps(options)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=bare_python())
@@ -192,6 +195,25 @@ def test_good_bye_of_a_process_that_still_runs(job: Job, observer: Observer) -> 
     job.start(exit_reason="exit 0")
     process = the_rank(observer).process
     assert (process.life, process.exit_reason, process.gone_seconds) == ("running", "exit 0", None)
+
+
+def test_process_that_runs_another_program_is_not_the_rank_any_more(job: Job, observer: Observer) -> None:
+    """Pid and start time are those of the rank."""
+    process = job.start(becomes=[sys.executable, "-S", "-c", "input()"])
+    until(observer, lambda seen: life(seen) == "running")
+    assert process.stdin is not None
+    process.stdin.write("now\n")
+    process.stdin.flush()
+    seen = until(observer, lambda seen: life(seen) == "exited").ranks[0].process
+    assert (seen.exit_reason, seen.exit_kind) == (REPLACED, "end")
+    assert seen.gone_seconds is not None
+    assert 2.0 < seen.gone_seconds < 5.0
+
+
+def test_silent_process_that_has_its_page(job: Job, observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorwire.diagnosis.node.observer._SILENT_SECONDS", 0.0)
+    job.start()
+    assert the_rank(observer).process.life == "running"
 
 
 def test_process_with_the_number_of_another(job: Job, observer: Observer) -> None:

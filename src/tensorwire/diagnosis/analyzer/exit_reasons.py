@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..model import REPLACED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..model import Rank
 
 CLEAN = "exit 0"
+LEFT = (CLEAN, REPLACED)  # exit reasons of those who left by themselves, at their end or too early
 # Exit reasons of those who die because another did, or somebody ended them: lost connections, time-outs, signals.
 _SECONDARY = (
     "connection", "closed by peer", "reset by peer", "broken pipe", "timed out", "timeout", "gloo", "nccl",
@@ -59,7 +62,7 @@ def has_spoken(rank: Rank) -> bool:
 
 def has_own_words(rank: Rank) -> bool:
     """Whether it failed, and said of what, and not that another had."""
-    return has_spoken(rank) and rank.process.exit_reason != CLEAN and not is_secondary(rank)
+    return has_spoken(rank) and rank.process.exit_reason not in LEFT and not is_secondary(rank)
 
 
 def has_failed(rank: Rank) -> bool:

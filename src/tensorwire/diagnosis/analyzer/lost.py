@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..model import REPLACED
 from .confidence import Basis
 from .exit_reasons import (
-    CLEAN,
+    LEFT,
     alike,
     gone,
     has_spoken,
@@ -43,14 +44,14 @@ _LIVES_ON = 2.5  # who fails ends within a moment, and agents poll about once a 
 def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[int] = frozenset()) -> Verdict | None:
     """The verdict on the ranks that are gone; None while no rank is, all left well, or the time to tell has not come.
 
-    A rank that exits with code 0 while others wait for it in an operation is lost as well: what the others lack is a
-    process, and whoever looks for its stack would look in vain.
+    A rank that exits with code 0, or runs another program, while others wait for it in an operation is lost as well:
+    what the others lack is a process, and whoever looks for its stack would look in vain.
 
     Args:
         hangs: verdicts on hangs that stood when the first of them gave up.
         named: who was found to be lost before.
     """
-    failed = {number: rank for number, rank in dead.items() if rank.process.exit_reason != CLEAN}
+    failed = {number: rank for number, rank in dead.items() if rank.process.exit_reason not in LEFT}
     left = {number: rank for number, rank in dead.items() if number not in failed}
     are_open = job.columns.rows.open_seconds >= job.thresholds.lost_seconds
     waiting = set(job.columns.row_numbers[are_open].tolist()) - dead.keys()
@@ -144,7 +145,7 @@ def _telling(job: Job) -> list[Rank]:
 def _left_early(job: Job, telling: list[Rank], stop: Interruption) -> bool:
     """Whether a rank had left well before, and the others went on without it."""
     return any(
-        rank.process.exit_reason == CLEAN and gone(rank) > stop.seconds and not _is_done(job, rank) for rank in telling
+        rank.process.exit_reason in LEFT and gone(rank) > stop.seconds and not _is_done(job, rank) for rank in telling
     )
 
 
@@ -205,6 +206,8 @@ def _end(rank: Rank, ago: str = "") -> str:
     process = rank.process
     if process.is_alive:
         return f"failed with {process.exit_reason}{ago}, and its process lives on"
+    if process.exit_reason == REPLACED:
+        return REPLACED + (f", last heard of{ago}" if ago else "")
     how = f"ended ({process.exit_reason})" if process.exit_reason else "ended without an exit reason"
     if process.exit_kind == "crash":
         how = f"was {process.exit_reason}"

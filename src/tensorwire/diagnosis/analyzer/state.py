@@ -9,7 +9,7 @@ import numpy as np
 
 from ..columns import RankColumns
 from ..model import Confidence
-from .exit_reasons import CLEAN, has_failed, is_secondary
+from .exit_reasons import LEFT, has_failed, is_secondary
 from .transport import Transport
 from .unlike_types import UnlikeTypes
 from .work import Work
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .slow import SlowWatch
     from .verdict import Verdict
 
-_NO_FAILURE = ("", CLEAN)  # exit reasons
+_NO_FAILURE = ("", *LEFT)  # exit reasons
 _MOMENT_SECONDS = 2.5  # agents poll once a second
 _SAME_SECONDS = 1.0  # times that are known to a poll
 _ENDING_SECONDS = 20.0  # that a process may take to end, once it has said why
@@ -107,7 +107,7 @@ class State:
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
-        if any(self.ranks[number].process.exit_reason != CLEAN for number in self.dead):
+        if any(self.ranks[number].process.exit_reason not in LEFT for number in self.dead):
             return True
         return bool(self._ending())
 

@@ -53,9 +53,7 @@ def make_finding(
 ) -> Finding:
     """It names the first few suspects. `is_incomplete`: anything that it depends on is out of view."""
     named = list(suspects[:MAX_SUSPECTS])
-    confidence = confidence_of(
-        code, basis, names_ranks=bool(named), has_sides=bool(sides), is_incomplete=is_incomplete
-    )
+    confidence = confidence_of(code, basis, names_ranks=bool(named), has_sides=bool(sides), is_incomplete=is_incomplete)
     return Finding(
         code,
         level,

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ..model import MAX_RANKS, Observation, Process, Rank
+from ..model import MAX_RANKS, REPLACED, Observation, Process, Rank
 from ..page import process
 from ..page.rank_page import Page, age, read_page
 from . import tcp, workers
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ALIVE_SECONDS: Final = (
     1.0  # a younger pulse or heartbeat shows life where the process cannot be seen (in another container)
 )
+_SILENT_SECONDS: Final = 2.0  # without a pulse, which needs no lock of Python's
 _IDLE_SECONDS: Final = 2.0  # a rank that has completed nothing for so long may wait for its workers
 _MAX_PAGES = 8192
 _PLUGIN = ".nccl.page"
@@ -129,6 +130,10 @@ class Observer:
         said = _said(page, now, silent_seconds)
         stat = process.read_stat(header.pid)
         if stat is not None and stat.start_ticks == header.start_time and stat.is_alive:
+            if silent_seconds > _SILENT_SECONDS and not stat.is_stopped and not _has_page(path, header.pid):
+                _, last = self._alive.get(path, (0.0, Process("running")))
+                said |= {"exit_reason": REPLACED, "exit_kind": "end", "exit_seconds": silent_seconds}
+                return replace(last, life="exited", state=stat.state, gone_seconds=silent_seconds, **said)
             throttling = process.throttling(header.pid)
             clock = self._clocks.setdefault(path, process.WaitClock(header.pid))
             is_idle = all(group.idle_seconds is None or group.idle_seconds > _IDLE_SECONDS for group in groups)
@@ -173,6 +178,11 @@ def _is_credible(path: Path, page: Page) -> bool:
     header = page.header
     is_named = path.name.startswith(f"rank-{header.rank}-{header.restart_count}.")
     return is_named and 0 <= header.rank < header.world_size <= MAX_RANKS
+
+
+def _has_page(path: Path, pid: int) -> bool:
+    """Whether the process still has the page of its probe, which is never unmapped but by exec."""
+    return path.name.endswith(_PLUGIN) or process.maps_file(pid, path.name)
 
 
 def _own_first(path: Path) -> tuple[bool, str]:

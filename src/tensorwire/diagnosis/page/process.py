@@ -59,6 +59,15 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(fields[_STATE].decode(), int(fields[_START]), ticks * _CLOCK_TICK)
 
 
+def maps_file(pid: int, name: str) -> bool:
+    """Whether a process has mapped a file of this name; True where nobody may know. A large one takes milliseconds."""
+    try:
+        maps = (_PROC / str(pid) / "maps").read_bytes()
+    except OSError:
+        return True
+    return not maps or f"/{name}".encode() in maps
+
+
 def transferred(pid: int) -> tuple[int, int]:
     """Bytes that the calls of a process have read and written, from and to sockets too; -1 where nobody may know."""
     try:
