@@ -66,6 +66,14 @@ def test_who_left_a_loop_early_is_named_where_groups_are_known(culprit: int) -> 
 
 
 @every_rank
+def test_groups_whose_names_differ_in_a_number_are_one_place_of_the_program(culprit: int) -> None:
+    """As in a mesh, but the script calls its groups tp0, tp1, dp0 and dp1 itself."""
+    of_mesh = left_the_loop(culprit, dp_is_known=True)
+    finding = only(last(hung(lambda number, age: [replace(one, name=one.id) for one in of_mesh(number, age)])))
+    assert (finding.code, finding.suspects) == ("TW-H2", [culprit])
+
+
+@every_rank
 def test_a_group_that_is_not_wholly_in_view_is_no_root(culprit: int) -> None:
     findings = last(hung(left_the_loop(culprit, dp_is_known=False)))
     assert findings

@@ -10,8 +10,8 @@ from tensorwire.diagnosis.rank import probe
 
 
 def shows(name: str, *, overflow: bool) -> bool:
-    """Within 40 seconds: the ring of torch's recorder is read now and then."""
-    for _ in range(400):
+    """Within 120 seconds: the ring of torch's recorder is read now and then."""
+    for _ in range(1200):
         time.sleep(0.1)
         page = read_page(probe._probe._path)  # type: ignore[union-attr, arg-type]
         names = [group.name for group in page.process_groups(time.monotonic()) if group.members]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ...diagnosis.model import Finding, Thresholds
+    from ...diagnosis.numbered import Family
     from ...diagnosis.report import History
-    from ...diagnosis.report.numbered import Family
     from ...diagnosis.report.rank_status import RankStatus
 
 # Of a terminal nobody knows which colours are the paper's and the ink's. So text has the terminal's own ink; only what

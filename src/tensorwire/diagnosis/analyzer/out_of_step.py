@@ -1,9 +1,9 @@
 """Ranks that do not follow the order of operations which all others follow, told by counts alone.
 
-Ranks of a job mostly run one program. Process groups of one name and size that share out the ranks among them ("tp" of
-a mesh) are one place of that program: what a rank has entered in each such place says how far it is. Of two ranks that
-run the same program, one is as far as the other or further in every place. A rank that is further in one place and less
-far in another has left the order, or the other one has.
+Ranks of a job mostly run one program. Process groups of one kind that share out the ranks among them ("tp" of a mesh,
+or tp0, tp1 and so on) are one place of that program: what a rank has entered in each such place says how far it is.
+Of two ranks that run the same program, one is as far as the other or further in every place. A rank that is further
+in one place and less far in another has left the order, or the other one has.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..numbered import without_number
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from .groups import Group
     from .job import Job
@@ -45,21 +47,32 @@ def out_of_step(job: Job) -> list[int]:
 
 def _positions(job: Job) -> dict[int, Position]:
     """What each rank has entered in each place of the program."""
-    places = [groups for groups in _families(job.groups.values()) if _share_out(job, groups)]
     entered = [
         dict(chain.from_iterable(zip(group.numbers.tolist(), group.enqueued.tolist(), strict=True) for group in groups))
-        for groups in places
+        for groups in _places(job)
     ]
     return {number: tuple(of_place[number] for of_place in entered) for number in job.ranks}
 
 
-def _families(groups: Iterable[Group]) -> list[list[Group]]:
-    """Groups of one name and size, which know what they are called."""
-    families: dict[tuple[str, int], list[Group]] = defaultdict(list)
+def _places(job: Job) -> list[list[Group]]:
+    """Groups of one size that share out the ranks: of names that differ in a number, or else of one name."""
+    kinds = _by_name(job.groups.values(), without_number)
+    places = []
+    for groups in kinds:
+        if _share_out(job, groups):
+            places.append(groups)
+        else:
+            places += [same for same in _by_name(groups, str) if _share_out(job, same)]
+    return places
+
+
+def _by_name(groups: Iterable[Group], kind_of: Callable[[str], str]) -> list[list[Group]]:
+    """Groups that know what they are called, those of one kind and size together."""
+    kinds: dict[tuple[str, int], list[Group]] = defaultdict(list)
     for group in groups:
         if group.name and not group.peers:
-            families[group.name, group.size].append(group)
-    return list(families.values())
+            kinds[kind_of(group.name), group.size].append(group)
+    return list(kinds.values())
 
 
 def _share_out(job: Job, groups: list[Group]) -> bool:

@@ -8,15 +8,15 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..numbered import without_number
 from .history import UNSEEN
-from .numbered import without_number
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ..numbered import Family
     from .history import Episode, History, Sample
-    from .numbered import Family
 
 _MAX_LANES = 64  # of single ranks; blocks of them, for larger jobs, are half as many
 _MAX_FAMILIES = 6

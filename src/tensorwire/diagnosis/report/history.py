@@ -9,8 +9,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..numbered import Family, families
 from .before import before
-from .numbered import Family, families
 from .rank_status import STATES, statuses
 from .stragglers import Stragglers
 

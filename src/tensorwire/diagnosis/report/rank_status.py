@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from .. import words
-from .numbered import without_number
+from ..numbered import without_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
