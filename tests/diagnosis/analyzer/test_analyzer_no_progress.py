@@ -295,8 +295,42 @@ def test_a_checkpoint_that_slow_storage_holds_up_is_a_notice_for_a_while() -> No
     assert "ranks 0-3 work (rank 0 is in checkpoint); no rank has" in only(told[20.0]).summary
 
 
-def test_ranks_that_would_run_if_they_had_a_cpu_are_no_silence() -> None:
-    """Of a machine that is busy with others they get next to nothing."""
-    found = everything(quiet(lambda n, time: {"state": "R", "cpu_seconds": 0.04 * time}), 30.0)
-    assert {notice.level for notice in found} == {"notice"}
-    assert "state R" in found[-1].summary
+@pytest.mark.parametrize(("in_four", "level"), [(4, "notice"), (3, "notice"), (1, "finding")])
+def test_ranks_that_would_run_if_they_had_a_cpu_are_no_silence(in_four: int, level: str) -> None:
+    """Of a machine that is busy with others they get next to nothing. In so many of four looks, they want a CPU."""
+
+    def of(n: int, time: float) -> dict[str, Any]:
+        return {"state": "R" if int(time) % 4 < in_four else "S", "cpu_seconds": 0.04 * time}
+
+    found = everything(quiet(of), 30.0)
+    assert {each.level for each in found} == {level}
+    assert ("state R" in found[-1].summary) == (level == "notice")
+
+
+def test_ranks_that_import_on_a_busy_machine_are_no_silence() -> None:
+    def at(time: float) -> Observation:
+        return observed(time, [rank(n, setup="before init", state="RS"[int(time) % 4 == 3]) for n in range(WORLD)])
+
+    assert {notice.level for notice in everything(at, 30.0)} == {"notice"}
+
+
+def test_who_would_come_to_init_if_it_had_a_cpu_is_named_with_less_confidence() -> None:
+    finding = only(last(starting(2, state="R"), 9.0))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
+    assert "rank 2: runs, or would if it had a CPU (state R)" in finding.evidence[1]
+    assert only(last(starting(2, state="R", setup="in init"), 9.0)).level == "notice"
+
+
+@every_rank
+def test_who_compiles_and_waits_for_a_cpu_is_a_notice(culprit: int) -> None:
+    """In state R in two looks of three; the next rank is between two graphs, and writes what it compiled."""
+
+    def at(time: float) -> Observation:
+        late = (culprit, (culprit + 1) % WORLD)
+        seen = hung(lambda n, age: [member(30, idle=age) if n in late else member(31, waits=age)])(time)
+        seen.ranks[culprit].activity = "torch.compile"
+        seen.ranks[culprit].process.state = "RRS"[int(time) % 3]
+        seen.ranks[late[1]].process.written_bytes = int(1e6 * time)
+        return seen
+
+    assert {(notice.code, notice.level) for notice in everything(at, 40.0)} == {("TW-H1", "notice")}

@@ -216,9 +216,16 @@ def _order_of(job: Job, strays: list[int]) -> list[str]:
 
 
 def _compile(job: Job, numbers: Collection[int]) -> bool:
-    """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank."""
+    """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank.
+
+    Between two graphs a rank does not compile for a moment. It works then all the same, and others compile.
+    """
     ranks = [job.ranks[number] for number in numbers]
-    return all(rank.activity == _COMPILES and job.has_done(rank, job.thresholds.hang_seconds) for rank in ranks)
+    return (
+        any(rank.activity == _COMPILES for rank in ranks)
+        and all(rank.activity in (_COMPILES, "") for rank in ranks)
+        and all(job.has_done(rank, job.thresholds.hang_seconds) for rank in ranks)
+    )
 
 
 def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .confidence import Basis
     from .groups import Group
 
+RUNS = "runs, or would if it had a CPU (state R)"  # its main thread
 _MAX_WORKERS = 2
 _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
@@ -53,6 +54,11 @@ class Job:
     def groups(self) -> Groups:
         return Groups(self.columns, self.world_size)
 
+    @cached_property
+    def runnable(self) -> frozenset[int]:
+        """Ranks that run, or wait for a CPU, for most of the hang gate: they work, however little of a CPU they get."""
+        return self.work.runnable(self.time - self.thresholds.hang_seconds, self.time, self.columns)
+
     def unseen(self, group: Group) -> list[int]:
         """Ranks that are not in view and may be the members that the group lacks."""
         if group.is_whole:
@@ -62,11 +68,16 @@ class Job:
 
     def doing(self, rank: Rank) -> str:
         """What shows that a rank makes progress by itself; "" where nothing does."""
-        return self.work.of(self.time, rank) or _child_at_work(rank)
+        return self.work.of(self.time, rank) or self._is_at_work(rank)
 
     def has_done(self, rank: Rank, seconds: float) -> str:
         """The same within these seconds."""
-        return self.work.since(self.time - seconds, self.time, rank) or _child_at_work(rank)
+        return self.work.since(self.time - seconds, self.time, rank) or self._is_at_work(rank)
+
+    def _is_at_work(self, rank: Rank) -> str:
+        """By the states of its process and of its children, where their times tell little."""
+        runs = self.is_busy(rank) and rank.rank in self.runnable
+        return _child_at_work(rank) or (f"is in {rank.activity} and {RUNS}" if runs else "")
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""

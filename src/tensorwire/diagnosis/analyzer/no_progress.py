@@ -9,6 +9,7 @@ import numpy as np
 from .. import words
 from .common_waits import not_come
 from .confidence import Basis
+from .job import RUNS
 
 if TYPE_CHECKING:
     from .job import Job
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
 _LONG = 6.0  # times the gate that ranks may take to save, load or compile with nothing to be seen of it: slow storage
-_RUNS = "runs, or would if it had a CPU (state R)"  # its main thread: on a busy machine little of that shows as time
 _WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause
 _MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
@@ -58,7 +58,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     for number in moving.keys() & set(alive):
         exchanges = f"exchanges {words.nbytes(moving[number])}/s with other ranks"
         works[number] = ", ".join(filter(None, (works.get(number), exchanges)))
-    works = works or {number: _RUNS for number in alive if job.ranks[number].process.state == "R"}
+    works = works or dict.fromkeys(sorted(job.runnable), RUNS)
     if works:
         return [_working(job, works, seconds)]
     window = min(job.thresholds.hang_seconds, job.thresholds.slow_seconds)
@@ -93,12 +93,15 @@ def _before_init(job: Job, alive: list[int]) -> Verdict | None:
     if not missing:
         what = f"init_process_group does not return at {words.ranks(list(waiting))}"
         what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
+        runnable = sorted(job.runnable)
+        evidence += [_account(job, number, RUNS) for number in runnable[:_MAX_FACTS]]
         return job.verdict(
             "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
-            witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()),
+            witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()), level="notice" if runnable else "finding",
         )  # fmt: skip
-    works = [number for number in missing if job.doing(job.ranks[number])]
-    evidence += [_account(job, number) for number in missing[:_MAX_FACTS]]
+    works = {number: what for number in missing if (what := job.doing(job.ranks[number]))}
+    works = dict.fromkeys(job.runnable.intersection(missing), RUNS) | works
+    evidence += [_account(job, number, works.get(number, "")) for number in missing[:_MAX_FACTS]]
     phases = [job.phases.get(number, "") for number in missing]
     return job.verdict(
         "still",

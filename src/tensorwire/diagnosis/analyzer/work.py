@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,14 +32,25 @@ class _Counters(NamedTuple):
     read: int
 
 
+@dataclass
+class _Sample:
+    time: float
+    ranks: RankColumns
+
+    @cached_property
+    def runnable(self) -> list[int]:
+        """Ranks whose main thread has a CPU or waits for one (state R)."""
+        return _runnable(self.ranks)
+
+
 class Work:
     """A few samples of the counters of all processes, and what follows from their differences."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, RankColumns]] = deque(maxlen=STEPS + 1)
+        self._samples: deque[_Sample] = deque(maxlen=STEPS + 1)
 
     def sample(self, time: float, ranks: RankColumns) -> None:
-        self._samples.append((time, ranks))
+        self._samples.append(_Sample(time, ranks))
 
     def clear(self) -> None:
         self._samples.clear()
@@ -48,7 +61,7 @@ class Work:
 
     def covers(self, seconds: float, time: float) -> bool:
         """Whether there is a sample from so many seconds before."""
-        return bool(self._samples) and time - self._samples[0][0] >= seconds
+        return bool(self._samples) and time - self._samples[0].time >= seconds
 
     def of(self, time: float, rank: Rank) -> str:
         """What shows that a rank works: that it uses a CPU, that it writes or reads; "" where nothing does.
@@ -58,14 +71,26 @@ class Work:
         if not self.is_known(time) or not rank.process.is_alive:
             return ""
         recent = self._samples[len(self._samples) // 2]
-        start, ranks = recent if time - recent[0] >= _LEAST_SECONDS else self._samples[0]
-        return _between(_counters(ranks.get(rank.rank)), _counters(rank), time - start)
+        before = recent if time - recent.time >= _LEAST_SECONDS else self._samples[0]
+        return _between(_counters(before.ranks.get(rank.rank)), _counters(rank), time - before.time)
+
+    def runnable(self, first: float, time: float, ranks: RankColumns) -> frozenset[int]:
+        """Ranks of now that were in state R in half of the looks from `first` on, or in more.
+
+        A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
+        with many others is in it nearly always, and uses little of the CPU.
+        """
+        looks = [sample.runnable for sample in self._samples if first <= sample.time < time]
+        looks.append(_runnable(ranks))
+        times_seen = Counter(number for look in looks for number in look)
+        return frozenset(number for number, seen in times_seen.items() if 2 * seen >= len(looks) and number in ranks)
 
     def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
         """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
         found = set(ranks.with_workers)
         end, now = time, ranks
-        for start, before in reversed(self._samples):
+        for sample in reversed(self._samples):
+            start, before = sample.time, sample.ranks
             if start < first:
                 break
             if end - start >= _LEAST_SECONDS:
@@ -78,17 +103,22 @@ class Work:
         if not rank.process.is_alive:
             return ""
         end, now = time, _counters(rank)
-        for start, ranks in reversed(self._samples):
+        for sample in reversed(self._samples):
+            start = sample.time
             if start < first:
                 break
             if end - start < _LEAST_SECONDS:
                 continue
-            before = _counters(ranks.get(rank.rank))
+            before = _counters(sample.ranks.get(rank.rank))
             found = _between(before, now, end - start)
             if found or before is None:
                 return found
             end, now = start, before
         return ""
+
+
+def _runnable(ranks: RankColumns) -> list[int]:
+    return [number for number, rank in ranks.items() if rank.process.state == "R" and rank.process.is_alive]
 
 
 def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:
