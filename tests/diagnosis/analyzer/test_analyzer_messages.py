@@ -148,4 +148,22 @@ def test_who_sends_to_another_than_expects_it_is_named(culprit: int) -> None:
         return [member(71, waits=age)]
 
     finding = only(last(hung(groups)))
-    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "low")
+    assert f"or rank {after} left out a receive from rank {culprit}: that looks the same" in finding.evidence
+
+
+def test_a_majority_that_is_in_one_operation_decides_before_the_ends_of_messages() -> None:
+    """As above; and rank 6 has entered an operation of ranks 2 to 6 first, while these four reduce."""
+
+    def groups(number: int, age: float) -> list[ProcessGroup]:
+        others = member(70, size=7)
+        if number == 0:
+            return [others, member(1, waits=age, group="to", size=2, name="send", root=2)]
+        if number == 1:
+            return [others, member(1, waits=age, group="from", size=2, name="recv", root=0)]
+        if number == 6:
+            return [others, member(31, waits=age, group="upper", size=5)]
+        return [member(71, waits=age, size=7), member(30, group="upper", size=5)]
+
+    finding = only(last(hung(groups, world=7)))
+    assert (finding.code, finding.suspects) == ("TW-H2", [0, 1, 6])

@@ -13,7 +13,7 @@ from .out_of_step import out_of_step
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..model import Level
+    from ..model import Level, Operation
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
@@ -115,9 +115,9 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
     first, second = sides[order[0]], sides[order[1]]
     others = sorted({number for side in sides for number in side} - set(first))
     majority = len(first) > max(len(second), len(others))
-    strays = [] if majority else out_of_step(job)
-    astray = _misaddressed(circle)
-    suspects = astray or (others if majority else strays)
+    astray = [] if majority else _misaddressed(circle)
+    strays = [] if majority or astray else out_of_step(job)
+    suspects = others if majority else astray or strays
     evidence = [
         f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
         f"for {words.seconds(circle[index].seconds)}, which lacks {words.ranks(circle[index].missing)}"
@@ -126,7 +126,7 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
     what = " and ".join(places[index] for index in order[:4])
     if astray:
         summary = f"{words.ranks(astray)} sends to, or receives from, another rank than expects it: ranks are in {what}"
-        evidence.append(f"a rank waits for a message from or to {words.ranks(astray)}, which it would fit")
+        evidence.append(_left_out(circle, astray[0]))
     elif strays:
         evidence += _order_of(job, strays)
         summary = f"{words.ranks(strays)} left the order of operations that the other ranks follow, who are in {what}"
@@ -141,7 +141,7 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
         suspects,
         summary,
         evidence,
-        Basis.COMPARISON if astray or strays else Basis.STATE,
+        Basis.REMAINDER if astray else Basis.COMPARISON if strays else Basis.STATE,
         victims=len(graph.victims(circle) - set(suspects)),
         seconds=max(wait.seconds for wait in circle),
         sides=[] if suspects else [sides[index] for index in order],
@@ -150,12 +150,7 @@ def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
 
 def _misaddressed(circle: list[Wait]) -> list[int]:
     """The one whose message nobody expects while somebody else expects one of it, where there is just one such."""
-    alone = {}
-    for wait in circle:
-        if wait.is_pairwise and len(wait.inside) == 1:
-            operation = wait.operations.get(wait.inside[0])
-            if operation is not None and operation.root >= 0:
-                alone[wait.inside[0]] = operation
+    alone = _messages(circle)
     found = [
         number
         for number, own in alone.items()
@@ -165,6 +160,24 @@ def _misaddressed(circle: list[Wait]) -> list[int]:
         )
     ]
     return found if len(found) == 1 else []
+
+
+def _left_out(circle: list[Wait], number: int) -> str:
+    """What looks the same: its message is right, and whoever it is for went on without it."""
+    own = _messages(circle)[number]
+    omitted = f"a receive from rank {number}" if own.name == "send" else f"a send to rank {number}"
+    return f"or rank {own.root} left out {omitted}: that looks the same"
+
+
+def _messages(circle: list[Wait]) -> dict[int, Operation]:
+    """What ranks send or receive that have not met the other end."""
+    alone = {}
+    for wait in circle:
+        if wait.is_pairwise and len(wait.inside) == 1:
+            operation = wait.operations.get(wait.inside[0])
+            if operation is not None and operation.root >= 0:
+                alone[wait.inside[0]] = operation
+    return alone
 
 
 def _left_order(job: Job, graph: WaitGraph, component: list[Wait], strays: list[int]) -> Verdict:
