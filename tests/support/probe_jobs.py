@@ -55,7 +55,7 @@ def run_job(arguments: Sequence[str], directory: Path, *, world_size: int = 2) -
         for rank in range(world_size)
     ]
     try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
+        outputs = [rank.communicate(timeout=240) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

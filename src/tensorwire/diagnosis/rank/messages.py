@@ -3,7 +3,7 @@
 gloo tells the Flight Recorder nothing of send and recv, so that a rank which waits for one would look like one that is
 in no operation at all; nor does a work tell whom it is from. So these two operations pass a kernel of the dispatcher
 all the time, as all do while they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines
-of torch.distributed.pipelining too. The work that they give notes who waits for it. That costs a message ten
+of torch.distributed.pipelining too. The work that they give notes who waits for it. That costs a message thirty
 microseconds or so, and nothing else anything.
 
 Not seen: receiving from any source, and messages between accelerators (the NCCL plugin sees those).
