@@ -1,8 +1,8 @@
 """What the probe costs a message between two ranks: send and recv always pass a kernel of its own.
 
 CPU time of the two threads that send and receive a message of one number, in two jobs that take turns, one with the
-probe. gloo's own thread is left out: what it takes depends on how often the cores fall asleep, and they do so more often
-the longer anything else takes.
+probe. gloo's own thread is left out: what it takes depends on how often the cores fall asleep, and they do so
+more often the longer anything else takes.
 """
 
 from __future__ import annotations

@@ -179,8 +179,8 @@ def _message(message: dict[str, Any]) -> list[str]:
         "",
         "## A message",
         "",
-        f"A send and its recv take {' and '.join(costs)}, in CPU time of the two threads that make them: the probe adds "
-        f"{message['added_microseconds']:.1f} us to either. They always pass a kernel of the probe.",
+        f"A send and its recv take {' and '.join(costs)}, in CPU time of the two threads that make them: the "
+        f"probe adds {message['added_microseconds']:.1f} us to either. They always pass a kernel of the probe.",
     ]
 
 
