@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class FakeRank:
         self.completed = 0
         self.wall_seconds = 0  # by which the wall's clock is ahead
         self.is_open = False  # one more operation
+        self.unreported = 0  # completions that torch's number lacks: gloo's threads report out of order
         self.created_ns = 0
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
@@ -48,7 +50,7 @@ class FakeRank:
     def dump(self, with_entries: bool) -> bytes:
         self.created_ns = self.created_ns if self.is_open else self.time_ns()
         enqueued = self.completed + self.is_open
-        status = {"last_enqueued_collective": enqueued, "last_completed_collective": self.completed}
+        status = {"last_enqueued_collective": enqueued, "last_completed_collective": self.completed - self.unreported}
         entry = {
             "is_p2p": False,
             "pg_id": 0,
@@ -103,6 +105,34 @@ def test_a_clock_that_is_set_ages_no_operation(rank: FakeRank, step: int) -> Non
     assert group.operation.name == "all_reduce"
     assert group.open_seconds is not None
     assert group.open_seconds < 600
+
+
+def test_a_recount_keeps_what_the_ring_has_told(rank: FakeRank) -> None:
+    """The end of timing, while the group stands still: torch's number of completions would stay too low for good."""
+    rank.work(10, rate=1)
+    rank.is_open, rank.unreported = True, 1
+    rank.work(3, rate=0)
+    before = rank.seen
+    assert (before.enqueued, before.completed) == (11, 10)
+    assert before.operation is not None
+    rank.recorder.recount()
+    after = rank.seen
+    assert (after.enqueued, after.completed, after.operation) == (11, 10, before.operation)
+    assert after.open_seconds is not None
+    assert before.open_seconds is not None
+    assert after.open_seconds >= before.open_seconds
+
+
+def test_what_the_ring_told_during_timing_is_written_after_it(rank: FakeRank) -> None:
+    """While operations are timed, the counts are the dispatcher's; it knows of none after the first here."""
+    rank.work(10, rate=1)
+    native.enter(rank.handle, rank.group.slot, ctypes.byref(native.OperationInfo(sequence=10)))
+    rank.is_open, rank.unreported = True, 1
+    rank.work(3, rate=0)
+    assert (rank.seen.enqueued, rank.seen.completed) == (10, 9)
+    native.enable_timing(rank.handle, False, 1)
+    rank.recorder.recount()
+    assert (rank.seen.enqueued, rank.seen.completed) == (11, 10)
 
 
 def test_a_baseline_takes_some_seconds(rank: FakeRank) -> None:

@@ -48,6 +48,7 @@ class _GroupState:
     offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
     enqueued: int = 0  # torch's numbers
     completed: int = 0
+    counted: int = 0  # of those completed, what was written: gloo's threads report out of order, and the ring is right
     since: float = 0.0
     wall_ns: int = 0  # by how much the wall's clock was ahead then
     is_certain: bool = False  # the ring was read since they moved
@@ -90,9 +91,12 @@ class FlightRecorder:
             self._read_ring(now)
 
     def recount(self) -> None:
-        """Write the counts that were left to the dispatcher so far."""
+        """Write the counts that were left to the dispatcher so far.
+
+        Of a group that stands still they are those that the ring has told: torch's own may be too low for good.
+        """
         for state in self._states.values():
-            self._count(state, state.completed)
+            self._count(state, state.counted)
 
     def poll_closely(self) -> None:
         """As `poll`, but what stands in the ring is described whatever it costs: there is no later."""
@@ -134,6 +138,7 @@ class FlightRecorder:
             self._rate(state, now)
 
     def _count(self, state: _GroupState, completed: int) -> None:
+        state.counted = completed
         enqueued = max(state.enqueued - state.offset, 0)
         completed = min(max(completed - state.offset, 0), enqueued)
         native.counts(self._handle, state.group.slot, enqueued, completed)
