@@ -7,6 +7,7 @@ are flattened from dimensions of a mesh need as many as those have that are not 
 from __future__ import annotations
 
 import itertools
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ Grid = tuple[int, tuple[tuple[int, int], ...]]
 
 MAX_DIMENSIONS: Final = 3
 """What a page has room for; core/probe/page.h says the same."""
+_MAX_KEPT: Final = 1 << 14  # ranks of a grid that is kept: whoever names hundreds of large ones takes no memory
 
 
 def grid_of(ranks: Sequence[int]) -> Grid | None:
@@ -39,9 +41,13 @@ def grid_of(ranks: Sequence[int]) -> Grid | None:
     return grid if list(ranks_of(grid)) == list(ranks) else None
 
 
-@lru_cache(maxsize=256)
 def ranks_of(grid: Grid) -> range | tuple[int, ...]:
     """The ranks of a grid; none where there is no job with those."""
+    count = math.prod(extent for extent, _ in grid[1])
+    return _kept_ranks(grid) if count <= _MAX_KEPT else _ranks(grid)
+
+
+def _ranks(grid: Grid) -> range | tuple[int, ...]:
     first, dimensions = grid
     if not dimensions or not all(extent > 0 < stride for extent, stride in dimensions):
         return ()
@@ -56,6 +62,9 @@ def ranks_of(grid: Grid) -> range | tuple[int, ...]:
         return range(first, first + extent * stride, stride)
     steps = [range(0, extent * stride, stride) for extent, stride in dimensions]
     return tuple(first + sum(offsets) for offsets in itertools.product(*steps))
+
+
+_kept_ranks = lru_cache(maxsize=256)(_ranks)
 
 
 def numbers_of(ranks: Sequence[int]) -> list[int]:

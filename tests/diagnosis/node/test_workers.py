@@ -7,8 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from tensorwire.diagnosis.node import workers
+
+if TYPE_CHECKING:
+    import pytest
 
 COMPILER = "while True: pass"
 BUILD = f'sh -c "sh -c \'{sys.executable} -S -c \\"{COMPILER}\\"; :\'; :"; :'
@@ -28,3 +32,16 @@ def test_compiler_below_a_build_tool_is_seen_at_work() -> None:
             assert [found.name for found in below[:-1]] == ["sh", "sh"]
         finally:
             os.killpg(build.pid, signal.SIGKILL)
+
+
+def test_many_children_are_not_all_looked_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def children(pid: int) -> list[int]:
+        asked.append(pid)
+        return list(range(10 * pid, 10 * pid + 10)) if pid < 100 else []
+
+    monkeypatch.setattr(workers, "_children", children)
+    found = workers._below(1, 3)
+    assert found[:32] == [*range(10, 20), *range(100, 110), *range(110, 120), *range(120, 122)]
+    assert len(asked) < 40

@@ -30,6 +30,14 @@ def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
     assert list(ranks_of(grid)) == ranks
 
 
+def test_large_grids_are_not_kept() -> None:
+    """Hundreds of them would take gigabytes, whoever names them."""
+    small, large = (0, ((2, 100), (10, 2))), (0, ((1 << 10, 1 << 8), (1 << 5, 2)))
+    assert ranks_of(small) is ranks_of(small)
+    assert len(ranks_of(large)) == 1 << 15
+    assert ranks_of(large) is not ranks_of(large)
+
+
 @pytest.mark.parametrize("ranks", [[], [3, 1], [0, 1, 3], [0, 1, 2, 4, 5, 6, 16, 17], [2, 2], [0, 2, 1, 4]])
 def test_ranks_of_no_grid_have_no_numbers(ranks: list[int]) -> None:
     assert numbers_of(ranks) == []

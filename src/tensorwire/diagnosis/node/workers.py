@@ -21,10 +21,13 @@ def read(pid: int) -> list[Worker]:
 
 
 def _below(pid: int, depth: int) -> list[int]:
-    children = _children(pid)
-    if depth > 1:
-        children += [below for child in children for below in _below(child, depth - 1)]
-    return children
+    """Children come before their own; where there are enough, nobody looks below more of them."""
+    found = _children(pid)
+    for child in found[:MAX_WORKERS] if depth > 1 else []:
+        if len(found) >= MAX_WORKERS:
+            break
+        found += _below(child, depth - 1)
+    return found
 
 
 def _children(pid: int) -> list[int]:

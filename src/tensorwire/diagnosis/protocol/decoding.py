@@ -203,6 +203,8 @@ class Decoder:
         if links != self._links:
             if len(rows) and not 0 <= rows[:, 0].min() <= rows[:, 0].max() < len(self.known.links):
                 raise IndexError
+            if len(np.unique(rows[:, 0])) < len(rows):  # more rows than connections that were described
+                raise ValueError
             both = np.concatenate([self.edges, rows])[::-1]
             _, last = np.unique(both[:, 0], return_index=True)
             if len(last) > len(rows):  # some are as they were
@@ -225,6 +227,8 @@ class Decoder:
     def _take_members(self, rows: Any) -> None:
         members = dict(self.known.members)
         for number, *numbers in rows:
+            if type(number) is not int:  # there are ever more fractions
+                raise TypeError
             if not 0 <= number < len(self.known.groups):
                 raise IndexError
             ranks = members_of(numbers)
