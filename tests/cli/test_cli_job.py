@@ -38,7 +38,7 @@ def test_diagnose_names_the_rank(opened: list[FakeJob], capsys: pytest.CaptureFi
     lines = out.splitlines()
     finding = not_entered()
     assert re.fullmatch(rf"TW-H1 not-entered hang for [\d.]+ s: {re.escape(finding.summary)}", lines[0])
-    assert lines[1] == "  finding, high confidence, right in 24 of 24 recorded faults"
+    assert lines[1] == "  finding, high confidence, right in 23 of 23 recorded faults"
     assert [line for line in lines if line.startswith("  evidence: ")] == [f"  evidence: {e}" for e in finding.evidence]
     at = lines.index("  stack of rank 2:")
     assert lines[at + 1].strip() == 'File "train.py", line 41, in load_batch'
