@@ -246,6 +246,7 @@ def test_row_made_by_hand_is_understood() -> None:
         {"heads": [[1 << 40, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
         {"heads": [[0, 8, 1, 0, 0, "", 5]]}, {"heads": [[True, 8, 1, 0, 0, "", ""]]}, {"works": [["", "", 1.5, 0, 0]]},
         {"groups": [["x" * 257, "", 1]]}, {"groups": {"a": 1}}, {"links": [[0, 0, "a", None]]},
+        {"links": [[1 << 20, 0, "a", "b"]]}, {"links": [[0, (1 << 64) - 1, "a", "b"]]},
         {"ranks": b"!"}, {"ranks": ""}, {"ranks": 5}, {"ranks": rows(0)}, {"ranks": rows(-1)}, {"ranks": rows(8)},
         {"ranks": rows(1 << 62)}, {"ranks": rows(*GOOD_ROW[:-1])}, {"ranks": rows(10, *GOOD_ROW[1:], 0)},
         {"ranks": rows(*GOOD_ROW[:-1], (1 << 63) - 1)},

@@ -285,6 +285,8 @@ def _describe(table: list[tuple[Any, ...]], kind: str, types: tuple[type, ...], 
             raise ValueError
         if kind == "heads" and not all(0 <= number <= MAX_RANKS for number in entry[:2]):
             raise ValueError
+        if kind == "links" and max(entry[:2]) >= MAX_RANKS:  # ranks at both ends
+            raise ValueError
         table.append(tuple(entry))
     if len(table) > encoding.MAX_DESCRIPTIONS:
         raise LimitExceededError(f"a node describes more than {encoding.MAX_DESCRIPTIONS} {kind}")
