@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.analyzer.groups import Groups
 from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
+from tensorwire.diagnosis.model import Timing, Worker
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import FormatError
@@ -28,7 +29,33 @@ if TYPE_CHECKING:
     from tensorwire.diagnosis.model import Observation
 
 some = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-jobs = st.lists(st.tuples(rank_states(), edges), min_size=2, max_size=6)
+
+
+@st.composite
+def full_ranks(draw: st.DrawFn) -> list[Any]:
+    """Ranks of which all is known that columns hold, as far as it is known of any."""
+    ages = st.sampled_from([None, 0.5, 3.0, 12.0])
+    ranks = draw(rank_states())
+    for one in ranks:
+        process = one.process
+        process.cpu_seconds, process.wait_seconds = draw(st.sampled_from([(0.0, 0.0), (7.0, 1.0), (9.5, 4.0)]))
+        process.throttled_seconds = draw(st.sampled_from([0.0, 0.0, 2.5]))
+        process.read_bytes, process.written_bytes = draw(st.sampled_from([(-1, -1), (0, 0), (5 << 20, 9 << 20)]))
+        process.signal = draw(st.sampled_from(["", "", "", "SIGINT"]))
+        process.signal_seconds = draw(ages) if process.signal else None
+        process.workers = draw(st.sampled_from([[], [], [Worker(900 + one.rank, "loader", "S", "pipe_read", 1.5)]]))
+        one.setup = draw(st.sampled_from(["", "initialized", "initialized", "before init", "in init"]))
+        one.setup_seconds = draw(ages) if one.setup else None
+        one.activity = draw(st.sampled_from(["", "", "torch.save", "DataLoader", "new_group"]))
+        one.activity_seconds = draw(ages) if one.activity else None
+        for group in one.process_groups:
+            group.baseline_rate = draw(st.sampled_from([None, 12.5]))
+            group.sent_bytes, group.received_bytes = draw(st.sampled_from([(-1, -1), (300, 200), (400, 0)]))
+            group.timing = draw(st.sampled_from([None, None, Timing(20, 5, 0.5, 0.0625, 0.25, 4096, 1)]))
+    return ranks
+
+
+jobs = st.lists(st.tuples(full_ranks(), edges), min_size=2, max_size=6)
 
 
 def through_reports(states: list[Any]) -> Iterator[Observation]:
@@ -84,6 +111,9 @@ def same(columns: RankColumns, expected: RankColumns) -> None:
         assert getattr(columns, name) == getattr(expected, name), name
     for left, right in zip(columns.transferred, expected.transferred, strict=True):
         np.testing.assert_array_equal(left, right)
+    for name in ("with_workers", "active"):
+        assert sorted(getattr(columns, name)) == sorted(getattr(expected, name)), name
+    assert [columns.setups[number] for number in columns] == [expected.setups[number] for number in expected]
     nodes = [columns.node_names[node] for node in columns.places.nodes]
     assert nodes == [expected.node_names[node] for node in expected.places.nodes]
     for row in range(len(columns.rows.places)):

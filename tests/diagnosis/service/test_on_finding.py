@@ -141,6 +141,16 @@ def test_stacks_are_waited_for(keeping: list[str]) -> None:
     assert set(told["stacks"]) == {"2"}
 
 
+def test_finding_that_waits_for_stacks_is_not_forgotten(keeping: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a watch was stopped for long: its finding is over, and was not told yet."""
+    monkeypatch.setattr(on_finding, "_FORGET_SECONDS", 0.0)
+    with running(keeping) as (command, _):
+        command.take("run", [NO_STACKS])
+        monkeypatch.setattr(on_finding, "_STACK_SECONDS", 0.0)
+        command.take("run", [])
+    assert len(kept(keeping)) == 1
+
+
 def test_stacks_that_do_not_come_are_not_waited_for_long(keeping: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_finding, "_STACK_SECONDS", 0.1)
     with running(keeping) as (command, _):

@@ -109,7 +109,7 @@ class Analyzer:
 
 
 def _judge(job: Job, state: State) -> list[Verdict]:
-    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress."""
+    """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress, other types."""
     failed = state.failed_alive()
     dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
     if not failed and (state.dead or state.has_halted()):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .transport import Transport
     from .verdict import Verdict
     from .waits import Wait, WaitGraph
+
 _COMPILES = "torch.compile"
 _RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
 

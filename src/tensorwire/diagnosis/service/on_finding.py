@@ -72,7 +72,9 @@ class FindingCommand:
     def take(self, run_id: str, findings: Sequence[Finding]) -> None:
         """What stands now."""
         now = time.monotonic()
-        self._told = {key: told for key, told in self._told.items() if now - told.last < _FORGET_SECONDS}
+        self._told = {
+            key: told for key, told in self._told.items() if key in self._held or now - told.last < _FORGET_SECONDS
+        }
         for finding in findings:
             if finding.level == "finding":
                 key: _Key = (run_id, finding.code, tuple(sorted(finding.suspects)))
