@@ -368,3 +368,18 @@ def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
                       report | {"details": rows(0, 1, *range(9))})  # fmt: skip
     with pytest.raises(LimitExceededError):
         decoder.apply(report | {"details": rows(*(n for group in range(100) for n in (0, group, *range(9))))})
+
+
+def test_states_are_not_free() -> None:
+    """Each takes what its workers take; a rank that leaves gives it back."""
+    report = {**report_of(), **LATER, "details": b"", "edges": b"", "ranks": rows(*GOOD_ROW)}
+    decoder = Decoder()
+    decoder.apply(report)
+    (rank,) = decoder.rank_rows.rows()
+    before = decoder.num_integers
+    workers = [[1, "a", "S", "c", 0]] * 64
+    for _ in range(2):
+        decoder.apply({"clock": 1, "states": [[rank, *NO_STATE[:-1], workers]]})
+        assert decoder.num_integers == before + len(NO_STATE) + 5 * 64
+    decoder.apply({"clock": 2, "gone": [rank]})
+    assert decoder.num_integers == 0

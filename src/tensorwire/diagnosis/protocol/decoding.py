@@ -182,6 +182,7 @@ class Decoder:
         known = self.known
         details = {key: row for key, row in known.details.items() if key[0] not in left}
         self.num_integers -= DETAIL * (len(known.details) - len(details))
+        self.num_integers -= sum(states.num_values(known.states.get(rank, ())) for rank in left)
         self.known = replace(
             known,
             details=details,
@@ -244,7 +245,8 @@ class Decoder:
             states.check(row, MAX_VALUE)
             if row[0] not in self.rank_rows:
                 raise IndexError
-            found[row[0]] = tuple(row[1:])
+            before, found[row[0]] = found.get(row[0], ()), tuple(row[1:])
+            self.num_integers += states.num_values(found[row[0]]) - states.num_values(before)
         signalled = frozenset(rank for rank, state in found.items() if states.is_signalled(state))
         self.known = replace(self.known, states=found, signalled=signalled)
 

@@ -61,6 +61,11 @@ def check(row: Any, max_value: int) -> None:
         raise ValueError
 
 
+def num_values(state: State) -> int:
+    """Numbers and texts, for the limits of a node; () has none."""
+    return len(state) + len(_WORKER_TYPES) * len(state[-1]) if state else 0
+
+
 def is_signalled(state: State) -> bool:
     """Whether a signal came that ends a job."""
     return bool(state[2])
