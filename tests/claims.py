@@ -15,7 +15,7 @@ from benchmarks import targets
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from benchmarks.targets import KNOWN_RATIOS
-from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, share, span, variants, xeon
+from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, probe, share, span, variants, xeon
 
 if TYPE_CHECKING:
     from tests.support.figures import Run
@@ -33,6 +33,11 @@ PCODEC = {BF16: "pcodec 12 int", F8[0]: "pcodec 12 int", F8[1]: "pcodec 12 int"}
 
 def _table_row(name: str, row: Row, form: str = "{} | {} | {}") -> str:
     return f"{name} | " + form.format(f"{row.ratio:.3f}", f"{row.compress.gbs:.2f}", f"{row.decompress.gbs:.2f}")
+
+
+def _probe_ratio(time: str) -> str:
+    """Of a training step, with the probe to without it."""
+    return f"{probe['step']['ratios'][time]['median']:.3f}"
 
 
 def _smaller_percent(run: Run) -> list[float]:
@@ -268,6 +273,11 @@ CLAIMS: dict[str, list[str]] = {
         f"| unseen, after mending | {_judged('unseen', 'mended')} |",
         f"| known before | {_judged('known', 'mended')} |",
         f"on a busy machine, {variants.false_looks()} had a finding",
+        f"finding of high confidence was right, {variants.high_confidence(('unseen', 'mended'))}",
+        f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "
+        f"probe at work, and {_probe_ratio('cpu')} of its CPU time",
+        f"threads took {100 * probe['step']['share_of_a_core']['median']:.2f} % of a core in each rank",
+        f"a send or recv took {probe['message']['added_microseconds']:.0f} us more",
     ],
 }
 

@@ -261,6 +261,7 @@ variants = Variants()
 deltas = Deltas()
 geometry = Geometry()
 inference = Inference()
+probe = _load("probe.json")
 
 
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
