@@ -123,7 +123,7 @@ FOLDERS = {
         "protocol": {"model", "members", "columns"},
         "node": {"page", "protocol", "model"},
         "analyzer": {"model", "columns", "words", "numbered"},
-        "report": {"model", "words", "numbered"},
+        "report": {"model", "columns", "words", "numbered"},
         "nccl": {"analyzer", "model", "words"},
         "service": {"page", "node", "protocol", "analyzer", "report", "model", "columns"},
     },

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..columns import RankColumns
+
 if TYPE_CHECKING:
-    from ..model import Observation, Rank
+    from ..model import Observation
 
 LEAST = 0.1
 """Share of the time by which a rank waits less than the median rank, from which on it is told of."""
@@ -44,15 +48,20 @@ class Stragglers:
         self._completed: dict[int, int] = {}
 
     def add(self, observation: Observation) -> None:
-        ranks = observation.ranks
+        ranks = RankColumns.of(observation.ranks)
         for number in self._polls.keys() - ranks.keys():
             del self._polls[number]
-        completed = {number: sum(group.completed for group in rank.process_groups) for number, rank in ranks.items()}
-        for number, rank in ranks.items():
+        rows, numbers = ranks.rows, ranks.places.numbers
+        counts = np.zeros(len(numbers), np.int64)
+        np.add.at(counts, rows.places, rows.completed)
+        is_inside = np.zeros(len(numbers), bool)
+        is_inside[rows.places[~np.isnan(rows.open_seconds) & ~rows.pairwise]] = True
+        completed = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        for number, inside_now in zip(numbers.tolist(), is_inside.tolist(), strict=True):
             if completed[number] > self._completed.get(number, completed[number]):
                 polls, inside = self._polls.get(number, (0.0, 0.0))
                 kept = 1.0 - 1.0 / _MEMORY
-                self._polls[number] = kept * polls + 1.0, kept * inside + _is_inside(rank)
+                self._polls[number] = kept * polls + 1.0, kept * inside + inside_now
         self._completed = completed
 
     @property
@@ -79,7 +88,3 @@ class Stragglers:
             if share < usual
         ]
         return sorted(found, key=lambda straggler: (-straggler.late, straggler.rank))
-
-
-def _is_inside(rank: Rank) -> bool:
-    return any(group.open_seconds is not None and not group.is_pairwise for group in rank.process_groups)
