@@ -38,7 +38,8 @@ def page(rows: list[Row], facts: dict[str, Any]) -> str:
         f"Jobs of {WORLD_SIZE} ranks on gloo, on one machine. Each variant is a training program of its own, and the "
         "fault befalls each rank in turn. R is the rank that it befell. The rank and the class of a run are right if "
         "those of the first finding are right in every look that has one; looks at TW-UNKNOWN do not count where "
-        "another class is found as well.",
+        "another class is found as well. The rank is right if the first suspects are those that are right: suspects "
+        "that stand behind them count against a finding of high confidence alone.",
         "",
         '*Known before*: what an earlier analyzer was given once; "said before" is of commit f50f332, by other '
         "programs. *Unseen*: thought of from the docs alone; the first results were made before anyone tuned the "
