@@ -5,7 +5,7 @@ Kernels for the dispatch key BackendSelect, which every call passes (in inferenc
 when an operation is entered and pass it on. A synchronous one they also wait for, as its caller is about to do; of
 others the future, or where there is none the end of wait(), tells when it is done.
 Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
-for gloo the Python binding has none.
+for gloo the Python binding has none. (From torch 2.14 on, a process group has hooks before and after an operation.)
 They are registered only while timing is enabled, but for those of messages (messages.py). The last one to run takes
 all of them away: a kernel that another thread removed could go while the dispatcher is about to call it.
 
