@@ -82,6 +82,11 @@ class ProcessGroup:
     members: range | tuple[int, ...] = ()  # global ranks, in the order of their rank in the group; () unknown
 
     @property
+    def title(self) -> str:
+        """What a person knows it by."""
+        return self.name or self.id
+
+    @property
     def is_pairwise(self) -> bool:
         """Its operation is a message between two ranks."""
         return self.operation is not None and self.operation.is_pairwise

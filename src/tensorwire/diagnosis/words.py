@@ -78,13 +78,17 @@ def nbytes(value: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def numbered(operation: Operation | None, sequence: int) -> str:
-    """ "all_reduce #121", "recv from rank 3", or "operation #121" where only counts are known."""
+def numbered(operation: Operation | None, sequence: int, group: str) -> str:
+    """ "all_reduce #121 of default_pg", "recv from rank 3 of tp"; "operation #121 of tp" where only counts are known.
+
+    Args:
+        group: the title of the process group.
+    """
     if operation is None or not operation.name or operation.sequence != sequence:
-        return f"operation #{sequence}"
+        return f"operation #{sequence} of {group}"
     if operation.name in _MESSAGES and operation.root >= 0:  # their numbers differ between the two ends
-        return f"{operation.name} {_MESSAGES[operation.name]} rank {operation.root}"
-    return f"{operation.name} #{sequence}"
+        return f"{operation.name} {_MESSAGES[operation.name]} rank {operation.root} of {group}"
+    return f"{operation.name} #{sequence} of {group}"
 
 
 def call(operation: Operation) -> str:

@@ -60,11 +60,12 @@ def not_come(job: Job, alive: list[int]) -> Verdict | None:
     )  # fmt: skip
 
 
-def called_another(job: Job, wait: Wait, what: str, elsewhere: Collection[int]) -> Verdict:
+def called_another(job: Job, wait: Wait, elsewhere: Collection[int]) -> Verdict:
     """H2: an operation that others have not entered, because they are in what those inside have not come to."""
     inside, outside = sorted(wait.blocked), sorted(elsewhere)
     where = " or ".join(sorted({job.ranks[number].activity for number in outside}))
     few, many = sorted((inside, outside), key=len)
+    what = wait.title
     suspects = few if len(few) < len(many) else []
     summary = (
         f"{words.ranks(inside)} {words.verb(inside, 'is', 'are')} in {what}, "

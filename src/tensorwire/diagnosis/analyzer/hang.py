@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import hang_inside, hang_not_entered
+from . import hang_inside, hang_not_entered, hang_order
 from .transport import PROGRESS
 from .waits import WaitGraph
 
@@ -36,7 +36,7 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
         if not wait.missing and not _is_ending(job, wait) and not _moves(job, transport, wait)
     ]
     verdicts += [verdict for wait, verdict in entered if not _may_lack_others(wait, verdict)]
-    verdicts += [hang_not_entered.opposite_order(job, graph, circle) for circle in graph.circles(blocked)]
+    verdicts += [hang_order.opposite_order(job, graph, circle) for circle in graph.circles(blocked)]
     # Whoever such an operation lacks may well be in one of the others: it tells nothing where these tell something.
     verdicts = verdicts or [verdict for _, verdict in entered]
     verdicts.sort(

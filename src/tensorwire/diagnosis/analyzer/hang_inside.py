@@ -75,8 +75,7 @@ def stopped_inside(job: Job, wait: Wait, number: int, num_victims: int) -> Verdi
 
 def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -> Verdict:
     group = wait.group
-    operation = next((op for op in wait.operations.values() if op.name), None)
-    what = f"{words.numbered(operation, wait.sequence)} of {group.title}"
+    what = wait.title
     suspects = blame.suspects[:MAX_SUSPECTS]
     if code == "TW-UNKNOWN":
         seen = f"all {len(wait.inside)} ranks that are seen in it" if len(wait.inside) > 1 else "the one rank in it"

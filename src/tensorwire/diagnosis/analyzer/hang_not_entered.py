@@ -1,19 +1,19 @@
-"""Ranks outside of what others wait in: not entered (H1), or blocked in a circle of process groups (H2)."""
+"""Ranks that have not entered what others wait in (H1), and the few cases in which these are not to blame."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import words
 from .common_waits import called_another, waits_in_common
 from .confidence import Basis
 from .hang_inside import stopped_inside
+from .hang_order import left_order
 from .out_of_step import out_of_step
+from .waits import most_prominent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ..model import Level, Operation
     from .job import Job
     from .transport import Transport
     from .verdict import Verdict
@@ -21,215 +21,127 @@ if TYPE_CHECKING:
 
 _COMPILES = "torch.compile"
 _RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
+_MAX_ACCOUNTS = 5
+_MAX_FACTS = 3
 
 
 def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: list[Wait]) -> Verdict:
-    """H1: what the unblocked ranks of these waits have not entered. The lowest sequence number is the first suspect.
+    """The verdict on waits that lack unblocked ranks in common. The first of these rules that holds decides:
 
-    A notice where all of them declared what they do instead; a rank that was stopped inside after all is H3. Ranks that
-    complete other operations meanwhile are not stuck: if others have left the order of operations, those are to blame.
+    1. All of these ranks wait in something that no process group counts, in which the others are missing: H2.
+    2. All of them complete other operations meanwhile, and ranks that wait for them have left the order of operations:
+       H2 on the latter.
+    3. It is one stopped rank, which sent data after the others had entered: it was inside, H3.
+    4. Else H1 on those that do not wait in something of the first kind.
     """
-    unblocked = {number for other in component for number in other.unblocked}
-    elsewhere = {number for number in unblocked if waits_in_common(job.ranks[number])}
-    if elsewhere == unblocked:
-        wait = max(component, key=_prominence)
-        return called_another(job, wait, _what(wait), elsewhere)
-    unblocked -= elsewhere
-    wait = max((wait for wait in component if not unblocked.isdisjoint(wait.unblocked)), key=_prominence)
-    members = wait.group.members
-    behind = {number: members[number].enqueued for number in wait.unblocked if number in members}
-    victims = graph.victims(component) - unblocked
-    moving = [number for number in unblocked if _moves_on(job, number, component)]
-    if len(moving) == len(unblocked):
-        strays = [number for number in out_of_step(job) if number in victims]
+    unblocked = {number for wait in component for number in wait.unblocked}
+    in_common = {number for number in unblocked if waits_in_common(job.ranks[number])}
+    if in_common == unblocked:
+        return called_another(job, most_prominent(component), in_common)
+    absence = _absence(job, graph, component, unblocked - in_common, sorted(in_common))
+    if len(absence.moving) == len(absence.suspects):
+        strays = [number for number in out_of_step(job) if number in absence.victims]
         if strays:
-            return _left_order(job, graph, component, strays)
-    what = _what(wait)
+            return left_order(job, graph, component, strays)
+    if len(absence.suspects) == 1 and _was_inside(job, transport, absence.wait, absence.suspects[0]):
+        return stopped_inside(job, absence.wait, absence.suspects[0], len(absence.victims))
+    return _verdict(job, absence)
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """Who has not come, and who waits for them."""
+
+    wait: Wait  # the most prominent one that lacks a suspect
+    suspects: list[int]  # unblocked ranks that are in no common wait, the one that is furthest behind first
+    named: list[int]  # of the suspects, those that this wait lacks
+    moving: list[int]  # of the suspects, those that complete other operations meanwhile
+    in_common: list[int]  # the other unblocked ranks
+    victims: set[int]  # who waits for all these, directly or through others
+
+
+def _absence(job: Job, graph: WaitGraph, component: list[Wait], absent: set[int], in_common: list[int]) -> _Absence:
+    """What a verdict on these absent ranks is about. Ranks that have declared what they do are suspected last."""
+    wait = most_prominent(wait for wait in component if not absent.isdisjoint(wait.unblocked))
+    members = wait.group.members
     # A rank that is missing here may be in view in other process groups only for what it lacks there.
-    order = sorted(unblocked, key=lambda number: (number in job.phases, behind.get(number, wait.sequence), number))
-    if len(order) == 1 and _was_inside(job, transport, wait, order[0]):
-        return stopped_inside(job, wait, order[0], len(victims))
-    named = [number for number in order if number in wait.unblocked]
-    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
-    evidence += [_account(job, number, None if wait.is_pairwise else behind[number]) for number in named[:5]]
-    blocked = [number for number in wait.missing if number not in unblocked | elsewhere]
-    if elsewhere:
-        facts = {number: f"rank {number} is in {job.ranks[number].activity}" for number in sorted(elsewhere)}
-        evidence += list(facts.values())[:3]
-    if blocked:
-        evidence.append(
-            f"{words.ranks(blocked)} {words.verb(blocked, 'has', 'have')} not entered it either, "
-            f"but {words.verb(blocked, 'waits', 'wait')} in another operation"
-        )
-    basis = Basis.STATE
-    if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
-        basis = Basis.COMPARISON
-        evidence.append("until operations are timed, nobody sees that a rank waits for what isend or irecv began")
-    if moving:
-        basis = Basis.COMPARISON
-        evidence.append(
-            f"{words.ranks(moving)} {words.verb(moving, 'completes', 'complete')} other operations meanwhile"
-        )
-    working = {number: doing for number in named if (doing := job.doing(job.ranks[number]))}
-    if working:
-        basis = Basis.COMPARISON
-        evidence += [
-            f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:3]
-        ]
-    elif any(job.is_busy(job.ranks[number]) for number in named):
-        basis = Basis.COMPARISON  # it writes or compiles, and pauses maybe: it may well come
-    if 2 * len(unblocked) > wait.group.size:
-        basis = Basis.COMPARISON  # so many that the trouble may as well be with the few
-    phases = {job.phases.get(number, "") for number in unblocked}
-    entered = f"its end of {what}" if wait.is_pairwise else what
-    summary = f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
-    summary += f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
-    summary += f"for {words.verb(named, 'it', 'them')}"
-    if any(phases):
-        summary += f" (in declared phase: {', '.join(sorted(phases - {''}))})"
-    level: Level = "notice" if all(phases) or _compile(job, unblocked) else "finding"
+    entered = {number: members[number].enqueued for number in wait.unblocked if number in members}
+    suspects = sorted(absent, key=lambda number: (number in job.phases, entered.get(number, wait.sequence), number))
+    return _Absence(
+        wait,
+        suspects,
+        named=[number for number in suspects if number in wait.unblocked],
+        moving=[number for number in suspects if _moves_on(job, number, component)],
+        in_common=in_common,
+        victims=graph.victims(component) - absent,
+    )
+
+
+def _verdict(job: Job, absence: _Absence) -> Verdict:
+    """H1; a notice where all have declared what they do instead, or compile."""
+    basis, doubts = _basis(job, absence)
+    are_declared = all(job.phases.get(number) for number in absence.suspects)
     return job.verdict(
         "hang",
         "TW-H1",
-        wait.group,
-        order,
-        summary,
-        evidence,
+        absence.wait.group,
+        absence.suspects,
+        _summary(job, absence),
+        [*_facts(job, absence), *doubts],
         basis,
-        victims=len(victims),
-        level=level,
-        seconds=wait.seconds,
+        victims=len(absence.victims),
+        level="notice" if are_declared or _compile(job, absence.suspects) else "finding",
+        seconds=absence.wait.seconds,
     )
 
 
-def opposite_order(job: Job, graph: WaitGraph, circle: list[Wait]) -> Verdict:
-    """H2 across process groups: each waits for ranks that are blocked in another one.
-
-    Ranks that entered them in another order than most are to blame.
-    """
-    lacked = {number for wait in circle for number in wait.missing}
-    sides = [sorted(lacked.intersection(wait.blocked)) for wait in circle]
-    places = [
-        f"{words.numbered(next(iter(w.operations.values()), None), w.sequence)} of {w.group.title}" for w in circle
-    ]
-    order = sorted(range(len(circle)), key=lambda index: (-len(sides[index]), circle[index].group.id, sides[index]))
-    first, second = sides[order[0]], sides[order[1]]
-    others = sorted({number for side in sides for number in side} - set(first))
-    majority = len(first) > max(len(second), len(others))
-    astray = [] if majority else _misaddressed(circle)
-    strays = [] if majority or astray else out_of_step(job)
-    suspects = others if majority else astray or strays
-    evidence = [
-        f"{words.ranks(sides[index])} {words.verb(sides[index], 'is', 'are')} in {places[index]} "
-        f"for {words.seconds(circle[index].seconds)}, which lacks {words.ranks(circle[index].missing)}"
-        for index in order[:4]
-    ]
-    what = " and ".join(places[index] for index in order[:4])
-    if astray:
-        summary = f"{words.ranks(astray)} sends to, or receives from, another rank than expects it: ranks are in {what}"
-        evidence.append(_left_out(circle, astray[0]))
-    elif strays:
-        evidence += _order_of(job, strays)
-        summary = f"{words.ranks(strays)} left the order of operations that the other ranks follow, who are in {what}"
-    elif suspects:
-        summary = f"{words.ranks(suspects)} entered {what} in another order than {words.ranks(first)}"
-    else:
-        summary = f"ranks entered {what} in different orders, and it is unknown which are wrong"
-    return job.verdict(
-        "hang",
-        "TW-H2",
-        circle[order[0]].group,
-        suspects,
-        summary,
-        evidence,
-        Basis.REMAINDER if astray else Basis.COMPARISON if strays else Basis.STATE,
-        victims=len(graph.victims(circle) - set(suspects)),
-        seconds=max(wait.seconds for wait in circle),
-        sides=[] if suspects else [sides[index] for index in order],
+def _summary(job: Job, absence: _Absence) -> str:
+    wait, named, victims = absence.wait, absence.named, absence.victims
+    entered = f"its end of {wait.title}" if wait.is_pairwise else wait.title
+    phases = sorted({job.phases[number] for number in absence.suspects if job.phases.get(number)})
+    return (
+        f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
+        f"{words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} "
+        f"for {words.verb(named, 'it', 'them')}" + (f" (in declared phase: {', '.join(phases)})" if phases else "")
     )
 
 
-def _misaddressed(circle: list[Wait]) -> list[int]:
-    """The one whose message nobody expects while somebody else expects one of it, where there is just one such."""
-    alone = _messages(circle)
-    found = [
-        number
-        for number, own in alone.items()
-        if any(
-            other != own.root and theirs.root == number and (theirs.name == "send") != (own.name == "send")
-            for other, theirs in alone.items()
+def _facts(job: Job, absence: _Absence) -> list[str]:
+    """Who is in the operation, and where each of those is that are not."""
+    wait = absence.wait
+    entered = {number: None if wait.is_pairwise else wait.group.members[number].enqueued for number in absence.named}
+    facts = [f"{words.count(len(wait.inside), 'rank')} in {wait.title}, the longest for {words.seconds(wait.seconds)}"]
+    facts += [_account(job, number, entered[number]) for number in absence.named[:_MAX_ACCOUNTS]]
+    facts += [f"rank {number} is in {job.ranks[number].activity}" for number in absence.in_common[:_MAX_FACTS]]
+    free = {*absence.suspects, *absence.in_common}
+    blocked = [number for number in wait.missing if number not in free]
+    if blocked:
+        facts.append(
+            f"{words.ranks(blocked)} {words.verb(blocked, 'has', 'have')} not entered it either, "
+            f"but {words.verb(blocked, 'waits', 'wait')} in another operation"
         )
+    return facts
+
+
+def _basis(job: Job, absence: _Absence) -> tuple[Basis, list[str]]:
+    """A state: they are not in it. A comparison where they may well come, or the trouble may be with those inside; each
+    such doubt as evidence, but for what the evidence has anyway."""
+    wait, named, moving = absence.wait, absence.named, absence.moving
+    doubts = []
+    if wait.is_pairwise and not any(job.ranks[number].timed for number in named):
+        doubts.append("until operations are timed, nobody sees that a rank waits for what isend or irecv began")
+    if moving:
+        doubts.append(f"{words.ranks(moving)} {words.verb(moving, 'completes', 'complete')} other operations meanwhile")
+    working = {number: doing for number in named if (doing := job.doing(job.ranks[number]))}
+    doubts += [
+        f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:_MAX_FACTS]
     ]
-    return found if len(found) == 1 else []
+    may_pause = any(job.is_busy(job.ranks[number]) for number in named)  # whoever writes or compiles does
+    are_most = 2 * len(absence.suspects) > wait.group.size
+    return Basis.COMPARISON if doubts or may_pause or are_most else Basis.STATE, doubts
 
 
-def _left_out(circle: list[Wait], number: int) -> str:
-    """What looks the same: its message is right, and whoever it is for went on without it."""
-    own = _messages(circle)[number]
-    omitted = f"a receive from rank {number}" if own.name == "send" else f"a send to rank {number}"
-    return f"or rank {own.root} left out {omitted}: that looks the same"
-
-
-def _messages(circle: list[Wait]) -> dict[int, Operation]:
-    """What ranks send or receive that have not met the other end."""
-    alone = {}
-    for wait in circle:
-        if wait.is_pairwise and len(wait.inside) == 1:
-            operation = wait.operations.get(wait.inside[0])
-            if operation is not None and operation.root >= 0:
-                alone[wait.inside[0]] = operation
-    return alone
-
-
-def _left_order(job: Job, graph: WaitGraph, component: list[Wait], strays: list[int]) -> Verdict:
-    """H2: these wait for ranks that go on elsewhere, as all others do."""
-    wait = max(
-        (wait for wait in component if not set(strays).isdisjoint(wait.blocked)), default=component[0], key=_prominence
-    )
-    lacked = sorted(wait.unblocked)
-    what = f"{words.numbered(next(iter(wait.operations.values()), None), wait.sequence)} of {wait.group.title}"
-    summary = (
-        f"{words.ranks(strays)} left the order of operations that the other ranks follow, and "
-        f"{words.verb(strays, 'is', 'are')} in {what}; {words.ranks(lacked)} {words.verb(lacked, 'goes', 'go')} on "
-        "elsewhere"
-    )
-    evidence = [f"{words.count(len(wait.inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}"]
-    evidence += _order_of(job, strays)
-    victims = len(graph.victims(component) - set(strays))
-    return job.verdict(
-        "hang",
-        "TW-H2",
-        wait.group,
-        strays,
-        summary,
-        evidence,
-        Basis.COMPARISON,
-        victims=victims,
-        seconds=wait.seconds,
-    )
-
-
-def _order_of(job: Job, strays: list[int]) -> list[str]:
-    """How far these are in each of their groups, and how far the others are in groups of that name."""
-    facts = []
-    for number in strays[:3]:
-        for own in job.ranks[number].process_groups:
-            others = [
-                enqueued
-                for group in job.groups.values()
-                if (group.name, group.size) == (own.name, own.size)
-                for other, enqueued in zip(group.numbers.tolist(), group.enqueued.tolist(), strict=True)
-                if other not in strays
-            ]
-            if others and not own.is_pairwise:
-                facts.append(
-                    f"rank {number} has entered #{own.enqueued} of {own.name or own.id}, "
-                    f"the other ranks #{min(others)}" + (f" to #{max(others)}" if max(others) > min(others) else "")
-                )
-    return facts[:6]
-
-
-def _compile(job: Job, numbers: Collection[int]) -> bool:
+def _compile(job: Job, numbers: list[int]) -> bool:
     """Whether these ranks compile, and do get on with it: that takes long, and not as long on every rank.
 
     Between two graphs a rank does not compile for a moment. It works then all the same, and others compile.
@@ -249,18 +161,6 @@ def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:
     rank = job.ranks[number]
     ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]
     return min(ages, default=recent) < recent and rank.process.is_alive
-
-
-def _what(wait: Wait) -> str:
-    operation = next((op for op in wait.operations.values() if op.name), None)
-    return f"{words.numbered(operation, wait.sequence)} of {wait.group.title}"
-
-
-def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:
-    """Never by the numbers of ranks, nor by their order: what is found must not depend on how ranks are numbered."""
-    group = wait.group
-    count = len(wait.blocked)
-    return count, wait.seconds, group.title, group.id, not wait.is_pairwise, -wait.sequence, len(wait.unblocked)
 
 
 def _account(job: Job, number: int, entered: int | None) -> str:

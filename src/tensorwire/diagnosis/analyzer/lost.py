@@ -227,9 +227,9 @@ def _last(rank: Rank) -> str:
     opened = [group for group in rank.process_groups if group.open_seconds is not None]
     if opened:
         group = max(opened, key=lambda group: (group.open_seconds or 0.0, group.id))
-        return f", in {words.numbered(group.operation, group.open_sequence)} of {group.name or group.id}"
+        return f", in {words.numbered(group.operation, group.open_sequence, group.title)}"
     done = [group for group in rank.process_groups if group.idle_seconds is not None and group.completed]
     if not done:
         return ", before its first operation" if rank.process_groups else ""
     group = min(done, key=lambda group: (group.idle_seconds or 0.0, group.id))
-    return f", after {words.numbered(group.operation, group.completed)} of {group.name or group.id}"
+    return f", after {words.numbered(group.operation, group.completed, group.title)}"

@@ -170,7 +170,7 @@ def _account(job: Job, number: int, works: str = "") -> str:
     opened = [group for group in rank.process_groups if group.open_seconds is not None]
     if opened:
         group = max(opened, key=lambda group: group.open_seconds or 0.0)
-        what = f"{words.numbered(group.operation, group.open_sequence)} of {group.name or group.id}"
+        what = words.numbered(group.operation, group.open_sequence, group.title)
         facts.append(f"in {what} for {words.seconds(group.open_seconds or 0.0)}")
     elif rank.setup in ("before init", "in init"):
         facts.append("has not called init_process_group" if rank.setup == "before init" else "in init_process_group")

@@ -41,8 +41,8 @@ class _LastWait:
     unblocked: list[int]  # of these, those that did not wait for others themselves
 
     @property
-    def what(self) -> str:
-        return f"{words.numbered(self.own.operation, self.sequence)} of {self.group.title}"
+    def title(self) -> str:
+        return words.numbered(self.own.operation, self.sequence, self.group.title)
 
     @property
     def own(self) -> ProcessGroup:
@@ -137,7 +137,7 @@ def _not_entered(job: Job, wait: _LastWait, missing: list[int]) -> Verdict:
     group = wait.group
     missing = sorted(missing, key=lambda number: (group.members[number].enqueued, number))
     inside = [number for number in wait.needed if number not in wait.absent]
-    summary = f"{words.ranks(missing)} had not entered {wait.what} when the job ended; "
+    summary = f"{words.ranks(missing)} had not entered {wait.title} when the job ended; "
     summary += f"{words.count(len(inside), 'rank')} had waited for {words.verb(missing, 'it', 'them')}"
     facts = []
     if not wait.own.is_pairwise:  # these are not counted alike
@@ -151,7 +151,7 @@ def _stopped_inside(job: Job, wait: _LastWait) -> Verdict | None:
     if blame is None:
         return None
     where = words.ranks(blame.suspects[:MAX_SUSPECTS])
-    summary = f"{wait.what} stopped inside at {where} until {_ending(job, wait)}; {_entered(wait)}"
+    summary = f"{wait.title} stopped inside at {where} until {_ending(job, wait)}; {_entered(wait)}"
     return _verdict(job, wait, "TW-H3", summary, blame, len(wait.needed) - len(blame.suspects))
 
 
@@ -160,7 +160,7 @@ def _unknown(job: Job, wait: _LastWait) -> Verdict | None:
     end = gone(job.ranks[wait.witness])
     if not _has_spoken(job, wait.witness) and any(gone(job.ranks[n]) > end + _PATIENCE for n in wait.needed):
         return None
-    summary = f"{wait.what} stopped inside until {_ending(job, wait)}, and the cause is unknown; {_entered(wait)}"
+    summary = f"{wait.title} stopped inside until {_ending(job, wait)}, and the cause is unknown; {_entered(wait)}"
     nothing = Blame([], ["no rank is known to have ended in another way than the others"], Basis.REMAINDER)
     return _verdict(job, wait, "TW-UNKNOWN", summary, nothing, len(wait.needed))
 
@@ -207,7 +207,7 @@ def _entered(wait: _LastWait) -> str:
 
 def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, num_victims: int) -> Verdict:
     waited = "" if wait.seconds is None else f"after {words.seconds(wait.seconds)} "
-    evidence = [f"rank {wait.witness} ended {waited}in {wait.what}"]
+    evidence = [f"rank {wait.witness} ended {waited}in {wait.title}"]
     exit_reason = job.ranks[wait.witness].process.exit_reason
     if exit_reason:
         evidence[0] += f", with {exit_reason}"

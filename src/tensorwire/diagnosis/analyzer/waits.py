@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import words
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ..model import Operation
     from .groups import Group
@@ -40,6 +42,12 @@ class Wait:
         """What the ranks inside called, as far as it is known."""
         found = self.group.operations(self.inside)
         return {number: op for number, op in found.items() if op.sequence == self.sequence}
+
+    @property
+    def title(self) -> str:
+        """ "all_reduce #121 of default_pg"."""
+        named = next((operation for operation in self.operations.values() if operation.name), None)
+        return words.numbered(named, self.sequence, self.group.title)
 
 
 class WaitGraph:
@@ -141,6 +149,18 @@ class WaitGraph:
         wait.next = list(following.values())
         for other in wait.next:
             self._before.setdefault(id(other), []).append(wait)
+
+
+def most_prominent(waits: Iterable[Wait]) -> Wait:
+    """The one that a verdict on all of these is about."""
+    return max(waits, key=_prominence)
+
+
+def _prominence(wait: Wait) -> tuple[int, float, str, str, bool, int, int]:
+    """Never by the numbers of ranks, nor by their order: what is found must not depend on how ranks are numbered."""
+    group = wait.group
+    count = len(wait.blocked)
+    return count, wait.seconds, group.title, group.id, not wait.is_pairwise, -wait.sequence, len(wait.unblocked)
 
 
 def _closure(starts: list[Wait], step: Callable[[Wait], list[Wait]], seen: set[int]) -> list[Wait]:

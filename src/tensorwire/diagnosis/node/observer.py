@@ -217,7 +217,7 @@ def _doing(groups: list[ProcessGroup]) -> str:
     group, operation = min(known, key=lambda pair: _recency(pair[0]))
     state = "last seen after" if group.open_seconds is None else "in"
     name = f" ({operation.name})" if operation.name else ""
-    return f"{state} operation {operation.sequence} of {group.name or group.id}{name}"
+    return f"{state} operation {operation.sequence} of {group.title}{name}"
 
 
 def _recency(group: ProcessGroup) -> tuple[bool, float]:

@@ -206,12 +206,12 @@ def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[
     if open_groups:
         group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
         name = group.operation.name if group.operation else ""
-        return status("waits", group.open_seconds or 0.0, name, group.open_sequence, group.name or group.id)
+        return status("waits", group.open_seconds or 0.0, name, group.open_sequence, group.title)
     missing = [group for group in rank.process_groups if group.id in waits and not group.has_entered(front[group.id])]
     if missing:
         group = max(missing, key=lambda group: waits[group.id][0])
         seconds, name = waits[group.id]
-        return status("absent", seconds, name, group.enqueued + 1, group.name or group.id)
+        return status("absent", seconds, name, group.enqueued + 1, group.title)
     now = sum(group.completed for group in rank.process_groups)
     earlier = sum(group.completed for group in before.process_groups) if before else now
     return status("moves" if now != earlier else "idle")
