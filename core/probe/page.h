@@ -30,6 +30,7 @@ constexpr uint8_t kKnown = 2;   // its signature is known, not only its number
 constexpr uint8_t kTimed = 4;   // the timing is of a whole window
 constexpr uint8_t kActive = 8;  // enter and completion are observed as they happen
 constexpr uint8_t kPair = 16;   // not a group but the messages from one rank to another, see Slot
+constexpr uint8_t kWaits = 32;  // of a pair: its messages are counted, and sum_ns is the time waited for them
 
 // The names are those of torch.distributed: operation_name().
 enum Operation : uint8_t {
@@ -84,8 +85,7 @@ struct Members {
 };
 
 // What one process group does: its collectives. What send and recv do on it stands in slots of their own, one for each
-// direction and peer: while operations are timed, or while a thread waits for a message.
-// Their numbers count apart on either side.
+// direction and peer. Their numbers count apart on either side. A message is open while a thread waits for it.
 struct Slot {
   uint32_t lock;  // odd while it is written; a writer that died within leaves it odd
   uint8_t operation;
@@ -100,7 +100,7 @@ struct Slot {
   uint64_t completed_ns;  // the last completion; 0 none seen
   uint64_t sent_nbytes;   // progress of the transport; all ones where it does not tell
   uint64_t received_nbytes;
-  uint64_t sum_ns;  // of T over a window of rounds, see Window
+  uint64_t sum_ns;  // of T over a window of rounds, see Window; with kWaits of all waits so far
   uint64_t num_nbytes;
   // The low halves of numbers at most 2^32 - 1 below `enqueued`.
   uint32_t completed;
@@ -244,6 +244,10 @@ TW_PROBE_API void tw_probe_members(tw::probe::Probe* probe, int slot, const tw::
 TW_PROBE_API void tw_probe_counts(tw::probe::Probe* probe, int slot, uint64_t enqueued, uint64_t completed);
 TW_PROBE_API void tw_probe_describe(tw::probe::Probe* probe, int slot, const tw::probe::OperationInfo* operation,
                                     uint64_t enter_ns);
+// Passive, of a pair: so many messages so far, and how long threads have waited for them in all. `operation` is the one
+// that a thread waits for since `enter_ns`, or with 0 the last one.
+TW_PROBE_API void tw_probe_messages(tw::probe::Probe* probe, int slot, uint64_t enqueued, uint64_t waited_ns,
+                                    const tw::probe::OperationInfo* operation, uint64_t enter_ns);
 TW_PROBE_API void tw_probe_baseline(tw::probe::Probe* probe, int slot, float rate);
 // The transport's running totals.
 TW_PROBE_API void tw_probe_progress(tw::probe::Probe* probe, int slot, uint64_t sent_nbytes, uint64_t received_nbytes);

@@ -62,6 +62,17 @@ void SlotState::set_counts(uint64_t enqueued, uint64_t completed, uint64_t now_n
   }
 }
 
+void SlotState::set_messages(uint64_t enqueued, uint64_t waited_ns, const OperationInfo& operation, uint64_t enter_ns) {
+  const bool is_open = enter_ns != 0;
+  const auto completed = static_cast<uint32_t>(is_open ? operation.sequence - 1 : enqueued);
+  if (completed != slot.completed) slot.completed_ns = tw_probe_now();
+  slot.completed = completed;
+  slot.enqueued = enqueued;
+  slot.sum_ns = waited_ns;
+  slot.flags |= kWaits;
+  set_operation(operation, enter_ns, is_open);
+}
+
 void SlotState::enter(const OpenOperation& operation) {
   slot.flags |= kActive;
   slot.enqueued = std::max(slot.enqueued, operation.info.sequence);

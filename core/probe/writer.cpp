@@ -316,6 +316,14 @@ void tw_probe_describe(Probe* probe, int slot, const OperationInfo* operation, u
   });
 }
 
+void tw_probe_messages(Probe* probe, int slot, uint64_t enqueued, uint64_t waited_ns, const OperationInfo* operation,
+                       uint64_t enter_ns) {
+  update(probe, slot, [&](SlotState& state) {
+    state.set_messages(enqueued, waited_ns, *operation, enter_ns);
+    return true;
+  });
+}
+
 void tw_probe_baseline(Probe* probe, int slot, float rate) {
   update(probe, slot, [&](SlotState& state) {
     state.slot.baseline_rate = rate;

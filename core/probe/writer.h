@@ -59,6 +59,7 @@ struct SlotState {
   void reset();
   void set_operation(const OperationInfo& info, uint64_t enter_ns, bool is_open);
   void set_counts(uint64_t enqueued, uint64_t completed, uint64_t now_ns);
+  void set_messages(uint64_t enqueued, uint64_t waited_ns, const OperationInfo& operation, uint64_t enter_ns);
   void enter(const OpenOperation& operation);
   void complete(uint64_t token, uint64_t time_ns);
   void set_window(uint64_t first, uint32_t num_rounds);

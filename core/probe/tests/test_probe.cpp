@@ -195,6 +195,26 @@ void test_passive(const Folder& folder) {
   tw_probe_close(probe);
 }
 
+void test_messages(const Folder& folder) {
+  const std::string path = folder.file("messages");
+  Probe* probe = create(path);
+  const int slot = tw_probe_pair(probe, 1, "pp");
+  OperationInfo info = operation(7);
+  tw_probe_messages(probe, slot, 7, 5000, &info, 0);
+  Slot seen = read(path).slots[slot];
+  CHECK(seen.enqueued == 7 && seen.completed == 7 && seen.sum_ns == 5000 && seen.sequence == 7);
+  CHECK((seen.flags & (kPair | kWaits)) == (kPair | kWaits) && (seen.flags & kOpen) == 0);
+  CHECK(seen.completed_ns > 0 && seen.enter_ns == 0);
+
+  const uint64_t completed_ns = seen.completed_ns;
+  info.sequence = 8;  // of nine that were called a thread waits for the eighth
+  tw_probe_messages(probe, slot, 9, 6000, &info, 1234);
+  seen = read(path).slots[slot];
+  CHECK(seen.enqueued == 9 && seen.completed == 7 && seen.sum_ns == 6000 && seen.sequence == 8);
+  CHECK((seen.flags & kOpen) != 0 && seen.enter_ns == 1234 && seen.completed_ns == completed_ns);
+  tw_probe_close(probe);
+}
+
 void test_active(const Folder& folder) {
   const std::string path = folder.file("active");
   Probe* probe = create(path);
@@ -297,6 +317,7 @@ void test_forked_child_writes_nothing(const Folder& folder) {
     tw_probe_enable_timing(probe, 1, 1);
     tw_probe_counts(probe, slot, 9, 9);
     tw_probe_progress(probe, slot, 1, 1);
+    tw_probe_messages(probe, slot, 9, 9, &info, 0);
     tw_probe_baseline(probe, slot, 1);
     CHECK(tw_probe_enter(probe, slot, &info) == 0);
     CHECK(tw_probe_slot(probe, 2, "child", 2) == -1);
@@ -436,6 +457,7 @@ int main() {
   test_readers_see_no_mix_of_groups(folder);
   test_members(folder);
   test_passive(folder);
+  test_messages(folder);
   test_active(folder);
   test_windows(folder);
   test_time_of_a_round(folder);

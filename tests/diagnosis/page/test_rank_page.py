@@ -57,6 +57,17 @@ def test_slot_of_which_all_is_known() -> None:
     ]
 
 
+def test_messages_of_a_pair_and_the_time_waited_for_them() -> None:
+    recv = native.OPERATIONS.index("recv")
+    flags = native.PAIR | native.WAITS
+    counts = {"size": 2, "enqueued": 70_000, "completed": 70_000, "sequence": 70_000, "operation": recv, "root": 3}
+    (group,) = groups({"flags": flags, "sum_ns": 5 * 10**9, **counts})
+    assert group.timing == Timing(1, 70_000, 5.0, 0.0, 0.0, 0, 70_000)
+    assert group.is_pairwise
+    (unused,) = groups({"flags": flags})
+    assert unused.timing is None
+
+
 def test_slot_of_which_nothing_is_known() -> None:
     assert groups({}) == [ProcessGroup("0000000000c0ffee", "", 0, 0, 0, None, None, None)]
 

@@ -19,7 +19,7 @@ from tensorwire.diagnosis.page.directory import page_path
 from tensorwire.diagnosis.page.rank_page import Page, read_page
 
 if TYPE_CHECKING:
-    from tensorwire.diagnosis.model import Operation, ProcessGroup
+    from tensorwire.diagnosis.model import Operation, ProcessGroup, Timing
 
 directory = Path(os.environ["TENSORWIRE_PROBE_DIR"])
 rank = int(os.environ["RANK"])
@@ -52,6 +52,13 @@ def operation(of: int = rank, pair: bool = False) -> Operation:
     return found
 
 
+def timing(of: int = rank) -> Timing:
+    """What is known of the waits for messages."""
+    found = group(of=of, pair=True).timing
+    assert found is not None
+    return found
+
+
 def is_open(of: int = rank, pair: bool = False) -> bool:
     return group(of=of, pair=pair).open_seconds is not None
 
@@ -60,9 +67,9 @@ def has_open_message(of: int) -> bool:
     return any(slot.flags & native.PAIR and slot.flags & native.OPEN for slot in page(of).slots)
 
 
-def slot(pair: bool = False) -> native.Slot:
+def slot() -> native.Slot:
     """What only the page itself tells."""
-    identity = int(group(pair=pair).id, 16)
+    identity = int(group().id, 16)
     (found,) = (slot for slot in page().slots if slot.id == identity)
     return found
 
@@ -82,14 +89,18 @@ def meet() -> None:
 
 
 def passive() -> None:
+    wait_until(lambda: page().slots)
+    time.sleep(0.2)  # messages pass the probe from now on
+    meet()
     other = dist.new_group([0, 1], group_desc="other")
     dist.all_reduce(tensor.clone())
     dist.all_reduce(tensor.clone(), group=other)
     dist.broadcast(tensor.clone(), 0, group=other)
-    # Ranks of a group may differ in sends and receives; the counts are of collectives.
+    # Ranks of a group may differ in sends and receives; its counts are of collectives.
     for _ in range(3):
         dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
-    wait_until(lambda: len(page().slots) == len(page(1 - rank).slots) == 2)
+    wait_until(lambda: len(page().slots) == len(page(1 - rank).slots) == 3)
+    wait_until(lambda: group(pair=True).completed == group(of=1 - rank, pair=True).completed == 3)
     wait_until(lambda: group("other").completed == group("other").enqueued == 2)
     assert group("other").id == group("other", 1 - rank).id != group().id
     assert not page().timed
@@ -119,32 +130,34 @@ def passive() -> None:
 def late_messages() -> None:
     """No collective is open, and one end of a message waits for the other, which looks on."""
     received = torch.empty(4)
-    for late, name in ((0, "recv"), (1, "send")):
+    for count, (late, name) in enumerate(((0, "recv"), (1, "send")), 4):
+        waited = timing().sum_seconds
         if rank == late:
             wait_until(lambda: has_open_message(1 - rank))
             waiting, call = group(of=1 - rank, pair=True), operation(of=1 - rank, pair=True)
             assert (call.name, call.dtype, call.numel, call.root) == (name, "float32", 4, late)
+            assert (waiting.completed, waiting.enqueued) == (count - 1, count)
             assert waiting.open_seconds is not None
             assert 0.9 < waiting.open_seconds < 30
+            assert timing(of=1 - rank).sum_seconds > 0.9, "a wait counts while it lasts"
         dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0)
-        if rank != late:
-            wait_until(lambda: not is_open(pair=True))
-            assert group(pair=True).completed == 0, "messages that nobody waits for are not counted either"
+        wait_until(lambda count=count: group(pair=True).completed == count)
+        assert not is_open(pair=True)
+        assert (timing().sum_seconds - waited > 0.9) == (rank != late)
         meet()
     assert group(pair=True).id == group(of=1 - rank, pair=True).id
 
 
-def check(name: str, call: Any, pair: bool = False) -> None:
+def check(name: str, call: Any) -> None:
     """Make an operation, and see it entered and completed by that name."""
     call()
-    wait_until(lambda: operation(pair=pair).name == name and not is_open(pair=pair))
-    seen = slot(pair=pair)
+    wait_until(lambda: operation().name == name and not is_open())
+    seen = slot()
     assert seen.flags & native.ACTIVE
     assert seen.completed == seen.enqueued
     assert seen.completed_ns >= seen.enter_ns > 0
-    if not pair:
-        meet()
-        assert operation().sequence == operation(of=1 - rank).sequence, "sends and receives must not count"
+    meet()
+    assert operation().sequence == operation(of=1 - rank).sequence, "sends and receives must not count"
     meet()
 
 
@@ -180,24 +193,26 @@ def active() -> None:
 
 
 def messages() -> None:
+    """They are counted while operations are timed, and count for nothing in the group."""
     received = torch.empty(4)
-    check("send" if rank == 0 else "recv", lambda: dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0), True)
+    before = group(pair=True).completed
+    dist.send(tensor, 1) if rank == 0 else dist.recv(received, 0)
     assert rank == 0 or torch.equal(received, tensor)
-    assert group(pair=True).id == group(of=1 - rank, pair=True).id
-    assert operation(pair=True).signature == operation(of=1 - rank, pair=True).signature != 0
-    assert operation(pair=True).root == 1 - rank
     works = dist.batch_isend_irecv(
         [dist.P2POp(dist.isend, tensor, 1) if rank == 0 else dist.P2POp(dist.irecv, received, 0)]
     )
-    assert is_open(pair=True)
     for work in works:
         work.wait()
-    wait_until(lambda: not is_open(pair=True))
+    wait_until(lambda: group(pair=True).completed == before + 2)
+    meet()
+    assert group(pair=True).id == group(of=1 - rank, pair=True).id
+    assert (operation(pair=True).name, operation(pair=True).root) == ("send" if rank == 0 else "recv", 1 - rank)
     if rank == 1:  # from any source: not seen, and not disturbed
         assert dist.recv(received) == 0
     else:
         dist.send(tensor * 2, 1)
     assert rank == 0 or torch.equal(received, tensor * 2)
+    check("all_reduce", lambda: dist.all_reduce(tensor.clone()))
 
 
 def window() -> None:
@@ -209,8 +224,6 @@ def window() -> None:
         wait_until(lambda: page(1).header.control == number)
     wait_until(lambda: page().header.control == 2)
     dist.barrier()
-    received = torch.empty(4)
-    pending = dist.irecv(received, 0) if rank == 1 else None
     for i in range(20):
         if rank == 1:
             time.sleep(0.02)
@@ -239,15 +252,6 @@ def window() -> None:
     dist.all_reduce(tensor.clone())
     wait_until(lambda: group().enqueued > before)
     assert not slot().flags & native.ACTIVE
-    # A message that was on its way when timing ended is over when it is.
-    meet()
-    assert is_open(of=1, pair=True)
-    meet()
-    if pending is None:
-        dist.send(tensor, 1)
-    else:
-        pending.wait()
-    wait_until(lambda: not is_open(of=1, pair=True))
 
 
 def no_lock() -> None:

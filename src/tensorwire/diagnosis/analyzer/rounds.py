@@ -66,7 +66,7 @@ class Timer:
     """The rounds of one process group, one timing window after another, as its ranks are seen to complete them."""
 
     windows: deque[Rounds] = field(default_factory=lambda: deque(maxlen=2 * STEPS))
-    good: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MEMORY))  # Tmin, Tmax
+    good: deque[Rounds] = field(default_factory=lambda: deque(maxlen=_MEMORY))
     _seen: dict[int, Timing] | None = None  # at the end of the last timing window
     _waited_for: int = -1  # first sequence of a window that some were late to end
 
@@ -116,7 +116,14 @@ class Timer:
         """Tmin and Tmax in good times; None while they are not known."""
         if len(self.good) < STEPS:
             return None
-        return median(low for low, _ in self.good), median(high for _, high in self.good)
+        return median(rounds.t_min for rounds in self.good), median(rounds.t_max for rounds in self.good)
+
+    def usual(self) -> dict[int, float]:
+        """T of each member in good times; nothing while they are not known."""
+        if len(self.good) < STEPS:
+            return {}
+        members = set.intersection(*(set(rounds.mean) for rounds in self.good))
+        return {number: median(rounds.mean[number] for rounds in self.good) for number in members}
 
     def is_slow(self, time: float, thresholds: Thresholds) -> bool:
         """Whether Tmax has been over `slow_factor` times its baseline in most timing windows of slow_seconds."""
@@ -131,7 +138,7 @@ class Timer:
 def _since(timing: Timing, before: Timing | None) -> tuple[float, float, int, int] | None:
     """Mean T without the longest round, where that is a new one; that; number of rounds, and how many are pairwise."""
     count, total, pairwise, longest = timing.num_rounds, timing.sum_seconds, timing.rooted_or_pairwise, 0.0
-    if before is not None:
+    if before is not None and before.num_rounds <= count:
         count, total, pairwise = (
             count - before.num_rounds,
             total - before.sum_seconds,

@@ -54,7 +54,9 @@ class SlowWatch:
         late = [
             group_id
             for group_id, timer in self._timers.items()
-            if self._throughputs[group_id].slowdown >= _NOTICEABLE and timer.is_slow(job.time, self._thresholds)
+            if self._throughputs[group_id].slowdown >= _NOTICEABLE
+            and timer.is_slow(job.time, self._thresholds)
+            and not job.groups[group_id].peers  # stages of a pipeline wait for each other anyway
         ]
         if not slow and not late:
             self.timing, self._asked, self._current, self._since = None, None, [], job.time
@@ -87,7 +89,7 @@ class SlowWatch:
             rounds = timer.add(job.time, groups[group_id] if is_timed else None)
             is_fast = throughput.slowdown < _NOTICEABLE and not timer.is_slow(job.time, self._thresholds)
             if rounds is not None and is_fast:
-                timer.good.append((rounds.t_min, rounds.t_max))
+                timer.good.append(rounds)
 
     def _measured(self, job: Job, slow: set[str], late: set[str]) -> list[Slow]:
         """What was timed since the gate opened; nothing while times of slow process groups are still to come."""
@@ -109,13 +111,21 @@ class SlowWatch:
                     normal_seconds=normal,
                     is_late=group_id in late,
                     is_slow=group_id in slow,
+                    usual=timer.usual(),
                 )
             )
         known = {one.group.id for one in measured}
-        open_questions = {group_id for group_id in slow - known if not job.groups[group_id].peers}
+        open_questions = {group_id for group_id in self._in_use(job, slow) - known if not job.groups[group_id].peers}
         if open_questions and not self._is_overdue(job.time, open_questions):
             return []
         return measured if any(one.is_late or one.is_slow for one in measured) else []
+
+    def _in_use(self, job: Job, slow: set[str]) -> set[str]:
+        """Process groups whose times are wanted: the slow ones. Where these are messages alone, whose waits are always
+        known, all: a rank that seems to take long between two messages may wait in a collective."""
+        if any(not job.groups[group_id].peers for group_id in slow):
+            return slow
+        return slow | {group_id for group_id, throughput in self._throughputs.items() if throughput.seconds}
 
     def _is_overdue(self, time: float, group_ids: Iterable[str]) -> bool:
         """Whether times of these process groups should have come by now."""

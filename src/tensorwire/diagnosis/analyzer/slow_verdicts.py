@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import words
 from .confidence import Basis
 from .held_back import held_back, shares
+from .own_time import grown, waiting_shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,7 @@ class Slow:
     normal_seconds: float  # per operation in good times; 0 unknown
     is_late: bool  # T is beyond the gate
     is_slow: bool  # its throughput is low
+    usual: dict[int, float] = field(default_factory=dict)  # T of the members in good times; empty: not known
     late: list[int] = field(init=False)  # the ranks that wait least, the latest first; none where they are no minority
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
-        return [_pairwise(job, transport, slow, history)]
+        return _pairwise(job, transport, slow, measured, history)
     first, later = [], []
     for one in collective:
         if one.lost < _ACCOUNTS * collective[0].lost:
@@ -103,8 +105,45 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     )
 
 
-def _pairwise(job: Job, transport: Transport, slow: list[Slow], history: Sequence[Poll]) -> Verdict:
-    """Sends and receives alone lose time: whoever is waited for at the end of the chain of waits, or its edge."""
+def _pairwise(
+    job: Job, transport: Transport, slow: list[Slow], measured: list[Slow], history: Sequence[Poll]
+) -> list[Verdict]:
+    """Sends and receives alone lose time: who takes longer between them than in good times, unless all do; or edges."""
+    longer = grown(slow[0], measured)
+    if not longer:
+        return [_end_of_chain(job, transport, slow)]
+    lost = slow[0].seconds - slow[0].normal_seconds
+    late = sorted((n for n in longer if longer[n] >= _ACCOUNTS * lost), key=lambda n: (-longer[n], n))
+    if not late:
+        edges = transport.busy(job, list(longer), job.thresholds.slow_seconds)
+        return [_slow_transfer(job, slow[0], edges, Basis.COMPARISON)] if edges else []
+    if 2 * len(late) > len(longer):
+        return []
+    one = next((each for each in slow if late[0] in each.rounds.mean), slow[0])
+    one.late = late
+    return [_late_messages(job, one, longer, measured, history)]
+
+
+def _late_messages(
+    job: Job, one: Slow, longer: dict[int, float], measured: list[Slow], history: Sequence[Poll]
+) -> Verdict:
+    shares, _ = waiting_shares(measured)
+    others = [number for number in shares if number not in one.late]
+    least, most = min(shares[number] for number in others), max(shares[number] for number in others)
+    facts = [
+        f"rank {number} takes {words.seconds(longer[number])} longer by itself for each message of this pair than in "
+        f"good times, and waits {words.percent(shares[number])} of the time"
+        for number in one.late[:3]
+    ]
+    facts.append(
+        f"of the others none takes more than {words.seconds(max(0.0, *(longer[number] for number in others)))} longer; "
+        f"they wait {words.percent(least)} to {words.percent(most)} of the time"
+    )
+    return _finding(job, one, "TW-S1", one.late, Basis.COMPARISON, facts)
+
+
+def _end_of_chain(job: Job, transport: Transport, slow: list[Slow]) -> Verdict:
+    """Whoever is waited for at the end of the chain of waits, or its edge, where good times are not known."""
     one = slow[0]
     number = max(one.rounds.mean, key=lambda number: (one.rounds.mean[number], -number))
     waits = {n: peer for each in slow for n, peer in each.group.peers.items() if _is_long(n, each)}

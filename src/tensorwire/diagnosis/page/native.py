@@ -23,6 +23,7 @@ OPEN = 1
 TIMED = 4
 ACTIVE = 8
 PAIR = 16
+WAITS = 32
 
 END, FAILURE, INTERRUPTION, CRASH = 1, 2, 3, 4
 BEFORE_INIT, IN_INIT, INITIALIZED, DESTROYED = 1, 2, 3, 4
@@ -192,6 +193,7 @@ outlive_signal = _function("tw_probe_outlive_signal", None, _handle, _u64)
 members = _function("tw_probe_members", None, _handle, _int, ctypes.POINTER(Members))
 counts = _function("tw_probe_counts", None, _handle, _int, _u64, _u64)
 describe = _function("tw_probe_describe", None, _handle, _int, _info, _u64)
+messages = _function("tw_probe_messages", None, _handle, _int, _u64, _u64, _info, _u64)
 baseline = _function("tw_probe_baseline", None, _handle, _int, _float)
 enter = _function("tw_probe_enter", _u64, _handle, _int, ctypes.c_void_p)  # an address: the quickest way
 complete = _function("tw_probe_complete", None, _handle, _int, _u64, _u64)

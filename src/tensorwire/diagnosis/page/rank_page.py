@@ -122,7 +122,7 @@ def _process_group(slot: native.Slot, names: bytes, now: float, timed: bool) -> 
         open_seconds=age(now, slot.enter_ns) if slot.flags & native.OPEN else None,
         idle_seconds=age(now, slot.completed_ns),
         operation=_operation(slot, sequence, timed) if sequence > 0 else None,
-        timing=_timing(slot) if slot.flags & native.TIMED and slot.num_rounds else None,
+        timing=_timing(slot),
         sent_bytes=_known(slot.sent_nbytes),
         received_bytes=_known(slot.received_nbytes),
         baseline_rate=slot.baseline_rate or None,
@@ -149,7 +149,11 @@ def _operation(slot: native.Slot, sequence: int, timed: bool) -> Operation:
     )
 
 
-def _timing(slot: native.Slot) -> Timing:
+def _timing(slot: native.Slot) -> Timing | None:
+    if slot.flags & native.WAITS and slot.enqueued:
+        return Timing(1, slot.enqueued, slot.sum_ns / 1e9, 0.0, 0.0, 0, slot.enqueued)
+    if not (slot.flags & native.TIMED and slot.num_rounds):
+        return None
     return Timing(
         first_sequence=_whole(slot.enqueued, slot.first_sequence),
         num_rounds=slot.num_rounds,

@@ -1,10 +1,12 @@
-"""Which messages this rank waits for, while nothing times them.
+"""Counts the messages of this rank, how long it waits for them, and whom it waits for.
 
 gloo tells the Flight Recorder nothing of send and recv, so that a rank which waits for one would look like one that is
 in no operation at all; nor does a work tell whom it is from. So these two operations pass a kernel of the dispatcher
 all the time, as all do while they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines
-of torch.distributed.pipelining too. The work that they give notes who waits for it. That costs a message thirty
-microseconds or so, and nothing else anything.
+of torch.distributed.pipelining too. The work that they give notes how long somebody waits for it. That costs a message
+twenty microseconds or so, and nothing else anything.
+
+A message is counted when it is called, so that the counts of both ends agree though one of them never waits.
 
 Not seen: receiving from any source, and messages between accelerators (the NCCL plugin sees those).
 """
@@ -12,6 +14,7 @@ Not seen: receiving from any source, and messages between accelerators (the NCCL
 from __future__ import annotations
 
 import threading
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..page import native
@@ -21,111 +24,131 @@ from .flight_recorder import OPEN_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .process_groups import Groups, Pair
+    from .process_groups import Group, Groups
 
 OPERATIONS: Final = {"send": "send", "recv_": "recv"}  # by name of c10d's
+_MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before somebody waits, groups go first
 
 
-class _Message(NamedTuple):
-    torch_name: str
-    description: str
-    operation: str
-    rank: int  # within the group
-    peer: int
-    dtype: str
+class _Way:
+    """The messages that go the same way between this rank and another one of a group."""
+
+    __slots__ = ("count", "description", "group", "operation", "peer", "rank", "shown", "slot", "torch_name", "waited")
+
+    def __init__(self, torch_name: str, description: str, operation: str, rank: int, peer: int) -> None:
+        self.torch_name = torch_name
+        self.description = description
+        self.operation = operation
+        self.rank = rank  # within the group
+        self.peer = peer
+        self.count = 0
+        self.waited = 0  # nanoseconds, in waits that are over
+        self.group: Group | None = None  # once it has a slot
+        self.slot = -1
+        self.shown: tuple[int, int, int] = (0, 0, 0)  # what the page says: count, time waited, open message
+
+
+class _Wait(NamedTuple):
+    """Of a thread for a message."""
+
+    way: _Way
+    sequence: int
+    dtype: Any
     numel: int
-
-
-class _Wait:
-    """Of one thread for one message."""
-
-    __slots__ = ("message", "pair", "since")
-
-    def __init__(self, message: _Message) -> None:
-        self.message = message
-        self.since = native.now()
-        self.pair: Pair | None = None  # where it is shown
+    since: int
 
 
 class Messages:
-    """Writes to the page what threads of this rank wait for: :meth:`poll` is for one thread, the rest for all."""
+    """Writes to the page what this rank sends and receives: :meth:`poll` is for one thread, the rest for all."""
 
     def __init__(self, handle: int, groups: Groups) -> None:
         self._handle = handle
         self._groups = groups
+        self._ways: dict[tuple[str, str, int], _Way] = {}
         self._waits: dict[int, _Wait] = {}  # by thread
-        self._shown: dict[int, _Wait] = {}
-        self._last: _Message | None = None  # that was waited for and came
-        self._mark: Pair | None = None
         self._num_marked = 0
         self.num_completed = 0  # messages that a thread has waited for
         self._library: Any = None
 
-    def register(self, timed_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
-        """Have messages pass this; while `is_timed`, the kernel that `timed_kernel` gives for an operation of c10d."""
+    def register(self, counted_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
+        """Have messages pass this, and while `is_timed`, the kernel that `counted_kernel` gives for an operation."""
         import torch.distributed
 
         library = torch.library.Library("c10d", "IMPL")
         for name, operation in OPERATIONS.items():
-            kernel = self._kernel(name, operation, timed_kernel(name), is_timed)
+            kernel = self._kernel(name, operation, counted_kernel(name), is_timed)
             library.impl(name, kernel, "BackendSelect", with_keyset=True)
         self._library = library
 
     def poll(self) -> None:
-        """Show waits, once they are some, and take them back when they are over."""
-        waits = dict(self._waits)
-        for thread, wait in list(self._shown.items()):
-            if waits.get(thread) is not wait:
-                del self._shown[thread]
-                if wait.pair is not None:
-                    self._write(wait.message, wait.pair, wait.pair.completed, wait.since)
-        now = native.now()
-        for thread, wait in waits.items():
-            if thread not in self._shown and now - wait.since >= 1e9 * OPEN_SECONDS:
-                wait.pair = self._pair(wait.message)
-                self._shown[thread] = wait
-                self._write(wait.message, wait.pair, wait.pair.completed + 1, wait.since)
-        if self.num_completed != self._num_marked:
-            self._num_marked = self.num_completed
-            self._mark_progress()
+        """Show counts and the time waited; and what a thread waits for, once it has done so for a while."""
+        # A wait may end meanwhile. It is then left out for once, which is better than counted twice.
+        waited = {key: way.waited for key, way in list(self._ways.items())}
+        num_completed, has_shown = self.num_completed, False
+        now = monotonic_ns()
+        waiting: dict[_Way, int] = {}
+        longest: dict[_Way, _Wait] = {}
+        for wait in list(self._waits.values()):
+            waiting[wait.way] = waiting.get(wait.way, 0) + max(now - wait.since, 0)
+            if now - wait.since >= 1e9 * OPEN_SECONDS:
+                longest[wait.way] = min(wait, longest.get(wait.way, wait), key=lambda each: each.since)
+        for key, nanoseconds in waited.items():
+            way = self._ways[key]
+            if way.group is not None and self._groups.known(way.torch_name, "gloo") is not way.group:
+                del self._ways[key]  # of a group that was destroyed
+            else:
+                has_shown |= self._show(way, nanoseconds + waiting.get(way, 0), longest.get(way))
+        if num_completed != self._num_marked:
+            self._num_marked = num_completed
+            if not has_shown:
+                self._mark_progress()
+
+    def _show(self, way: _Way, waited: int, wait: _Wait | None) -> bool:
+        """Whether the page has something new."""
+        state = way.count, waited, wait.sequence if wait is not None else 0
+        if state == way.shown or not self._has_slot(way, wait is not None):
+            return False
+        way.shown = state
+        self._write(way, wait)
+        return True
+
+    def _has_slot(self, way: _Way, is_waited_for: bool) -> bool:
+        if way.group is None:
+            if self._groups.num_slots >= _MAX_SLOTS and not is_waited_for:
+                return False
+            way.group = self._groups.find(way.torch_name, way.description, "gloo")
+            ends = way.rank, way.peer
+            way.slot = self._groups.pair(way.group, *(ends if way.operation == "send" else reversed(ends)))
+        return True
+
+    def _write(self, way: _Way, wait: _Wait | None) -> None:
+        assert way.group is not None
+        count, waited, _ = way.shown
+        info = native.OperationInfo(
+            sequence=count,
+            numel=-1,
+            operation=native.OPERATIONS.index(way.operation),
+            root=way.group.ranks[way.peer] if way.group.ranks else way.peer,
+        )
+        if wait is not None:
+            name = str(wait.dtype).removeprefix("torch.")
+            info.sequence, info.numel = wait.sequence, wait.numel
+            info.dtype = native.DTYPES.index(name) if name in native.DTYPES else 0
+            info.signature = signature(0, info.dtype, wait.numel)
+        native.messages(self._handle, way.slot, count, waited, info, wait.since if wait is not None else 0)
 
     def _mark_progress(self) -> None:
-        """Show in one pair of this rank, its first, when a message was completed last: its count goes up and back."""
-        if self._mark is None and self._last is not None:
-            self._mark = self._pair(self._last)
-        mark = self._mark
-        if mark is None or any(wait.pair is mark for wait in self._shown.values()):
+        """Messages of pairs without a slot were completed: one that has a slot moves in their place, and back."""
+        way = next((each for each in self._ways.values() if each.slot >= 0 and each.shown[2] == 0), None)
+        if way is None:
             return
-        for count in (mark.completed + 1, mark.completed):
-            native.counts(self._handle, mark.slot, count, count)
-
-    def _pair(self, message: _Message) -> Pair:
-        group = self._groups.find(message.torch_name, message.description, "gloo")
-        ends = message.rank, message.peer
-        return self._groups.pair(group, *(ends if message.operation == "send" else reversed(ends)))
-
-    def _write(self, message: _Message, pair: Pair, sequence: int, since: int) -> None:
-        """A wait is for the pair's next message, which is not counted when it is over: others went by unseen.
-
-        Ignored while messages of the pair are timed.
-        """
-        native.counts(self._handle, pair.slot, sequence, pair.completed)
-        if sequence == 0:
-            return
-        group = self._groups.find(message.torch_name, message.description, "gloo")
-        dtype = native.DTYPES.index(message.dtype) if message.dtype in native.DTYPES else 0
-        info = native.OperationInfo(
-            sequence=sequence,
-            signature=signature(0, dtype, message.numel),
-            numel=message.numel,
-            operation=native.OPERATIONS.index(message.operation),
-            dtype=dtype,
-            root=group.ranks[message.peer] if group.ranks else message.peer,
-        )
-        native.describe(self._handle, pair.slot, info, since)
+        count, waited, _ = way.shown
+        for shown in (count + 1, count):
+            way.shown = shown, waited, 0
+            self._write(way, None)
 
     def _kernel(
-        self, name: str, operation: str, timed: Callable[..., Any], is_timed: Callable[[], bool]
+        self, name: str, operation: str, counted: Callable[..., Any], is_timed: Callable[[], bool]
     ) -> Callable[..., Any]:
         """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
         import torch.distributed
@@ -136,47 +159,43 @@ class Messages:
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator.redispatch
         unbox_group = torch.distributed.ProcessGroup.unbox
+        ways = self._ways
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_timed():
-                return timed(keyset, *args, **kwargs)
-            result = redispatch(keyset & below, *args, **kwargs)
+            result = counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
             try:
                 (tensor,) = args[0]
                 if not tensor.is_cpu:
                     return result
-                group = unbox_group(args[group_at])
-                message = _Message(
-                    group.group_name,
-                    group.group_desc,
-                    operation,
-                    group.rank(),
-                    args[peer_at],
-                    str(tensor.dtype).removeprefix("torch."),
-                    tensor.numel(),
-                )
-                return self._watched(result, message)
+                group, peer = unbox_group(args[group_at]), args[peer_at]
+                key = group.group_name, operation, peer
+                way = ways.get(key)
+                if way is None:
+                    way = ways[key] = _Way(group.group_name, group.group_desc, operation, group.rank(), peer)
+                way.count += 1
+                return self._watched(result, way, tensor.dtype, tensor.numel())
             except Exception:
                 return result
 
         return kernel
 
-    def _watched(self, boxed: Any, message: _Message) -> Any:
+    def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int) -> Any:
         """A work in place of gloo's, which knows as little before somebody has waited for it."""
         from torch._C._distributed_c10d import PythonCallbackWork, Work
 
         work: Any = Work.unbox(boxed)
-        waits = self._waits
+        waits, sequence = self._waits, way.count
 
         def wait(timeout: Any) -> bool:
             thread = threading.get_ident()
-            waits[thread] = _Wait(message)
+            since = monotonic_ns()
+            waits[thread] = _Wait(way, sequence, dtype, numel, since)
             try:
                 done: bool = work.wait(timeout) if timeout else work.wait()
-                self._last = message
                 self.num_completed += 1
                 return done
             finally:
                 waits.pop(thread, None)
+                way.waited += monotonic_ns() - since
 
         return PythonCallbackWork(wait).boxed()

@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from ..page import native
 from ..page.recorder_entries import signature
+from .messages import OPERATIONS
 from .process_groups import sequence_number
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..page.control import Control
     from .flight_recorder import FlightRecorder
-    from .process_groups import Group, Groups, Pair
+    from .process_groups import Group, Groups
 
 
 class _Kind(NamedTuple):
@@ -58,31 +59,28 @@ _KINDS: Final = {
     "broadcast_": _Kind("broadcast", 0, is_pairwise=True),
     "gather_": _Kind("gather", 1, is_pairwise=True),
     "monitored_barrier_": _Kind("monitored_barrier", 0, agrees=False, is_pairwise=True),
-    "recv_": _Kind("recv", 0, is_pairwise=True),
+    "recv_": _Kind("", 0),  # only counted, see messages.py
     "recv_any_source_": _Kind("", 0),  # only counted
     "reduce_": _Kind("reduce", 0, is_pairwise=True),
     "reduce_scatter_": _Kind("reduce_scatter", 1),
     "reduce_scatter_tensor_coalesced_": _Kind("reduce_scatter_tensor_coalesced", 1),
     "scatter_": _Kind("scatter", 0, is_pairwise=True),
-    "send": _Kind("send", 0, is_pairwise=True),
+    "send": _Kind("", 0),  # only counted
 }
 _MAX_INFOS: Final = 4096
 _CALLBACK_SECONDS: Final = 1.0  # that the end of the process waits for callbacks at most
-_ROOTS: Final = ("root_rank", "dst", "src")
-_MESSAGES: Final = ("send", "recv")
-_UNNUMBERED: Final = (*_MESSAGES, "", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
+_ROOT: Final = "root_rank"
+_UNNUMBERED: Final = ("", "monitored_barrier")  # gloo counts them, though ranks of a group differ in those
 
 
 @dataclass(slots=True)
 class _Timed:
-    """A group, or a pair of ranks, while timing is enabled."""
+    """A group while timing is enabled."""
 
     slot: int
     group: Group
-    pair: Pair | None = None
     offset: int = 0  # what torch's numbers count besides collectives
-    counter: int | None = None  # where torch does not number the operations, and for pairs
-    pairs: dict[tuple[int, int], _Timed] = field(default_factory=dict)  # of a group, by source and destination
+    counter: int | None = None  # where torch does not number the operations
 
     def next_sequence(self, before: int | None) -> int:
         """Of an operation, from torch's number of the one before."""
@@ -151,7 +149,7 @@ class Dispatcher:
             library = torch.library.Library("c10d", "IMPL")
             for name, kind in _KINDS.items():
                 packet = getattr(torch.ops.c10d, name, None)
-                if packet is not None and kind.operation not in _MESSAGES:
+                if packet is not None and name not in OPERATIONS:
                     library.impl(name, self._kernel(packet.default, kind), "BackendSelect", with_keyset=True)
             self._library = library
 
@@ -160,7 +158,7 @@ class Dispatcher:
         return self._state is not None
 
     def message_kernel(self, name: str) -> Callable[..., Any]:
-        """For sending or receiving, which always pass a kernel (messages.py)."""
+        """For sending or receiving, which always pass a kernel (messages.py): gloo counts them with the collectives."""
         import torch.distributed
 
         return self._kernel(getattr(torch.ops.c10d, name).default, _KINDS[name])
@@ -178,12 +176,11 @@ class Dispatcher:
         names = [argument.name for argument in operator._schema.arguments]
         group_at = names.index("process_group")
         async_at = names.index("async_op") if "async_op" in names else len(names)
-        root_at = next((names.index(root) for root in _ROOTS if root in names), None)
+        root_at = names.index(_ROOT) if _ROOT in names else None
         redispatch = operator.redispatch
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         unbox_group, unbox_work = torch.distributed.ProcessGroup.unbox, torch.distributed.Work.unbox
         describe = _Describer(kind)
-        is_message = kind.operation in _MESSAGES
         is_unnumbered = kind.operation in _UNNUMBERED
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -193,17 +190,14 @@ class Dispatcher:
                 return redispatch(keyset & below, *args, **kwargs)
             timed: Any = None
             before: int | None = None
-            token = sequence = 0
+            token = 0
             try:
                 tensors = _tensors(args[kind.tensors])
                 if not tensors or tensors[0].is_cpu:
                     process_group = unbox_group(args[group_at])
-                    timed = owner = state.groups.get(process_group) or self._timed(state, process_group)
+                    timed = state.groups.get(process_group) or self._timed(state, process_group)
                     before = sequence_number(process_group)
                     root = native.NO_ROOT if root_at is None else args[root_at]
-                    if is_message:
-                        timed = self._pair(state, process_group, owner, kind.operation, root)
-                        root = owner.group.ranks[root] if owner.group.ranks else root
                     if kind.operation:
                         sequence = timed.next_sequence(before)
                         token = native.enter(self._handle, timed.slot, describe(tensors, root, sequence, args))
@@ -213,17 +207,17 @@ class Dispatcher:
                 result = redispatch(keyset & below, *args, **kwargs)
             except BaseException:
                 if token:
-                    self._complete(state, timed, sequence, token)
+                    self._complete(state, timed, token)
                 raise
             try:
                 if is_unnumbered and before is not None:
-                    owner.offset += sequence_number(process_group) - before
+                    timed.offset += sequence_number(process_group) - before
                 if token and len(args) > async_at and not args[async_at]:
                     with suppress(Exception):  # the caller, who waits too, gets it again
                         unbox_work(result[-1] if isinstance(result, tuple) else result).wait()
-                    self._complete(state, timed, sequence, token)
+                    self._complete(state, timed, token)
                 elif token:
-                    return self._await(result, functools.partial(self._complete, state, timed, sequence, token))
+                    return self._await(result, functools.partial(self._complete, state, timed, token))
             except Exception:
                 pass
             return result
@@ -245,17 +239,6 @@ class Dispatcher:
         native.window(self._handle, timed.slot, control.first.get(group.id, 1), control.num_rounds)
         return timed
 
-    def _pair(self, state: _State, process_group: Any, timed: _Timed, operation: str, peer: int) -> _Timed:
-        """The messages that go the same way between the same two ranks."""
-        own = process_group.rank()
-        source, target = (own, peer) if operation == "send" else (peer, own)
-        found = timed.pairs.get((source, target))
-        if found is None:
-            pair = self._groups.pair(timed.group, source, target)
-            found = timed.pairs[source, target] = _Timed(pair.slot, timed.group, pair, counter=0)
-            native.window(self._handle, pair.slot, 1, state.control.num_rounds)
-        return found
-
     def _await(self, result: Any, end: Callable[..., None]) -> Any:
         """Have the operation's end noted. Returns what the operation is to return."""
         from torch.distributed import Work
@@ -267,7 +250,7 @@ class Dispatcher:
         work: Any = Work.unbox(boxed)
         try:
             future = work.get_future()
-        except RuntimeError:  # of gloo's works some have none: send, recv, reduce_scatter
+        except RuntimeError:  # of gloo's works some have none: reduce_scatter
             watched = self._watch(work, end)
             return (*result[:-1], watched) if isinstance(result, tuple) else watched
         self._awaited.add(end)
@@ -287,15 +270,10 @@ class Dispatcher:
 
         return PythonCallbackWork(wait).boxed()
 
-    def _complete(self, state: _State, timed: _Timed, sequence: int, token: int, _: object = None) -> None:
+    def _complete(self, state: _State, timed: _Timed, token: int, _: object = None) -> None:
         now = time.monotonic_ns()
-        if timed.pair is not None:
-            timed.pair.completed = max(timed.pair.completed, sequence)
-        if state is not self._state:
-            if timed.pair is not None:  # of messages nothing else tells that they are over
-                native.counts(self._handle, timed.slot, sequence, sequence)
-            return
-        native.complete(self._handle, timed.slot, token, now)
+        if state is self._state:
+            native.complete(self._handle, timed.slot, token, now)
 
 
 class _Describer:
@@ -306,7 +284,6 @@ class _Describer:
 
         self._code = native.OPERATIONS.index(kind.operation)
         self._kind = kind
-        self._is_message = kind.operation in _MESSAGES  # sender and receiver have to agree
         self._dtypes = {getattr(torch, name): code for code, name in enumerate(native.DTYPES) if hasattr(torch, name)}
         self._infos: dict[tuple[Any, int, int], native.OperationInfo] = {}
 
@@ -328,7 +305,7 @@ class _Describer:
 
     def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> native.OperationInfo:
         agreed = (dtype, numel) if self._kind.agrees else (0, -1)
-        number = signature(0 if self._is_message else self._code, *agreed)
+        number = signature(self._code, *agreed)
         return native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
 
 

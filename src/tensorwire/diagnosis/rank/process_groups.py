@@ -27,21 +27,13 @@ class Group:
     pairs: set[int] = field(default_factory=set)  # of ranks that have sent something in it
 
 
-@dataclass(slots=True)
-class Pair:
-    """The messages that go the same way between the same two ranks."""
-
-    slot: int  # -1: the page has no room for it
-    completed: int = 0  # the highest number of one, see Slot in core/probe/page.h
-
-
 class Groups:
     """Finds groups by torch's name of them. For the threads of the rank: the GIL is lock enough."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
         self._groups: dict[tuple[str, str], Group] = {}
-        self._pairs: dict[int, Pair] = {}
+        self._pairs: dict[int, int] = {}  # slots of pairs of ranks; -1: the page has no room
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
 
     def poll(self) -> None:
@@ -83,15 +75,23 @@ class Groups:
         group.slot = native.slot(self._handle, group.id, group.name.encode(), len(group.ranks))
         _show_members(self._handle, group.slot, group.ranks)
 
-    def pair(self, group: Group, source: int, target: int) -> Pair:
-        """The messages from one rank of a group to another."""
+    def pair(self, group: Group, source: int, target: int) -> int:
+        """The slot of the messages from one rank of a group to another."""
         number = native.hash64(f"{group.id}|{source}>{target}".encode()) or 1
-        pair = self._pairs.get(number)
-        if pair is None:
-            slot = native.pair(self._handle, number, group.name.encode())
-            pair = self._pairs[number] = Pair(slot)
+        slot = self._pairs.get(number)
+        if slot is None:
+            slot = self._pairs[number] = native.pair(self._handle, number, group.name.encode())
             group.pairs.add(number)
-        return pair
+        return slot
+
+    def known(self, torch_name: str, backend: str) -> Group | None:
+        """The group that has this name at present, as far as it was looked for."""
+        return self._groups.get((torch_name, backend))
+
+    @property
+    def num_slots(self) -> int:
+        """Of the page that are in use."""
+        return len(self._groups) + len(self._pairs)
 
     def _retire(self, names: set[str]) -> None:
         """Let others have the slots of groups that have none of these names, once they need the room."""
@@ -99,12 +99,12 @@ class Groups:
             if group.torch_name in names:
                 continue
             del self._groups[key]
-            for slot in (group.slot, *(self._pairs.pop(number).slot for number in group.pairs)):
+            for slot in (group.slot, *(self._pairs.pop(number) for number in group.pairs)):
                 native.retire(self._handle, slot)
         for group in self._groups.values():
             if group.slot < 0:  # there was no room
                 self._show(group)
-        slots = [*(each.slot for each in self._groups.values()), *(each.slot for each in self._pairs.values())]
+        slots = [*(each.slot for each in self._groups.values()), *self._pairs.values()]
         lack = any(slot < 0 for slot in slots)
         native.set_flag(self._handle, native.OVERFLOW, lack)
 

@@ -189,7 +189,8 @@ def _waits(rank: Rank, group: ProcessGroup) -> bool:
 
 def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> RankStatus:
     behind = max((front[group.id] - group.enqueued for group in rank.process_groups if group.id in front), default=0)
-    timings = [group.timing for group in rank.process_groups if group.timing and group.timing.num_rounds]
+    groups = [group for group in rank.process_groups if not group.is_pairwise]  # waits for messages are no rounds
+    timings = [group.timing for group in groups if group.timing and group.timing.num_rounds]
     rounds = sum(timing.num_rounds for timing in timings)
     mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
 
