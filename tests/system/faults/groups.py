@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 from .healthy import HEALTHY
 from .known import KNOWN
 from .unseen import UNSEEN
+from .unseen_second import UNSEEN_SECOND
 
 if TYPE_CHECKING:
     from .variants import Variant
 
-GROUPS: dict[str, list[Variant]] = {"known": KNOWN, "unseen": UNSEEN, "healthy": HEALTHY}
+GROUPS: dict[str, list[Variant]] = {
+    "known": KNOWN,
+    "unseen": UNSEEN,
+    "second": UNSEEN_SECOND,
+    "healthy": HEALTHY,
+}
 BY_NAME = {variant.name: variant for variants in GROUPS.values() for variant in variants}

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _IMPORTS = (
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
+    "torch.distributed.optim",
     "torch.distributed.pipelining",
+    "torch.distributed.rpc",
     "torch.distributed.tensor.parallel",
     "torch.nn.parallel",
 )
