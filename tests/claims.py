@@ -265,13 +265,17 @@ CLAIMS: dict[str, list[str]] = {
     "docs/job/findings.md": [
         f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
         f"had not seen, {variants.high_confidence(('unseen', 'first'))} verdicts of high confidence",
+        f"right the first time, and {variants.high_confidence(('second', 'first'))} in a second set",
     ],
     "docs/job/limits.md": [
         f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
         f"a hang, {faults.share('slow')} with a slow rank or link, and {faults.share('none')} with nothing wrong",
         f"| unseen, the first time | {_judged('unseen', 'first')} |",
         f"| unseen, after mending | {_judged('unseen', 'mended')} |",
+        f"| a second unseen set, the first time | {_judged('second', 'first')} |",
         f"| known before | {_judged('known', 'mended')} |",
+        f"Of its findings of high confidence, {variants.high_confidence(('second', 'first'))} were right; and "
+        f"{variants.false_looks('second', 'first')} looks at three healthy jobs had a finding",
         f"on a busy machine, {variants.false_looks()} had a finding",
         f"finding of high confidence was right, {variants.high_confidence(('unseen', 'mended'))}",
         f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "

@@ -21,14 +21,22 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 # What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
 WRONG = {
+    "all-stopped": "the rank that was stopped inside an operation is left out",
+    "any-source": "the rank that receives from any source is named beside the one that it waits for",
     "dtype-of-fewer-bytes": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
+    "early-vote": "an operation that nobody waits in is taken for a hang",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
+    "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "members-only": "the recording's probe did not see new_group: the ranks that wait in it are named",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "monitored-barrier": "the recording's probe did not see monitored_barrier",
     "re-exec": "the process lives on as another program, and is named as one that has not entered",
     "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
+    "slow-ring": "a collective that waits for slow messages is not found",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
+    "unset-key": "the ranks that wait for a key of the store are named, and not the one that has to set it",
+    "waiting-evaluator": "a rank that waits for ranks which train on is taken for a hang",
+    "wrong-tag": "the tags of messages are not compared: TW-H3 in place of TW-H2",
 }
 
 

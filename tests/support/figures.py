@@ -140,9 +140,10 @@ class Variants:
         runs = [run for run in self._of(group, stage) if run["case"] in faults]
         return f"{sum(run[key] for run in runs)} of {len(runs)}"
 
-    def false_looks(self) -> str:
-        """Of looks at healthy jobs, those with a finding."""
-        runs = self._of("healthy", "mended")
+    def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
+        """Of looks at jobs with nothing wrong, those with a finding."""
+        quiet = {variant.name for variant in GROUPS[group] if not variant.codes}
+        runs = [run for run in self._of(group, stage) if run["case"] in quiet]
         return f"{sum(run['false_looks'] for run in runs):,} of {sum(run['looks'] for run in runs):,}"
 
     def high_confidence(self, *columns: tuple[str, str]) -> str:

@@ -75,9 +75,9 @@ def _stage(rows: list[Row], group: str, stage: str) -> list[Row]:
     return [row for row in _of(rows, group) if row["stage"] == stage]
 
 
-def _faults(rows: list[Row]) -> list[Row]:
-    """Those in which something is to be found."""
-    names = {variant.name for variants in GROUPS.values() for variant in variants if variant.codes}
+def _faults(rows: list[Row], *, are: bool = True) -> list[Row]:
+    """Those in which something is to be found, or those in which nothing is."""
+    names = {variant.name for variants in GROUPS.values() for variant in variants if bool(variant.codes) == are}
     return [row for row in rows if row["case"] in names]
 
 
@@ -90,7 +90,7 @@ def _summary(rows: list[Row], healthy: list[Row]) -> list[str]:
         lines.append(f"| {title} | {cells} | {goal} |")
     cells = " | ".join(str(sum(len(row["innocent"]) for row in column)) if column else "-" for column in columns)
     lines.append(f"| high-confidence findings that name somebody else | {cells} | 0 |")
-    cells = " | ".join(_false_looks([row for row in column if row not in _faults(column)]) for column in columns)
+    cells = " | ".join(_false_looks(_faults(column, are=False)) for column in columns)
     lines.append(f"| looks with a finding at jobs with nothing wrong | {cells} | 0 |")
     return [*lines, "", f"Of looks at healthy jobs, {_false_looks(healthy)} had a finding."]
 
