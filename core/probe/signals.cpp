@@ -1,5 +1,7 @@
 // Notes in the page that somebody asked for the end of the process, or that it crashed. What the signal does stays as
 // it is.
+#include <time.h>
+
 #include <atomic>
 #include <csignal>
 #include <cstdint>
@@ -13,6 +15,9 @@ namespace {
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGHUP};  // for the end
 constexpr int kCrashes[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
 constexpr int kNumSignals = 32;
+constexpr uint64_t kLookNs = 500'000'000;  // that an abort waits for a last look at most
+constexpr long kLookStepNs = 2'000'000;
+constexpr uint64_t kAttentiveNs = 1'000'000'000;  // since who looks has asked: it does so a few times a second
 
 static_assert(std::atomic<Probe*>::is_always_lock_free);
 std::atomic<Probe*> watched{nullptr};
@@ -54,6 +59,18 @@ bool note_crash(Header* header, int signal) {
   return note_exit(header, kCrash, tw_probe_now());
 }
 
+// Transports abort a rank in a thread of theirs when what ranks called does not fit. What this rank had called may not
+// be in its page yet. Whoever is to look may lack a lock that the aborting thread holds: then the time runs out.
+void await_look(Look* look) {
+  const uint64_t start = tw_probe_now();
+  if (start - look->asked_ns.load(std::memory_order_relaxed) > kAttentiveNs) return;
+  look->is_wanted.store(true, std::memory_order_release);
+  while (!look->is_taken.load(std::memory_order_acquire) && tw_probe_now() - start < kLookNs) {
+    const timespec pause{0, kLookStepNs};
+    nanosleep(&pause, nullptr);
+  }
+}
+
 void take_back_crash(Header* header) {
   if (__atomic_load_n(&header->exit_kind, __ATOMIC_RELAXED) != kCrash) return;
   __atomic_store_n(&header->exit_ns, uint64_t{0}, __ATOMIC_RELAXED);
@@ -79,6 +96,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
   const struct sigaction& action = actions[signal];
   Probe* probe = watched.load(std::memory_order_relaxed);
   const bool is_noted = writes(probe) && note_crash(&probe->page->header, signal);
+  if (is_noted && signal == SIGABRT) await_look(&probe->look);
   if (is_default(action)) {
     sigaction(signal, &action, nullptr);
     if (!comes_again(signal, info)) raise(signal);
@@ -145,6 +163,16 @@ void* tw_probe_watch_signals(Probe* probe, void* known) {
     if (may_precede(current, known)) precede(signal, current, on_request, 0);
   }
   return found;
+}
+
+int tw_probe_is_look_wanted(Probe* probe) {
+  if (!writes(probe)) return 0;
+  probe->look.asked_ns.store(tw_probe_now(), std::memory_order_relaxed);
+  return probe->look.is_wanted.load(std::memory_order_acquire) ? 1 : 0;
+}
+
+void tw_probe_look_taken(Probe* probe) {
+  if (writes(probe)) probe->look.is_taken.store(true, std::memory_order_release);
 }
 
 void tw_probe_outlive_signal(Probe* probe, uint64_t ns) {

@@ -70,6 +70,13 @@ struct SlotState {
   void show(const Window& window);
 };
 
+// A last look before an abort.
+struct Look {
+  std::atomic<uint64_t> asked_ns{0};  // when somebody asked last whether one is wanted
+  std::atomic<bool> is_wanted{false};
+  std::atomic<bool> is_taken{false};
+};
+
 struct Probe {
   Page* page = nullptr;
   uint32_t num_forks = 0;  // between the first process and the one that made it
@@ -80,6 +87,7 @@ struct Probe {
   bool has_pulse = false;
   std::atomic<bool> pulse_ends{false};
   pthread_t pulse{};
+  Look look;
   SlotState slots[kNumSlots];
 };
 

@@ -23,12 +23,10 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "all-stopped": "the rank that was stopped inside an operation is left out",
     "any-source": "the rank that receives from any source is named beside the one that it waits for",
-    "dtype-of-fewer-bytes": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "early-vote": "an operation that nobody waits in is taken for a hang",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
-    "sizes-of-layers": "gloo aborts the rank, and what it called is lost: TW-LOST in place of TW-H2",
     "slow-ring": "a collective that waits for slow messages is not found",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "unset-key": "the ranks that wait for a key of the store are named, and not the one that has to set it",

@@ -2,10 +2,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "probe/page.h"
 #include "tests/check.h"
@@ -130,6 +132,34 @@ void test_a_signal_that_was_outlived_is_forgotten() {
   CHECK(WIFEXITED(status) && header.signal == SIGTERM);
 }
 
+void test_an_abort_waits_for_a_last_look() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    CHECK(tw_probe_is_look_wanted(probe) == 0);
+    std::thread([probe] {
+      while (tw_probe_is_look_wanted(probe) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      tw_probe_phase(probe, "looked");
+      tw_probe_look_taken(probe);
+    }).detach();
+    std::abort();
+  });
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && header.crash == SIGABRT);
+  CHECK(std::string(header.phase) == "looked");
+}
+
+void test_an_abort_waits_for_nobody_for_long() {
+  int status;
+  const Header header = left_by(&status, [](Probe* probe) {
+    tw_probe_watch_signals(probe, nullptr);
+    CHECK(tw_probe_is_look_wanted(probe) == 0);  // and never again
+    std::abort();
+  });
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  const uint64_t waited_ns = tw_probe_now() - header.exit_ns;
+  CHECK(waited_ns >= 500'000'000 && waited_ns < 10'000'000'000);
+}
+
 void test_a_crash_is_noted() {
   const struct {
     int signal;
@@ -226,6 +256,8 @@ int main() {
   test_the_signal_of_a_forked_child_is_not_its_parents();
   test_what_was_said_before_stays_the_exit_reason();
   test_a_signal_that_was_outlived_is_forgotten();
+  test_an_abort_waits_for_a_last_look();
+  test_an_abort_waits_for_nobody_for_long();
   test_a_crash_is_noted();
   test_a_handler_of_crashes_is_called();
   test_a_crash_that_was_mended_is_none();

@@ -163,5 +163,23 @@ def test_who_crashed_may_be_a_victim_of_what_another_called(culprit: int) -> Non
 
     aborted, killed = at("killed by SIGABRT", "crash"), at("", "")
     assert (aborted.code, aborted.suspects, aborted.confidence) == ("TW-LOST", [culprit], "medium")
-    assert "what was called last is not known" in aborted.evidence[-1]
+    assert "what is known of the calls agrees" in aborted.evidence[-1]
     assert killed.confidence == "high"
+
+
+@every_rank
+@pytest.mark.parametrize("aborted_by", [0, 1], ids=["itself", "its victim"])
+def test_what_ranks_had_called_names_the_culprit_whoever_was_aborted(culprit: int, aborted_by: int) -> None:
+    aborted = (culprit + aborted_by) % WORLD
+    gone = dead(9.0, "killed by SIGABRT") | {"exit_kind": "crash"}
+    ranks = [
+        rank(
+            n,
+            member(31, waits=9.2, dtype="bfloat16" if n == culprit else "float32"),
+            **(gone if n == aborted else dead(8.9, SECONDARY)),
+        )
+        for n in range(WORLD)
+    ]
+    (finding,) = Analyzer(SECONDS).update(observed(50.0, ranks)).findings
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "high")
+    assert any(f"rank {aborted} (pid" in fact and "SIGABRT" in fact for fact in finding.evidence)

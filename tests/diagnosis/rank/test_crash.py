@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,3 +50,23 @@ def test_faulthandler_and_the_probe_both_tell_of_a_crash(crash: str, name: str, 
     assert done.stderr.count("Fatal Python error") == 1
     assert 'train.py", line 3' in done.stderr
     assert page.exit_reason == f"killed by {name}"
+
+
+def test_what_an_aborted_rank_had_called_last_is_in_its_page(tmp_path: Path) -> None:
+    """As a transport aborts: in C, without the interpreter's lock, right after the call."""
+    pytest.importorskip("torch")
+    text = f"""
+import ctypes, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+for _ in range(20):
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.05)
+dist.all_reduce(torch.ones(6, dtype=torch.float64))
+ctypes.CDLL(None).abort()
+"""
+    done, page = crashed(tmp_path, text)
+    assert (done.returncode, page.exit_reason) == (-signal.SIGABRT, "killed by SIGABRT")
+    (group,) = page.process_groups(time.monotonic())
+    assert group.operation is not None
+    assert (group.operation.sequence, group.operation.name) == (21, "all_reduce")
+    assert (group.operation.dtype, group.operation.numel) == ("float64", 6)

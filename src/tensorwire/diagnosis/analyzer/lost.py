@@ -91,7 +91,7 @@ def find_lost(job: Job, dead: dict[int, Rank], hangs: list[Verdict], named: Set[
         certain = False
         evidence.append(
             f"{words.ranks(aborted)} aborted: gloo aborts a rank that receives more than it expects, so that a rank "
-            "which called something else may be to blame, and what was called last is not known"
+            "which called something else may be to blame, though what is known of the calls agrees"
         )
     return job.verdict(
         "lost",

@@ -205,6 +205,9 @@ class _Probe:
 
     def _heartbeat(self) -> None:
         self._num_heartbeats += 1
+        if self._sampler is not None and _native().is_look_wanted(self._handle):
+            self._sampler.poll_closely()  # the process is about to abort
+            _native().look_taken(self._handle)
         distributed = _initialized_distributed()
         if self._handle is not None:
             _native().heartbeat(self._handle)
