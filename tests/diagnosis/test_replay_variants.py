@@ -23,14 +23,12 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 WRONG = {
     "all-stopped": "the rank that was stopped inside an operation is left out",
     "any-source": "the rank that receives from any source is named beside the one that it waits for",
-    "early-vote": "an operation that nobody waits in is taken for a hang",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "slow-ring": "a collective that waits for slow messages is not found",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "unset-key": "the ranks that wait for a key of the store are named, and not the one that has to set it",
-    "waiting-evaluator": "a rank that waits for ranks which train on is taken for a hang",
     "wrong-tag": "the tags of messages are not compared: TW-H3 in place of TW-H2",
 }
 

@@ -105,6 +105,11 @@ class Group:
         return self._of(self._columns.rows.moved, -1)
 
     @cached_property
+    def baseline_rates(self) -> Floats:
+        """Operations per second in good times, as far as members know."""
+        return self._of(self._columns.rows.baseline_rates, np.nan)
+
+    @cached_property
     def heartbeat_seconds(self) -> Floats:
         places = [self._columns.place_of[number] for number in self._newcomers.tolist()]
         of_rows = self._columns.rows.places[self._rows]

@@ -40,7 +40,12 @@ def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
     # Whoever such an operation lacks may well be in one of the others: it tells nothing where these tell something.
     verdicts = verdicts or [verdict for _, verdict in entered]
     verdicts.sort(
-        key=lambda verdict: (-verdict.finding.victims, verdict.finding.confidence.order, verdict.finding.summary)
+        key=lambda verdict: (
+            verdict.finding.level == "notice",
+            -verdict.finding.victims,
+            verdict.finding.confidence.order,
+            verdict.finding.summary,
+        )
     )
     return verdicts[:_MAX_FINDINGS]
 

@@ -11,6 +11,7 @@ from .confidence import Basis
 from .hang_inside import stopped_inside
 from .hang_order import left_order
 from .out_of_step import out_of_step
+from .patience import LONG, is_unusual
 from .waits import most_prominent
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _COMPILES = "torch.compile"
 _RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
+_WITHIN = 0.5  # of the hang gate: ranks of a job that is well may compute for some time between operations
 _MAX_ACCOUNTS = 5
 _MAX_FACTS = 3
 
@@ -29,18 +31,24 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
     """The verdict on waits that lack unblocked ranks in common. The first of these rules that holds decides:
 
     1. All of these ranks wait in something that no process group counts, in which the others are missing: H2.
-    2. All of them complete other operations meanwhile, and ranks that wait for them have left the order of operations:
+    2. All of them complete other operations meanwhile, or all that wait for them do, and none of the groups that wait
+       used to complete operations often: a notice, for a while. An evaluation waits for trainers like this.
+    3. All of them complete other operations meanwhile, and ranks that wait for them have left the order of operations:
        H2 on the latter.
-    3. It is one stopped rank, which sent data after the others had entered: it was inside, H3.
-    4. Else H1 on those that do not wait in something of the first kind.
+    4. It is one stopped rank, which sent data after the others had entered: it was inside, H3.
+    5. Else H1 on those that do not wait in something of the first kind; where these are all stopped, on every rank
+       that is.
     """
     unblocked = {number for wait in component for number in wait.unblocked}
     in_common = {number for number in unblocked if waits_in_common(job.ranks[number])}
     if in_common == unblocked:
         return called_another(job, most_prominent(component), in_common)
     absence = _absence(job, graph, component, unblocked - in_common, sorted(in_common))
+    if _may_be_meant(job, graph, component, absence):
+        return _goes_on(job, component, absence)
     if len(absence.moving) == len(absence.suspects):
-        strays = [number for number in out_of_step(job) if number in absence.victims]
+        waiting = {number for number in absence.victims if not _moves_on(job, number, component)}
+        strays = [number for number in out_of_step(job) if number in waiting]
         if strays:
             return left_order(job, graph, component, strays)
     if len(absence.suspects) == 1 and _was_inside(job, transport, absence.wait, absence.suspects[0]):
@@ -74,6 +82,52 @@ def _absence(job: Job, graph: WaitGraph, component: list[Wait], absent: set[int]
         moving=[number for number in suspects if _moves_on(job, number, component)],
         in_common=in_common,
         victims=graph.victims(component) - absent,
+    )
+
+
+def _may_be_meant(job: Job, graph: WaitGraph, component: list[Wait], absence: _Absence) -> bool:
+    """Whether a job that is well may be like this: nobody is stuck who is waited for, or nobody waits."""
+    if max(wait.seconds for wait in component) >= LONG * job.thresholds.hang_seconds:
+        return False
+    if not (_all_move_on(job, absence.suspects, component) or _all_move_on(job, _inside(component), component)):
+        return False
+    return not any(is_unusual(job, wait) for wait in graph.leading_to(component))
+
+
+def _inside(component: list[Wait]) -> list[int]:
+    return sorted({number for wait in component for number in wait.blocked})
+
+
+def _all_move_on(job: Job, numbers: list[int], component: list[Wait]) -> bool:
+    return all(_moves_on(job, number, component, _WITHIN) for number in numbers)
+
+
+def _goes_on(job: Job, component: list[Wait], absence: _Absence) -> Verdict:
+    """A notice on ranks that have not entered an operation, and on who is in it."""
+    wait, named, inside = absence.wait, absence.named, sorted(absence.wait.blocked)
+    nobody_waits = _all_move_on(job, _inside(component), component)
+    if nobody_waits:
+        summary = (
+            f"{words.ranks(inside)} {words.verb(inside, 'has', 'have')} entered {wait.title}, and "
+            f"{words.verb(inside, 'goes', 'go')} on elsewhere; {words.ranks(named)} "
+            f"{words.verb(named, 'has', 'have')} not entered it"
+        )
+    else:
+        summary = (
+            f"{words.ranks(inside)} {words.verb(inside, 'waits', 'wait')} in {wait.title} for {words.ranks(named)}, "
+            f"who {words.verb(named, 'goes', 'go')} on elsewhere"
+        )
+    return job.verdict(
+        "hang",
+        "TW-H1",
+        wait.group,
+        absence.suspects,
+        summary,
+        _facts(job, absence),
+        Basis.REMAINDER,
+        victims=0 if nobody_waits else len(absence.victims),
+        level="notice",
+        seconds=wait.seconds,
     )
 
 
@@ -154,9 +208,11 @@ def _compile(job: Job, numbers: list[int]) -> bool:
     )
 
 
-def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:
-    """Whether a rank has completed an operation elsewhere of late: it is not stuck, whatever it lacks here."""
-    recent = _RECENT * job.thresholds.hang_seconds
+def _moves_on(job: Job, number: int, component: list[Wait], share: float = _RECENT) -> bool:
+    """Whether a rank has completed an operation elsewhere within a share of the hang gate: it is not stuck, whatever
+    it lacks here.
+    """
+    recent = share * job.thresholds.hang_seconds
     here = {wait.group.id for wait in component}
     rank = job.ranks[number]
     ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]

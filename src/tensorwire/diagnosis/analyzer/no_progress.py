@@ -10,6 +10,7 @@ from .. import words
 from .common_waits import not_come
 from .confidence import Basis
 from .job import RUNS
+from .patience import LONG
 
 if TYPE_CHECKING:
     from .job import Job
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .verdict import Verdict
 
 _EXCHANGED = 4096.0  # bytes per second on an edge, from which ranks exchange data; stores and heartbeats move less
-_LONG = 6.0  # times the gate that ranks may take to save, load or compile with nothing to be seen of it: slow storage
 _WHOLE = 0.8  # of the window that samples go back: whoever has looked for less may have met with a pause
 _MOMENT = 1.0  # counts of ranks come in a little later than those of the kernel
 _MAX_STACKS = 32
@@ -50,7 +50,7 @@ def find_no_progress(job: Job, transport: Transport, first_seen: dict[int, float
     recent = max(seconds - _MOMENT, 0.5 * seconds)  # what came before was part of what they completed
     candidates = job.work.candidates(job.time - recent, job.time, columns)
     works = {number: what for number in candidates if (what := job.has_done(job.ranks[number], recent))}
-    if seconds < _LONG * job.thresholds.hang_seconds:
+    if seconds < LONG * job.thresholds.hang_seconds:  # slow storage may show nothing of it
         active = (job.ranks[number] for number in columns.active)
         works = {rank.rank: f"is in {rank.activity}" for rank in active if job.is_busy(rank)} | works
     # Messages that nobody counts, or a transfer that takes long.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .patience import ENOUGH, USUAL
 from .work import Work
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 # for a checkpoint, an evaluation or a first batch. Who ends a job that hangs has watched it for longer than that.
 _PATIENCE = 10.0
 _LEAST_PATIENCE = 5.0  # where it is known what is usual
-_USUAL = 20.0  # times the usual time between operations
-_ENOUGH = 10  # operations of a group, from which the time between them is known
 
 
 def rewound(job: Job, seconds: float) -> Job:
@@ -88,7 +87,7 @@ def _patience(job: Job, seconds: float) -> float:
     """How long a wait has to be to be none of a job that is well."""
     known = (_rate(rank, group, seconds) for rank in job.ranks.values() for group in rank.process_groups)
     rates = [rate for rate in known if rate]
-    return min(_PATIENCE, max(_LEAST_PATIENCE, _USUAL / min(rates))) if rates else _PATIENCE
+    return min(_PATIENCE, max(_LEAST_PATIENCE, USUAL / min(rates))) if rates else _PATIENCE
 
 
 def _rate(rank: Rank, group: ProcessGroup, seconds: float) -> float | None:
@@ -96,4 +95,4 @@ def _rate(rank: Rank, group: ProcessGroup, seconds: float) -> float | None:
     if group.baseline_rate or rank.setup_seconds is None or group.idle_seconds is None:
         return group.baseline_rate
     elapsed = rank.setup_seconds - max(group.idle_seconds, seconds)
-    return group.completed / elapsed if group.completed >= _ENOUGH and elapsed > 0 else None
+    return group.completed / elapsed if group.completed >= ENOUGH and elapsed > 0 else None

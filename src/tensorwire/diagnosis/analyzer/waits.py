@@ -71,7 +71,7 @@ class WaitGraph:
 
     def victims(self, roots: list[Wait]) -> set[int]:
         """Ranks that wait, directly or through others, for these."""
-        return {number for wait in self._leading_to(roots) for number in wait.blocked}
+        return {number for wait in self.leading_to(roots) for number in wait.blocked}
 
     def circles(self, waits: list[Wait]) -> list[list[Wait]]:
         """Of these, the sets in which each wait leads to every other and to nothing else.
@@ -80,7 +80,7 @@ class WaitGraph:
         not one way round in each, since which way that is would depend on how the ranks are numbered.
         """
         roots = [wait for wait in self.waits if wait.unblocked or not wait.missing]
-        explained = {id(wait) for wait in self._leading_to(roots)}
+        explained = {id(wait) for wait in self.leading_to(roots)}
         # Backwards from one wait after another: each of a set is behind all that lead to it, so a start that no later
         # start leads back to is in such a set.
         seen = set(explained)
@@ -93,7 +93,7 @@ class WaitGraph:
         """These, and all that they wait for through others."""
         return _closure(starts, lambda wait: wait.next, set())
 
-    def _leading_to(self, roots: list[Wait]) -> list[Wait]:
+    def leading_to(self, roots: list[Wait]) -> list[Wait]:
         """These, and all that waits for them through others."""
         return _closure(roots, self._preceding, set())
 

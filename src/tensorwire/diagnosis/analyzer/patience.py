@@ -1,0 +1,38 @@
+"""How long ranks may wait or work until something is amiss, where the hang gate alone does not tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .waits import Wait
+
+LONG = 6.0
+"""Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
+
+USUAL = 20.0
+"""A wait of so many times the usual time between operations is none of a job that is well."""
+
+ENOUGH = 10
+"""Operations of a group, from which the time between them is known."""
+
+
+def is_unusual(job: Job, wait: Wait) -> bool:
+    """Whether its group used to complete operations so often that a wait of this length is none of a job that is well.
+
+    Of a group of which nothing is known it is taken for granted.
+    """
+    group = wait.group
+    rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))
+    if not rate:  # of a job that ran too briefly to know, from its set-up on
+        setups = job.columns.setups
+        ages = [age for number in group.numbers.tolist() if (age := setups[number][1]) is not None]
+        elapsed = max(ages, default=0.0) - wait.seconds
+        if elapsed <= 0:
+            return True
+        completed = int(group.completed.max())
+        rate = completed / elapsed if completed >= ENOUGH else 0.0
+    return rate * wait.seconds >= USUAL
