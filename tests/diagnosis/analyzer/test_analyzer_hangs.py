@@ -63,6 +63,33 @@ def test_counts_alone_suffice() -> None:
 
 
 @every_rank
+def test_a_job_that_is_stopped_as_a_whole(culprit: int) -> None:
+    """Ctrl-Z, or a scheduler that suspends it: one rank happens to be in an operation."""
+    groups = one_out(culprit, lambda age: [member(30, idle=age)], lambda age: [member(31, waits=age)])
+    stopped = {number: {"state": "T", "heartbeat_seconds": 9.0} for number in range(WORLD)}
+    finding = only(last(hung(groups, states=stopped)))
+    assert (finding.code, sorted(finding.suspects), finding.victims) == ("TW-H1", [0, 1, 2, 3], 0)
+    assert finding.confidence == "high"
+    assert finding.summary.startswith("ranks 0-3 are stopped, ranks ")
+
+
+@every_rank
+def test_who_waits_for_a_stopped_rank_is_no_suspect_because_it_lives(culprit: int) -> None:
+    """Of two that are stopped, one is in the operation that the other one has not entered."""
+    also = (culprit + 1) % WORLD
+    stopped = {number: {"state": "T", "heartbeat_seconds": 9.0} for number in (culprit, also)}
+    finding = only(last(hung(not_entering(culprit), states=stopped)))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit, also], 2)
+
+
+@every_rank
+def test_who_is_stopped_while_it_waits_for_one_that_lives_is_a_victim(culprit: int) -> None:
+    stopped = {(culprit + 1) % WORLD: {"state": "T", "heartbeat_seconds": 9.0}}
+    finding = only(last(hung(not_entering(culprit), states=stopped)))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+
+
+@every_rank
 def test_the_lowest_sequence_is_the_culprit_not_the_fast_minority(culprit: int) -> None:
     fast = (culprit + 1) % WORLD
 

@@ -66,6 +66,7 @@ class _Absence:
     moving: list[int]  # of the suspects, those that complete other operations meanwhile
     in_common: list[int]  # the other unblocked ranks
     victims: set[int]  # who waits for all these, directly or through others
+    stopped: list[int]  # other members whose processes are stopped, where those of the suspects all are
 
 
 def _absence(job: Job, graph: WaitGraph, component: list[Wait], absent: set[int], in_common: list[int]) -> _Absence:
@@ -75,13 +76,17 @@ def _absence(job: Job, graph: WaitGraph, component: list[Wait], absent: set[int]
     # A rank that is missing here may be in view in other process groups only for what it lacks there.
     entered = {number: members[number].enqueued for number in wait.unblocked if number in members}
     suspects = sorted(absent, key=lambda number: (number in job.phases, entered.get(number, wait.sequence), number))
+    waiting = graph.victims(component) - absent
+    stopped = set(job.columns.numbers[job.columns.places.are_stopped].tolist())
+    also_stopped = stopped.intersection(wait.group.numbers.tolist()) - absent if absent <= stopped else set()
     return _Absence(
         wait,
         suspects,
         named=[number for number in suspects if number in wait.unblocked],
         moving=[number for number in suspects if _moves_on(job, number, component)],
         in_common=in_common,
-        victims=graph.victims(component) - absent,
+        victims=waiting - also_stopped,
+        stopped=sorted(also_stopped),
     )
 
 
@@ -139,7 +144,7 @@ def _verdict(job: Job, absence: _Absence) -> Verdict:
         "hang",
         "TW-H1",
         absence.wait.group,
-        absence.suspects,
+        [*absence.suspects, *absence.stopped],
         _summary(job, absence),
         [*_facts(job, absence), *doubts],
         basis,
@@ -152,6 +157,10 @@ def _verdict(job: Job, absence: _Absence) -> Verdict:
 def _summary(job: Job, absence: _Absence) -> str:
     wait, named, victims = absence.wait, absence.named, absence.victims
     entered = f"its end of {wait.title}" if wait.is_pairwise else wait.title
+    if absence.stopped:
+        stopped = [*absence.suspects, *absence.stopped]
+        waiting = f"; {words.count(len(victims), 'rank')} {words.verb(victims, 'waits', 'wait')} for them"
+        return f"{words.ranks(stopped)} are stopped, {words.ranks(named)} outside {entered}{waiting if victims else ''}"
     phases = sorted({job.phases[number] for number in absence.suspects if job.phases.get(number)})
     return (
         f"{words.ranks(named)} {words.verb(named, 'has', 'have')} not entered {entered}; "
@@ -166,6 +175,7 @@ def _facts(job: Job, absence: _Absence) -> list[str]:
     entered = {number: None if wait.is_pairwise else wait.group.members[number].enqueued for number in absence.named}
     facts = [f"{words.count(len(wait.inside), 'rank')} in {wait.title}, the longest for {words.seconds(wait.seconds)}"]
     facts += [_account(job, number, entered[number]) for number in absence.named[:_MAX_ACCOUNTS]]
+    facts += [f"rank {number} is stopped as well, in an operation" for number in absence.stopped[:_MAX_ACCOUNTS]]
     facts += [f"rank {number} is in {job.ranks[number].activity}" for number in absence.in_common[:_MAX_FACTS]]
     free = {*absence.suspects, *absence.in_common}
     blocked = [number for number in wait.missing if number not in free]
@@ -191,7 +201,7 @@ def _basis(job: Job, absence: _Absence) -> tuple[Basis, list[str]]:
         f"rank {number} makes progress by itself: it {doing}" for number, doing in list(working.items())[:_MAX_FACTS]
     ]
     may_pause = any(job.is_busy(job.ranks[number]) for number in named)  # whoever writes or compiles does
-    are_most = 2 * len(absence.suspects) > wait.group.size
+    are_most = 2 * len(absence.suspects) > wait.group.size and not absence.stopped
     return Basis.COMPARISON if doubts or may_pause or are_most else Basis.STATE, doubts
 
 
