@@ -14,11 +14,14 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Edge, Operation, ProcessGroup, Rank, Setup
+from .model import LIVES, Edge, Operation, ProcessGroup, Rank, Setup
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+_STOPPED = LIVES.index("stopped")
+_ALIVE = [LIVES.index("running"), _STOPPED]
 
 
 class Source(Protocol):
@@ -52,14 +55,23 @@ class Places:
     nodes: Ints  # each node has a number
     generations: Ints
     pids: Ints
-    are_alive: Bools
-    are_stopped: Bools
+    lives: Ints  # indices into LIVES
+    runnable: Bools  # the main thread has a CPU or waits for one (state R)
     overflow: Bools
     heartbeat_seconds: Floats
+    gone_seconds: Floats
     cpu_seconds: Floats
     wait_seconds: Floats
     throttled_seconds: Floats
     origin: Ints  # the place in the source
+
+    @property
+    def are_alive(self) -> Bools:
+        return np.isin(self.lives, _ALIVE)
+
+    @property
+    def are_stopped(self) -> Bools:
+        return np.equal(self.lives, _STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +88,17 @@ class Memberships:
     pairwise: Bools
     sending: Bools  # of those that are pairwise
     peers: Ints  # of an operation that is pairwise; else -1
+    calls: Ints  # a number for what was called, its sequence number apart; 0: there is no operation
     dtypes: Ints  # a number for each dtype of an operation; 0: there is no operation
     baseline_rates: Floats
     moved: Ints  # bytes sent and received; -1 unknown
-    timed: Bools  # there is a timing
+    timed_rounds: Ints  # 0: there is no timing
+    timed_seconds: Floats  # T, summed over these rounds
     origin: Ints  # the row in the source
+
+    @property
+    def timed(self) -> Bools:
+        return self.timed_rounds > 0
 
 
 class RankColumns(Mapping[int, Rank]):
@@ -150,6 +168,13 @@ class RankColumns(Mapping[int, Rank]):
         return self.places.numbers[self.rows.places]
 
     @cached_property
+    def completed(self) -> Ints:
+        """Operations that the rank at each place has completed, of all its process groups."""
+        found = np.zeros(len(self), dtype=np.int64)
+        np.add.at(found, self.rows.places, self.rows.completed)
+        return found
+
+    @cached_property
     def transferred(self) -> tuple[Ints, Ints]:
         """Bytes read and written by the process at each place; -1 unknown."""
         read, written = self._source.transferred()
@@ -211,6 +236,25 @@ class RankColumns(Mapping[int, Rank]):
         selected._made = self._made  # one object for each rank
         return selected
 
+    def as_gone(self, ages: Mapping[int, float]) -> RankColumns:
+        """The same, but for these ranks, which were last heard of so many seconds ago."""
+        gone_seconds = self.places.gone_seconds.copy()
+        gone_seconds[[self.place_of[number] for number in ages]] = list(ages.values())
+        other = RankColumns(
+            replace(self.places, gone_seconds=gone_seconds),
+            self.rows,
+            self._source,
+            node_names=self.node_names,
+            exit_reasons=self.exit_reasons,
+            phases=self.phases,
+            signals=self.signals,
+        )
+        other._made = dict(self._made)
+        for number, age in ages.items():
+            rank = self[number]
+            other._made[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
+        return other
+
 
 def _taken(columns: Any, kept: Bools) -> Any:
     return type(columns)(*(getattr(columns, each.name)[kept] for each in fields(columns)))
@@ -257,10 +301,11 @@ def _of_objects(ranks: list[Rank]) -> RankColumns:
         ints([number_of[rank.node] for rank in ranks]),
         ints([rank.generation for rank in ranks]),
         ints([rank.pid for rank in ranks]),
-        _bools([process.is_alive for process in processes]),
-        _bools([process.is_stopped for process in processes]),
+        ints([LIVES.index(process.life) for process in processes]),
+        _bools([process.state == "R" for process in processes]),
         _bools([rank.overflow for rank in ranks]),
         _floats([rank.heartbeat_seconds for rank in ranks]),
+        _floats([process.gone_seconds for process in processes]),
         _floats([process.cpu_seconds for process in processes]),
         _floats([process.wait_seconds for process in processes]),
         _floats([process.throttled_seconds for process in processes]),
@@ -278,10 +323,12 @@ def _of_objects(ranks: list[Rank]) -> RankColumns:
         _bools([group.is_pairwise for group in groups]),
         _bools([group.operation.name == "send" if group.operation else False for group in groups]),
         ints([group.operation.root if group.operation and group.is_pairwise else -1 for group in groups]),
+        ints([_call_of(group.operation) if group.operation else 0 for group in groups]),
         ints([dtype_number(group.operation.dtype) if group.operation else 0 for group in groups]),
         _floats([group.baseline_rate for group in groups]),
         ints([group.sent_bytes + group.received_bytes if group.sent_bytes >= 0 else -1 for group in groups]),
-        _bools([group.timing is not None for group in groups]),
+        ints([group.timing.num_rounds if group.timing else 0 for group in groups]),
+        _floats([group.timing.sum_seconds if group.timing and group.timing.num_rounds else 0.0 for group in groups]),
         np.arange(len(groups)),
     )
     return RankColumns(
@@ -298,6 +345,15 @@ def _of_objects(ranks: list[Rank]) -> RankColumns:
 def dtype_number(dtype: str) -> int:
     """The same for the same dtype, in this process; never 0."""
     return hash(dtype) | 1
+
+
+def call_number(name: str, dtype: str, numel: int, root: int, signature: int) -> int:
+    """The same for the same call, in this process; never 0."""
+    return hash((name, dtype, numel, root, signature)) | 1
+
+
+def _call_of(operation: Operation) -> int:
+    return call_number(operation.name, operation.dtype, operation.numel, operation.root, operation.signature)
 
 
 @dataclass(frozen=True, slots=True)

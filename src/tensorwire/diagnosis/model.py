@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""
+
+LIVES: Final[tuple[Life, ...]] = get_args(Life)
 
 ExitKind = Literal["", "end", "failure", "interruption", "crash"]
 """What a process said when it ended, or before: nothing; that it ends; an exception that nobody caught; that somebody

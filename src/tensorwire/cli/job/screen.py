@@ -168,7 +168,7 @@ def _rank_status(history: History, findings: Sequence[Finding], width: int) -> T
     narrow = width < _NARROW
     named = {rank for finding in findings if finding.level == "finding" for rank in finding.suspects}
     groups = status_groups(history.statuses, apart=named)
-    suspected = {together(status) for status in history.statuses if status.rank in named}
+    suspected = {together(status) for status in history.statuses.of(named)}
     table = _table()
     table.add_column(Text("ranks"), justify="right", no_wrap=True)
     table.add_column(Text("where they stand"), overflow="fold", ratio=1)

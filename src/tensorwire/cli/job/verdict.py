@@ -145,13 +145,14 @@ def no_finding_text(history: History, thresholds: Thresholds | None) -> str:
 
     if thresholds is None:
         return "no finding"
-    gone = [rank.process.gone_seconds or 0.0 for rank in history.ranks if not rank.process.is_alive]
+    places = history.ranks.places
+    gone = [0.0 if age != age else age for age in places.gone_seconds[~places.are_alive].tolist()]
     if gone and min(gone) < thresholds.lost_seconds and not history.recorded:
         return (
             f"no finding yet: {output.count(len(gone), 'rank')} ended up to {words.seconds(max(gone))} ago, and one "
             f"that ended counts as lost after {thresholds.lost_seconds:g} s (--lost-seconds)"
         )
-    longest = max((status.seconds for status in history.statuses if status.state in ("waits", "absent")), default=0.0)
+    longest = history.statuses.longest_wait
     if longest:
         return (
             f"no finding: the longest wait is {words.seconds(longest)}, a hang is one of more than "

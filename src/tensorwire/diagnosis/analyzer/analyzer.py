@@ -111,13 +111,13 @@ class Analyzer:
 def _judge(job: Job, state: State) -> list[Verdict]:
     """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress, other types."""
     failed = state.failed_alive()
-    dead = {number: state.ranks[number] for number in sorted(state.dead)} | failed
     if not failed and (state.dead or state.has_halted()):
         ended = find_interrupted(job, state.transport, state.hangs)
         if ended or (ended is not None and state.dead):
             return ended
     if failed:
-        job = replace(job, ranks=dict(job.ranks) | failed)
+        job = replace(job, ranks=state.ranks.as_gone(failed))
+    dead = {number: job.ranks[number] for number in (*sorted(state.dead), *failed)}
     known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
     lost = find_lost(job, dead, state.hangs, known) if dead and not state.are_more_to_go(dead) else None
     if lost is not None:

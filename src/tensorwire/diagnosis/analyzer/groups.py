@@ -198,6 +198,12 @@ class Groups(Mapping[str, Group]):
         found = np.logical_or.reduceat(rows[self._order], self._starts) if len(self) else rows
         return [self._at(index) for index in np.flatnonzero(found).tolist()]
 
+    def unlike(self, values: Ints, rows: Bools) -> list[Group]:
+        """The groups in which these rows differ in their values."""
+        ends = np.iinfo(values.dtype)
+        least, most = self.least(np.where(rows, values, ends.max)), self.most(np.where(rows, values, ends.min))
+        return [self._at(index) for index in range(len(self)) if least[index] < most[index]]
+
     def any(self, rows: Bools) -> list[bool]:
         return self._reduced(np.logical_or, rows)
 

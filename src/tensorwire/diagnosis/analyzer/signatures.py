@@ -48,11 +48,12 @@ def _call(operation: Operation) -> Hashable:
 
 def mismatch(job: Job) -> Verdict | None:
     """The verdict on the first operation, dead ranks' last ones included, that ranks called differently."""
-    for group in sorted(job.groups.values(), key=lambda group: (-len(group.members), group.id)):
+    rows = job.columns.rows
+    unlike = job.groups.unlike(rows.calls, (rows.calls != 0) & ~rows.pairwise)
+    for group in sorted(unlike, key=lambda group: (-len(group.members), group.id)):
         by_sequence: dict[int, dict[int, Operation]] = {}
-        for number, process_group in group.members.items():
-            operation = process_group.operation
-            if operation is not None and not operation.is_pairwise:
+        for number, operation in group.operations(group.numbers.tolist()).items():
+            if not operation.is_pairwise:
                 by_sequence.setdefault(operation.sequence, {})[number] = operation
         for sequence in sorted(by_sequence):
             found = sides(by_sequence[sequence])

@@ -84,8 +84,8 @@ class State:
         self.phases = {number: declared for number, declared in self.phases.items() if declared[1] > since}
         return {number: phase for number, (phase, _) in self.phases.items()}
 
-    def failed_alive(self) -> dict[int, Rank]:
-        """Ranks that have said what they failed of, have done nothing since, and live on: as if they had gone then."""
+    def failed_alive(self) -> dict[int, float]:
+        """Ranks that have said what they failed of, have done nothing since, and live on; and how long ago."""
         failed = {}
         for number, since in self.leaving.items():
             rank = self.ranks.get(number)
@@ -96,7 +96,7 @@ class State:
                 (group.idle_seconds for group in rank.process_groups if group.idle_seconds is not None), default=age
             )
             if idle >= age - _SAME_SECONDS:
-                failed[number] = replace(rank, process=replace(rank.process, gone_seconds=age))
+                failed[number] = age
         return failed
 
     def has_halted(self) -> bool:
@@ -107,7 +107,7 @@ class State:
 
     def is_failing(self) -> bool:
         """Whether ranks are gone, or have said what they fail of and had no time yet to end."""
-        if any(self.ranks[number].process.exit_reason not in LEFT for number in self.dead):
+        if any(self.ranks.exit_reasons.get(number, "") not in LEFT for number in self.dead):
             return True
         return bool(self._ending())
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass
-from functools import cached_property
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,15 +30,9 @@ class _Counters(NamedTuple):
     read: int
 
 
-@dataclass
-class _Sample:
+class _Sample(NamedTuple):
     time: float
     ranks: RankColumns
-
-    @cached_property
-    def runnable(self) -> list[int]:
-        """Ranks whose main thread has a CPU or waits for one (state R)."""
-        return _runnable(self.ranks)
 
 
 class Work:
@@ -80,10 +72,10 @@ class Work:
         A thread that sleeps in a call that does not return is in that state at no time. One that has to share a CPU
         with many others is in it nearly always, and uses little of the CPU.
         """
-        looks = [sample.runnable for sample in self._samples if first <= sample.time < time]
+        looks = [_runnable(sample.ranks) for sample in self._samples if first <= sample.time < time]
         looks.append(_runnable(ranks))
-        times_seen = Counter(number for look in looks for number in look)
-        return frozenset(number for number, seen in times_seen.items() if 2 * seen >= len(looks) and number in ranks)
+        numbers, times_seen = np.unique(np.concatenate(looks), return_counts=True)
+        return frozenset(number for number in numbers[2 * times_seen >= len(looks)].tolist() if number in ranks)
 
     def candidates(self, first: float, time: float, ranks: RankColumns) -> list[int]:
         """The ranks of now that `since` may say something of: only these need to be looked at one by one."""
@@ -117,8 +109,8 @@ class Work:
         return ""
 
 
-def _runnable(ranks: RankColumns) -> list[int]:
-    return [number for number, rank in ranks.items() if rank.process.state == "R" and rank.process.is_alive]
+def _runnable(ranks: RankColumns) -> Ints:
+    return ranks.numbers[ranks.places.runnable & ranks.places.are_alive]
 
 
 def _busy(before: RankColumns, now: RankColumns, seconds: float) -> Ints:

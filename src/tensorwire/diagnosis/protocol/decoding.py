@@ -11,9 +11,9 @@ import numpy as np
 
 from ...errors import CorruptDataError, LimitExceededError
 from ..members import members_of
-from ..model import MAX_RANKS, Edge, Operation, Process, ProcessGroup, Rank, Timing
+from ..model import LIVES, MAX_RANKS, Edge, Operation, Process, ProcessGroup, Rank, Timing
 from . import encoding, states
-from .encoding import DETAIL, EDGE, GROUP, GROUP_NUMBER, LIVES, NO_DETAIL, NONE, OVERFLOW, RANK, TIMED, TRANSFER, WORK
+from .encoding import DETAIL, EDGE, GROUP, GROUP_NUMBER, NO_DETAIL, NONE, OVERFLOW, RANK, TIMED, TRANSFER, WORK
 from .integers import LENGTH, MAX_VALUE, NBYTES, Row, checked, in_rows, integers, within
 
 if TYPE_CHECKING:

@@ -37,10 +37,10 @@ which are JSON, rows are in base64.
 from __future__ import annotations
 
 import binascii
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from ..members import numbers_of
-from ..model import Life
+from ..model import LIVES
 from . import states
 from .integers import Row, pack
 
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from ..model import Edge, Observation, Operation, ProcessGroup, Rank, Timing
 
-LIVES: Final[tuple[Life, ...]] = get_args(Life)
 TIMED, OVERFLOW = 1, 2
 NONE = -1
 _FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now: no reason to send a rank again

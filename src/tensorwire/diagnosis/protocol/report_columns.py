@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..columns import EdgeColumns, Ends, Memberships, Places, RankColumns, dtype_number, ints
-from ..model import Operation
+from ..columns import EdgeColumns, Ends, Memberships, Places, RankColumns, call_number, dtype_number, ints
+from ..model import LIVES, Operation
 from . import states
 from .decoding import edge_of, rank_of
-from .encoding import EDGE, GROUP, GROUP_NUMBER, LIVES, OVERFLOW, RANK, WORK
+from .encoding import EDGE, GROUP, GROUP_NUMBER, OVERFLOW, RANK, WORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from .decoding import Known
 
 # Integers of a row, and of a process group in it.
-_HEAD, _CPU, _WAIT, _THROTTLED, _GONE, _HEARTBEAT, _FLAGS = 0, 2, 3, 5, 6, 7, 8
+_HEAD, _STATE, _CPU, _WAIT, _THROTTLED, _GONE, _HEARTBEAT, _FLAGS = 0, 1, 2, 3, 5, 6, 7, 8
 _ENQUEUED, _COMPLETED, _OPENED, _IDLE, _SEQUENCE, _RATE = 1, 2, 3, 4, 6, 7
+_LETTER = 0x7F  # of the state
 _MICROS = 1e6
-_ALIVE = [LIVES.index(life) for life in ("running", "stopped")]
-_STOPPED = LIVES.index("stopped")
 _NO_WORK = ("", "", -1, -1, 0)
 _UNKNOWN = (-1, -1, -1)  # transfers of a rank
 
@@ -66,6 +65,8 @@ class Descriptions:
         self.pairwise = _bools(Operation(1, work[0]).is_pairwise for work in self.works)
         self.sending = _bools(work[0] == "send" for work in self.works)
         self.peers = np.where(self.pairwise, ints([work[3] for work in self.works]), -1)
+        self.calls = ints([call_number(*work) for work in self.works])
+        self.calls[0] = 0
         self.dtypes = ints([dtype_number(work[1]) for work in self.works])
         self.dtypes[0] = 0
         self.link_ranks = ints([link[0] for link in self.links])
@@ -172,18 +173,18 @@ class _Rows:
         )
 
     def _places(self, order: Ints) -> Places:
-        descriptions, heads = self._descriptions, self._heads[order]
-        now, lives = self._now[order], descriptions.lives[heads]
+        descriptions, heads, now = self._descriptions, self._heads[order], self._now[order]
         heartbeat = _ages(now, self.field(_HEARTBEAT)[order])
         return Places(
             numbers=descriptions.ranks[heads],
             nodes=self._node[order],
             generations=descriptions.generations[heads],
             pids=descriptions.pids[heads],
-            are_alive=np.isin(lives, _ALIVE),
-            are_stopped=lives == _STOPPED,
+            lives=descriptions.lives[heads],
+            runnable=(self.field(_STATE)[order] & _LETTER) == ord("R"),
             overflow=(self.field(_FLAGS)[order] & OVERFLOW) != 0,
             heartbeat_seconds=np.where(np.isnan(heartbeat), 0.0, heartbeat),
+            gone_seconds=_ages(now, self.field(_GONE)[order]),
             cpu_seconds=self.field(_CPU)[order] / _MICROS,
             wait_seconds=self.field(_WAIT)[order] / _MICROS,
             throttled_seconds=self.field(_THROTTLED)[order] / _MICROS,
@@ -201,7 +202,7 @@ class _Rows:
         )
         node = self._node[order][places]
         groups = descriptions.first_group[node] + self._values[starts + GROUP_NUMBER]
-        moved, timed = self._details(rows)
+        moved, timed_rounds, timed_seconds = self._details(rows)
         return Memberships(
             places=places,
             groups=descriptions.group_numbers[groups],
@@ -213,10 +214,12 @@ class _Rows:
             pairwise=descriptions.pairwise[works],
             sending=descriptions.sending[works],
             peers=descriptions.peers[works],
+            calls=descriptions.calls[works],
             dtypes=descriptions.dtypes[works],
             baseline_rates=np.where(rate < 0, np.nan, rate / 1e3),
             moved=moved,
-            timed=timed,
+            timed_rounds=timed_rounds,
+            timed_seconds=timed_seconds,
             origin=rows,
         )
 
@@ -225,9 +228,10 @@ class _Rows:
         local = self._values[self._group_starts + WORK]
         return np.where(local < 0, 0, self._descriptions.first_work[self._node[self._place]] + local)
 
-    def _details(self, rows: Ints) -> tuple[Ints, Bools]:
-        """Bytes that were moved, and whether there is a timing; nearly always nothing is known of either."""
-        moved, timed = np.full(len(self._place), -1), np.zeros(len(self._place), dtype=np.bool_)
+    def _details(self, rows: Ints) -> tuple[Ints, Ints, Floats]:
+        """Bytes that were moved, rounds that were timed, and T of these; nearly always nothing is known of them."""
+        moved, rounds = np.full(len(self._place), -1), np.zeros(len(self._place), dtype=np.int64)
+        seconds = np.zeros(len(self._place))
         for index, node in enumerate(self._nodes):
             if not node.known.details:
                 continue
@@ -237,9 +241,11 @@ class _Rows:
             for row, key in zip(of_node.tolist(), zip(ranks, groups, strict=True), strict=True):
                 detail = node.known.details.get(key)
                 if detail is not None:
-                    sent, received, num_rounds = detail[2], detail[3], detail[5]
-                    moved[row], timed[row] = sent + received if sent >= 0 else -1, num_rounds > 0
-        return moved[rows], timed[rows]
+                    sent, received, num_rounds, total = detail[2], detail[3], detail[5], detail[6]
+                    moved[row] = sent + received if sent >= 0 else -1
+                    if num_rounds > 0:
+                        rounds[row], seconds[row] = num_rounds, total / _MICROS
+        return moved[rows], rounds[rows], seconds[rows]
 
     def _signals(self) -> dict[int, float]:
         if not any(node.known.signalled for node in self._nodes):

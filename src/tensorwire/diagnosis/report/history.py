@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .. import words
+from ..columns import RankColumns
+from ..model import Observation
 from ..numbered import Family, families
 from .before import before
-from .rank_status import STATES, statuses
+from .rank_status import statuses
 from .stragglers import Stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..model import Finding, Observation, ProcessGroup, Rank
-    from .rank_status import RankStatus
+    from ..columns import Places
+    from ..model import Finding, ProcessGroup
 
 MAX_SAMPLES = 240
 _RECENT_POLLS = 10
+_NOTHING = Observation(0.0, "", 0, {})
 UNSEEN = 255
 """The state of a rank that no agent has seen."""
 
@@ -91,13 +96,13 @@ class History:
         self.samples: list[Sample] = []
         self.last: Observation | None = None
         self.previous: Observation | None = None
-        self.statuses: list[RankStatus] = []
+        self.statuses = statuses(_NOTHING)
         self.timed: Observation | None = None
         self.episodes: dict[tuple[object, ...], Episode] = {}
         self.stragglers = Stragglers()
         self._completed: dict[str, int] = {}
         self._recent: deque[tuple[float, dict[Family, Rate]]] = deque(maxlen=_RECENT_POLLS)
-        self._waited: deque[tuple[float, dict[tuple[int, int], float]]] = deque(maxlen=_RECENT_POLLS)
+        self._waited: deque[tuple[float, Places]] = deque(maxlen=_RECENT_POLLS)
         self._open_span = 0.0
 
     def add(self, observation: Observation, findings: Sequence[Finding] = ()) -> list[Finding]:
@@ -106,14 +111,16 @@ class History:
             self.polled_from = observation.time
             if self._with_past:
                 self._begin_with(before(observation))
+        ranks = RankColumns.of(observation.ranks)
+        observation = replace(observation, ranks=ranks)  # from here on all read the same columns
         self.previous, self.last = self.last, observation
         self.statuses = statuses(observation, self.previous)
-        if any(group.timing for rank in observation.ranks.values() for group in rank.process_groups):
+        if ranks.rows.timed.any():
             self.timed = observation
         start = self.previous.time if self.previous else self._end_of_past(observation)
         self.stragglers.add(observation)
-        self._waited.append((observation.time, {(r.rank, r.pid): r.process.wait_seconds for r in self.ranks}))
-        rates = self._rates(observation, start)
+        self._waited.append((observation.time, ranks.places))
+        rates = self._rates(ranks, observation.time - start)
         self._recent.append((observation.time - start, rates))
         self._append(Sample(start, observation.time, self._states(observation), rates))
         started = []
@@ -128,15 +135,13 @@ class History:
 
     def cpu_wait(self) -> dict[int, float]:
         """The share of the time of the last few polls in which a rank's process was runnable and did not run."""
-        if self.last is None or not self._waited or self.last.time <= self._waited[0][0]:
+        if not self._waited or self._waited[-1][0] <= self._waited[0][0]:
             return {}
-        start, before = self._waited[0]
-        elapsed = self.last.time - start
-        return {
-            rank.rank: min(max((rank.process.wait_seconds - before[rank.rank, rank.pid]) / elapsed, 0.0), 1.0)
-            for rank in self.ranks
-            if (rank.rank, rank.pid) in before
-        }
+        (start, before), (end, now) = self._waited[0], self._waited[-1]
+        numbers, here, then = np.intersect1d(now.numbers, before.numbers, assume_unique=True, return_indices=True)
+        shares = np.clip((now.wait_seconds[here] - before.wait_seconds[then]) / (end - start), 0.0, 1.0)
+        same = now.pids[here] == before.pids[then]
+        return dict(zip(numbers[same].tolist(), shares[same].tolist(), strict=True))
 
     def rates(self) -> dict[Family, float]:
         """Operations per second of each kind of process group over the last few polls, the most first."""
@@ -152,23 +157,24 @@ class History:
         last = self.last
         if last is None:
             return 0.0
-        ages = [rank.setup_seconds or 0.0 for rank in last.ranks.values() if rank.setup == "initialized"]
+        ages = [seconds or 0.0 for setup, seconds in self.ranks.setups.values() if setup == "initialized"]
         return max([*ages, last.time - self.samples[0].start])
 
     @property
-    def ranks(self) -> list[Rank]:
+    def ranks(self) -> RankColumns:
         """As they were seen last."""
-        return list(self.last.ranks.values()) if self.last else []
+        return RankColumns.of(self.last.ranks if self.last else {})
 
     @property
     def is_over(self) -> bool:
         """Ranks were seen, and none of them lives any more."""
-        return bool(self.ranks) and not any(rank.process.is_alive for rank in self.ranks)
+        return bool(self.ranks) and not self.ranks.places.are_alive.any()
 
     @property
     def ended_seconds(self) -> float:
         """How long ago the last of its ranks was heard of, of a job that is over."""
-        return min((rank.process.gone_seconds or 0.0 for rank in self.ranks), default=0.0)
+        ages = np.nan_to_num(self.ranks.places.gone_seconds)
+        return float(ages.min()) if len(ages) else 0.0
 
     def age(self, finding: Finding) -> str:
         """ "for 12 s" of trouble that lasts, "2 h 5 min ago" of what is over, "for 20 s, until 5 min 3 s ago"."""
@@ -212,21 +218,20 @@ class History:
             self._open_span = (sample.end - self.samples[0].start) / MAX_SAMPLES
 
     def _states(self, observation: Observation) -> bytes:
-        states = bytearray([UNSEEN]) * observation.world_size
-        for status in self.statuses:
-            if 0 <= status.rank < len(states):
-                states[status.rank] = STATES.index(status.state)
-        return bytes(states)
+        numbers = self.statuses.numbers
+        are_known = (numbers >= 0) & (numbers < observation.world_size)
+        states = np.full(observation.world_size, UNSEEN, np.uint8)
+        states[numbers[are_known]] = self.statuses.columns.states[are_known]
+        return states.tobytes()
 
-    def _rates(self, observation: Observation, start: float) -> dict[Family, Rate]:
+    def _rates(self, ranks: RankColumns, elapsed: float) -> dict[Family, Rate]:
         completed: dict[str, int] = {}
         groups: dict[str, tuple[str, int]] = {}
-        for rank in observation.ranks.values():
-            for group in rank.process_groups:
-                completed[group.id] = min(completed.get(group.id, group.completed), group.completed)
-                groups[group.id] = group.name, group.size
+        for row, least in _slowest_rows(ranks):
+            identity, name, size = ranks.group(row)
+            completed[identity] = least
+            groups[identity] = name, size
         family_of = families(groups.values())
-        elapsed = observation.time - start
         rates: dict[Family, list[float]] = defaultdict(list)
         for key, count in completed.items():
             before = self._completed.get(key)
@@ -234,6 +239,15 @@ class History:
                 rates[family_of[groups[key]]].append((count - before) / elapsed)
         self._completed = completed
         return {family: Rate(min(values), median(values), max(values)) for family, values in rates.items()}
+
+
+def _slowest_rows(ranks: RankColumns) -> list[tuple[int, int]]:
+    """Of each process group a row, and how many operations its slowest member has completed."""
+    numbers, completed = ranks.rows.groups, ranks.rows.completed
+    order = np.lexsort((completed, numbers))
+    ends = np.flatnonzero(numbers[order][1:] != numbers[order][:-1])
+    rows = order[np.append(0, ends + 1)] if len(order) else order
+    return list(zip(rows.tolist(), completed[rows].tolist(), strict=True))
 
 
 def _remembered(observation: Observation) -> dict[Family, Rate]:
@@ -253,8 +267,8 @@ def _remembered(observation: Observation) -> dict[Family, Rate]:
 
 
 def _merge(a: Sample, b: Sample) -> Sample:
-    states = bytes(_graver(*pair) for pair in zip(a.states, b.states, strict=False))
-    states += (a.states if len(a.states) > len(b.states) else b.states)[len(states) :]
+    shorter, longer = sorted((a.states, b.states), key=len)
+    states = _graver(shorter, longer[: len(shorter)]) + longer[len(shorter) :]
     rates = dict(a.rates)
     for family, rate in b.rates.items():
         other = rates.get(family)
@@ -262,8 +276,10 @@ def _merge(a: Sample, b: Sample) -> Sample:
     return Sample(a.start, b.end, states, rates)
 
 
-def _graver(a: int, b: int) -> int:
-    return min(a, b) if UNSEEN in (a, b) else max(a, b)
+def _graver(one: bytes, other: bytes) -> bytes:
+    """Of each rank the more serious state; what is known, where it was unseen once."""
+    a, b = np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)
+    return np.where((a == UNSEEN) | (b == UNSEEN), np.minimum(a, b), np.maximum(a, b)).tobytes()
 
 
 def _mean(a: Rate, a_seconds: float, b: Rate, b_seconds: float) -> Rate:

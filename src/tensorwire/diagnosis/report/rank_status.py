@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from .. import words
+from ..columns import RankColumns
+from ..model import LIVES
 from ..numbered import without_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterator
 
-    from ..model import Observation, ProcessGroup, Rank
+    from ..columns import Bools, Floats, Ints
+    from ..model import Observation
 
 State = Literal["idle", "moves", "ended", "waits", "absent", "stopped", "lost"]
 """Of a rank: is in no operation; completes operations; its process has said good-bye; waits in an operation; is
@@ -21,6 +26,7 @@ missing in one that others wait in; its process is stopped, or is gone without a
 STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
 """The states, the most serious last."""
 
+_NUMBER_OF: dict[str, int] = {state: number for number, state in enumerate(STATES)}
 _Key = tuple[State, str, int, str, str]
 _FEW = 6  # status groups that a reader takes in one by one
 _MAX_RANGES = 12
@@ -84,81 +90,235 @@ class StatusGroup:
         return f"{', '.join(parts[:_MAX_RANGES])} and {left} more ranges" if left > 1 else self.ranks
 
 
-def statuses(observation: Observation, previous: Observation | None = None) -> list[RankStatus]:
-    """One status per rank, by rank. `previous` tells the ranks that complete operations from those that are idle."""
-    front: dict[str, int] = {}
-    waits: dict[str, tuple[float, str]] = {}  # of process groups where a rank waits: how long, in what
-    for rank in observation.ranks.values():
-        for group in rank.process_groups:
-            if group.is_pairwise:
-                continue  # the two ends count apart
-            front[group.id] = max(front.get(group.id, 0), group.enqueued)
-            if _waits(rank, group) and (group.open_seconds or 0.0) > waits.get(group.id, (0.0, ""))[0]:
-                waits[group.id] = (group.open_seconds or 0.0, group.operation.name if group.operation else "")
-    return [
-        _status(rank, previous.ranks.get(rank.rank) if previous else None, front, waits)
-        for _, rank in sorted(observation.ranks.items())
-    ]
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What there is one of for each status. Rows are of the ranks' columns; -1: there is none."""
+
+    places: Ints  # of the ranks
+    states: Ints  # indices into STATES
+    rows: Ints  # of the process group
+    called: Ints  # row whose operation it is
+    sequences: Ints
+    phases: Ints  # a number for each; 0: none is declared
+    seconds: Floats
+    behind: Ints
+    seconds_per_round: Floats  # NaN where the rank was not timed
 
 
-def status_groups(statuses: Iterable[RankStatus], *, apart: Collection[int] = ()) -> list[StatusGroup]:
+class Statuses(Sequence[RankStatus]):
+    """One status per rank, by rank. What goes over all of them reads columns."""
+
+    def __init__(self, ranks: RankColumns, columns: _Columns) -> None:
+        self._ranks = ranks
+        self.columns = columns
+
+    @property
+    def numbers(self) -> Ints:
+        """The ranks."""
+        return self._ranks.numbers[self.columns.places]
+
+    @property
+    def longest_wait(self) -> float:
+        """Of the ranks that wait or are absent."""
+        found = np.isin(self.columns.states, [_NUMBER_OF["waits"], _NUMBER_OF["absent"]])
+        return float(self.columns.seconds[found].max(initial=0.0))
+
+    def of(self, numbers: Collection[int]) -> list[RankStatus]:
+        """Those of some ranks."""
+        found = np.isin(self.numbers, list(numbers))
+        return [self[place] for place in np.flatnonzero(found).tolist()]
+
+    def alike(self) -> Iterator[Ints]:
+        """Places whose statuses have all in common that `together` names; some such may come apart."""
+        columns, rows = self.columns, self._ranks.rows
+        kinds = [columns.states, columns.sequences, columns.phases]
+        kinds += [_at(rows.groups, columns.rows, -1), _at(rows.calls, columns.called, -1)]
+        order = np.lexsort(kinds)
+        differ = np.any([kind[order][1:] != kind[order][:-1] for kind in kinds], axis=0)
+        yield from np.split(order, np.flatnonzero(differ) + 1)
+
+    def __len__(self) -> int:
+        return len(self.columns.places)
+
+    @overload
+    def __getitem__(self, index: int) -> RankStatus: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Statuses: ...
+
+    def __getitem__(self, index: int | slice) -> RankStatus | Statuses:
+        columns = self.columns
+        if isinstance(index, slice):
+            return Statuses(self._ranks, _Columns(*(getattr(columns, each.name)[index] for each in fields(columns))))
+        number, row, called = int(self.numbers[index]), int(columns.rows[index]), int(columns.called[index])
+        operation = self._ranks.operations(np.array([called]))[0] if called >= 0 else None
+        identity, name, _ = self._ranks.group(row) if row >= 0 else ("", "", 0)
+        mean = float(columns.seconds_per_round[index])
+        return RankStatus(
+            number,
+            STATES[columns.states[index]],
+            operation.name if operation else "",
+            int(columns.sequences[index]),
+            name or identity,
+            self._ranks.phases.get(number, ""),
+            float(columns.seconds[index]),
+            int(columns.behind[index]),
+            None if mean != mean else mean,
+        )
+
+
+def statuses(observation: Observation, previous: Observation | None = None) -> Statuses:
+    """One status per rank. `previous` tells the ranks that complete operations from those that are idle."""
+    ranks = RankColumns.of(observation.ranks)
+    places, rows = ranks.places, ranks.rows
+    number, opened = len(ranks), rows.open_seconds
+    num_groups = int(rows.groups.max(initial=-1)) + 1
+    collective = ~rows.pairwise  # the two ends of a message count apart
+    front = np.full(num_groups, -1)
+    np.maximum.at(front, rows.groups[collective], np.maximum(rows.enqueued[collective], 0))
+    waits = places.are_alive[rows.places] & (opened >= WAIT_SECONDS)
+    witnesses = _longest(opened, waits & collective, rows.groups, num_groups)  # what others wait in
+    own = _longest(opened, waits, rows.places, number)
+    waited = witnesses[rows.groups]
+    lacks = (waited >= 0) & (rows.enqueued < front[rows.groups])
+    lacking = _longest(opened[waited], lacks, rows.places, number)
+
+    lost, gone = places.lives == LIVES.index("lost"), ~places.are_alive
+    goes_on = ranks.completed != _completed_before(ranks, previous)
+    conditions = {"lost": lost, "ended": gone, "stopped": places.are_stopped, "waits": own >= 0, "absent": lacking >= 0}
+    conditions["moves"] = goes_on
+    states = np.select(list(conditions.values()), [_NUMBER_OF[state] for state in conditions], _NUMBER_OF["idle"])
+    is_waiting, is_absent = states == _NUMBER_OF["waits"], states == _NUMBER_OF["absent"]
+    row = np.select([is_waiting, is_absent], [own, lacking], -1)
+    called = np.select([is_waiting, is_absent], [own, _at(waited, lacking, -1)], -1)
+    seconds = np.select(
+        [gone, places.are_stopped | is_waiting, is_absent],
+        [np.nan_to_num(places.gone_seconds), _at(opened, own, 0.0), _at(opened, called, 0.0)],
+        0.0,
+    )
+    sequences = np.select([is_waiting, is_absent], [_at(rows.open_sequence, row, 0), _at(rows.enqueued, row, 0) + 1], 0)
+    return Statuses(
+        ranks,
+        _Columns(
+            np.arange(number),
+            states,
+            row,
+            called,
+            sequences,
+            _phases(ranks),
+            seconds,
+            _behind(ranks, front),
+            _seconds_per_round(ranks),
+        ),
+    )
+
+
+def _longest(seconds: Floats, among: Bools, keys: Ints, number: int) -> Ints:
+    """For each key, the first of the rows with the most seconds among these; -1 where there is none."""
+    rows = np.flatnonzero(among)
+    rows = rows[np.lexsort((-rows, seconds[rows]))]
+    found = np.full(number, -1)
+    found[keys[rows]] = rows  # the last of each key stays
+    return found
+
+
+def _at(values: np.ndarray, rows: Ints, otherwise: float) -> Any:
+    """The values of rows, where there is one."""
+    if not len(values):
+        return np.full(len(rows), otherwise)
+    return np.where(rows < 0, otherwise, values[rows])
+
+
+def _completed_before(ranks: RankColumns, previous: Observation | None) -> Ints:
+    """What each rank had completed; of one that was not there, what it has completed now."""
+    found = np.array(ranks.completed)
+    if previous is not None:
+        before = RankColumns.of(previous.ranks)
+        _, now, then = np.intersect1d(ranks.numbers, before.numbers, assume_unique=True, return_indices=True)
+        found[now] = before.completed[then]
+    return found
+
+
+def _phases(ranks: RankColumns) -> Ints:
+    found = np.zeros(len(ranks), dtype=np.int64)
+    names: dict[str, int] = {}
+    for number, phase in ranks.phases.items():
+        found[ranks.place_of[number]] = 1 + names.setdefault(phase, len(names))
+    return found
+
+
+def _behind(ranks: RankColumns, front: Ints) -> Ints:
+    """By how much each rank is behind the first of a group, where that is known: the most over its groups."""
+    rows = ranks.rows
+    least = np.iinfo(np.int64).min
+    found = np.full(len(ranks), least)
+    known = front[rows.groups] >= 0
+    np.maximum.at(found, rows.places[known], (front[rows.groups] - rows.enqueued)[known])
+    found[found == least] = 0
+    return found
+
+
+def _seconds_per_round(ranks: RankColumns) -> Floats:
+    rows = ranks.rows
+    collective = ~rows.pairwise  # waits for messages are no rounds
+    rounds, seconds = np.zeros((2, len(ranks)))
+    np.add.at(rounds, rows.places[collective], rows.timed_rounds[collective])
+    np.add.at(seconds, rows.places[collective], rows.timed_seconds[collective])
+    seconds[rounds == 0] = np.nan
+    return seconds / np.maximum(rounds, 1)
+
+
+def status_groups(statuses: Statuses, *, apart: Collection[int] = ()) -> list[StatusGroup]:
     """Equal statuses together; the most serious first, then the fewest ranks.
 
     Of many, those in process groups that differ in a number are one, unless they are of ranks that are to stay apart.
     """
-    alike: dict[_Key, list[RankStatus]] = {}
-    for status in statuses:
-        alike.setdefault(together(status), []).append(status)
+    alike: dict[_Key, list[int]] = {}  # places
+    for places in statuses.alike() if len(statuses) else ():
+        alike.setdefault(together(statuses[int(places[0])]), []).extend(places.tolist())
     if len(alike) > _FEW:
-        alike = _without_numbers(alike, apart)
+        alike = _without_numbers(alike, set(np.flatnonzero(np.isin(statuses.numbers, list(apart))).tolist()))
+    numbers, seconds = statuses.numbers, statuses.columns.seconds
     found = [
-        StatusGroup(
-            *key, len(group), words.ranges(status.rank for status in group), max(status.seconds for status in group)
-        )
-        for key, group in alike.items()
+        StatusGroup(*key, len(places), words.ranges(numbers[places].tolist()), float(seconds[places].max()))
+        for key, places in alike.items()
     ]
     return sorted(found, key=lambda group: (-STATES.index(group.state), group.num_ranks, group.ranks))
 
 
-def _without_numbers(alike: dict[_Key, list[RankStatus]], apart: Collection[int]) -> dict[_Key, list[RankStatus]]:
+def _without_numbers(alike: dict[_Key, list[int]], apart: set[int]) -> dict[_Key, list[int]]:
     kinds: dict[_Key, list[_Key]] = {}
-    for key, group in alike.items():
+    for key, places in alike.items():
         state, operation, sequence, process_group, phase = key
-        own = any(status.rank in apart for status in group)
-        kind = process_group if own else without_number(process_group)
+        kind = process_group if not apart.isdisjoint(places) else without_number(process_group)
         kinds.setdefault((state, operation, sequence, kind, phase), []).append(key)
     found = {}
     for (state, operation, sequence, kind, phase), keys in kinds.items():
         name = f"{kind} ({len(keys)} groups)" if len(keys) > 1 else keys[0][3]
-        found[state, operation, sequence, name, phase] = [status for key in keys for status in alike[key]]
+        found[state, operation, sequence, name, phase] = [place for key in keys for place in alike[key]]
     return found
 
 
-def slowest(statuses: Iterable[RankStatus], *, limit: int = 5) -> list[RankStatus]:
+def slowest(statuses: Statuses, *, limit: int = 5) -> list[RankStatus]:
     """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
 
     The smallest T is the latest rank: it waits least inside the operation. Counts of ranks that complete operations
     were read one after the other: that they differ says nothing.
     """
-    found = list(statuses)
-    middle = middle_of_rounds(found)
-
-    def late(status: RankStatus) -> float:
-        return 0.0 if status.seconds_per_round is None else max(middle - status.seconds_per_round, 0.0)
-
-    candidates = [
-        status
-        for status in found
-        if status.state == "absent" or (status.behind and status.state != "moves") or late(status) > _LATE * middle
-    ]
-    candidates.sort(key=lambda status: (-STATES.index(status.state), -status.behind, -late(status), status.rank))
-    return candidates[:limit]
+    columns, middle = statuses.columns, middle_of_rounds(statuses)
+    states, behind = columns.states, columns.behind
+    late = np.nan_to_num(np.maximum(middle - columns.seconds_per_round, 0.0))
+    is_behind = (behind != 0) & (states != _NUMBER_OF["moves"])
+    found = np.flatnonzero((states == _NUMBER_OF["absent"]) | is_behind | (late > _LATE * middle))
+    order = np.lexsort((found, -late[found], -behind[found], -states[found]))
+    return [statuses[place] for place in found[order][:limit].tolist()]
 
 
-def middle_of_rounds(statuses: Iterable[RankStatus]) -> float:
+def middle_of_rounds(statuses: Statuses) -> float:
     """T per round of the median rank; 0 where none was timed."""
-    known = sorted(status.seconds_per_round for status in statuses if status.seconds_per_round is not None)
-    return known[len(known) // 2] if known else 0.0
+    known = statuses.columns.seconds_per_round
+    known = np.sort(known[~np.isnan(known)])
+    return float(known[len(known) // 2]) if len(known) else 0.0
 
 
 def status_text(status: RankStatus | StatusGroup) -> str:
@@ -178,41 +338,5 @@ def status_text(status: RankStatus | StatusGroup) -> str:
 
 def lives(observation: Observation) -> dict[str, int]:
     """How many processes run, are stopped, exited or lost; and how many ranks were never seen."""
-    counts = Counter(str(rank.process.life) for rank in observation.ranks.values())
-    counts["unseen"] = max(0, observation.world_size - len(observation.ranks))
-    return {life: counts[life] for life in ("running", "stopped", "exited", "lost", "unseen")}
-
-
-def _waits(rank: Rank, group: ProcessGroup) -> bool:
-    return rank.process.is_alive and group.is_open_for(WAIT_SECONDS)
-
-
-def _status(rank: Rank, before: Rank | None, front: dict[str, int], waits: dict[str, tuple[float, str]]) -> RankStatus:
-    behind = max((front[group.id] - group.enqueued for group in rank.process_groups if group.id in front), default=0)
-    groups = [group for group in rank.process_groups if not group.is_pairwise]  # waits for messages are no rounds
-    timings = [group.timing for group in groups if group.timing and group.timing.num_rounds]
-    rounds = sum(timing.num_rounds for timing in timings)
-    mean = sum(timing.sum_seconds for timing in timings) / rounds if rounds else None
-
-    def status(
-        state: State, seconds: float = 0.0, name: str = "", sequence: int = 0, process_group: str = ""
-    ) -> RankStatus:
-        return RankStatus(rank.rank, state, name, sequence, process_group, rank.phase, seconds, behind, mean)
-
-    if not rank.process.is_alive:
-        return status("lost" if rank.process.life == "lost" else "ended", rank.process.gone_seconds or 0.0)
-    open_groups = [group for group in rank.process_groups if _waits(rank, group)]
-    if rank.process.is_stopped:
-        return status("stopped", max((group.open_seconds or 0.0 for group in open_groups), default=0.0))
-    if open_groups:
-        group = max(open_groups, key=lambda group: group.open_seconds or 0.0)
-        name = group.operation.name if group.operation else ""
-        return status("waits", group.open_seconds or 0.0, name, group.open_sequence, group.title)
-    missing = [group for group in rank.process_groups if group.id in waits and not group.has_entered(front[group.id])]
-    if missing:
-        group = max(missing, key=lambda group: waits[group.id][0])
-        seconds, name = waits[group.id]
-        return status("absent", seconds, name, group.enqueued + 1, group.title)
-    now = sum(group.completed for group in rank.process_groups)
-    earlier = sum(group.completed for group in before.process_groups) if before else now
-    return status("moves" if now != earlier else "idle")
+    counts = np.bincount(RankColumns.of(observation.ranks).places.lives, minlength=len(LIVES)).tolist()
+    return {**dict(zip(LIVES, counts, strict=True)), "unseen": max(0, observation.world_size - len(observation.ranks))}

@@ -7,7 +7,7 @@ of polls in which it is says how long it waits. A rank that waits less than the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,9 @@ import numpy as np
 from ..columns import RankColumns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..columns import Floats, Ints
     from ..model import Observation
 
 LEAST = 0.1
@@ -44,47 +47,57 @@ class Stragglers:
     """Takes one observation after another. Ranks count while they complete operations."""
 
     def __init__(self) -> None:
-        self._polls: dict[int, tuple[float, float]] = {}  # how many, and in how many the rank was in an operation
-        self._completed: dict[int, int] = {}
+        # The ranks that are in view, and what there is one of for each.
+        self._numbers: Ints = np.zeros(0, np.int64)
+        self._completed: Ints = np.zeros(0, np.int64)
+        self._polls: Floats = np.zeros(0)
+        self._inside: Floats = np.zeros(0)  # polls in which it was in an operation
 
     def add(self, observation: Observation) -> None:
         ranks = RankColumns.of(observation.ranks)
-        for number in self._polls.keys() - ranks.keys():
-            del self._polls[number]
-        rows, numbers = ranks.rows, ranks.places.numbers
-        counts = np.zeros(len(numbers), np.int64)
-        np.add.at(counts, rows.places, rows.completed)
-        is_inside = np.zeros(len(numbers), bool)
-        is_inside[rows.places[~np.isnan(rows.open_seconds) & ~rows.pairwise]] = True
-        completed = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        for number, inside_now in zip(numbers.tolist(), is_inside.tolist(), strict=True):
-            if completed[number] > self._completed.get(number, completed[number]):
-                polls, inside = self._polls.get(number, (0.0, 0.0))
-                kept = 1.0 - 1.0 / _MEMORY
-                self._polls[number] = kept * polls + 1.0, kept * inside + inside_now
-        self._completed = completed
+        if not np.array_equal(ranks.numbers, self._numbers):
+            self._follow(ranks)
+        rows = ranks.rows
+        is_inside = np.zeros(len(ranks))
+        is_inside[rows.places[~np.isnan(rows.open_seconds) & ~rows.pairwise]] = 1.0
+        goes_on = ranks.completed > self._completed
+        kept = 1.0 - 1.0 / _MEMORY
+        self._polls[goes_on] = kept * self._polls[goes_on] + 1.0
+        self._inside[goes_on] = kept * self._inside[goes_on] + is_inside[goes_on]
+        self._completed = ranks.completed
+
+    def _follow(self, ranks: RankColumns) -> None:
+        """Take over which ranks are in view. Nothing is known of those that were not."""
+        _, now, before = np.intersect1d(ranks.numbers, self._numbers, assume_unique=True, return_indices=True)
+        completed, polls, inside = ranks.completed.copy(), np.zeros(len(ranks)), np.zeros(len(ranks))
+        completed[now], polls[now], inside[now] = self._completed[before], self._polls[before], self._inside[before]
+        self._numbers, self._completed, self._polls, self._inside = ranks.numbers, completed, polls, inside
 
     @property
     def num_polls(self) -> int:
         """In which ranks completed operations, of the rank that was seen most."""
-        return round(max((polls for polls, _ in self._polls.values()), default=0.0))
+        return round(float(self._polls.max(initial=0.0)))
 
     def ranking(self, limit: int = 5) -> list[Straggler]:
         """The latest first; none where chance explains the difference."""
-        return [straggler for straggler in self._below_median() if straggler.is_late()][:limit]
+        late_enough = takewhile(lambda one: one.late >= LEAST, self._below_median())
+        return list(islice((straggler for straggler in late_enough if straggler.is_late()), limit))
 
     def slowest(self, limit: int = 3) -> list[Straggler]:
         """The ranks that wait less than the median rank, the latest first, by however little."""
-        return self._below_median()[:limit]
+        return list(islice(self._below_median(), limit))
 
-    def _below_median(self) -> list[Straggler]:
-        shares = {number: inside / polls for number, (polls, inside) in self._polls.items() if polls >= ENOUGH}
-        if len(shares) < 3:
-            return []
-        usual = median(shares.values())
-        found = [
-            Straggler(number, usual - share, _SURE * (usual * (1.0 - usual) / self._polls[number][0]) ** 0.5)
-            for number, share in shares.items()
-            if share < usual
-        ]
-        return sorted(found, key=lambda straggler: (-straggler.late, straggler.rank))
+    def _below_median(self) -> Iterator[Straggler]:
+        """The latest first."""
+        known = self._polls >= ENOUGH
+        if np.count_nonzero(known) < 3:
+            return
+        numbers, polls = self._numbers[known], self._polls[known]
+        shares = self._inside[known] / polls
+        usual = float(np.median(shares))
+        late = usual - shares
+        for place in np.lexsort((numbers, -late)).tolist():
+            if late[place] <= 0.0:
+                return
+            chance = _SURE * (usual * (1.0 - usual) / float(polls[place])) ** 0.5
+            yield Straggler(int(numbers[place]), float(late[place]), chance)

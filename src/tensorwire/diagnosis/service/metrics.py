@@ -9,11 +9,13 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+import numpy as np
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..model import Code, Level, Life
+from ..columns import RankColumns
+from ..model import LIVES, Code, Level
 from ..report.stragglers import Stragglers
 
 if TYPE_CHECKING:
@@ -48,14 +50,14 @@ class JobCollector(Collector):
         if view is None:
             return
         observation, counters = view.observation, view.counters
-        ranks = observation.ranks.values()
-        groups = [group for rank in ranks for group in rank.process_groups]
+        ranks = RankColumns.of(observation.ranks)
+        lives = np.bincount(ranks.places.lives, minlength=len(LIVES)).tolist()
+        opened = ranks.rows.open_seconds[~np.isnan(ranks.rows.open_seconds)]
         yield _gauge("world_size", "Ranks that the job was started with.", observation.world_size)
-        yield _labelled("ranks", "Ranks in view.", "life", Counter(r.process.life for r in ranks), get_args(Life))
+        yield _labelled("ranks", "Ranks in view.", "life", dict(zip(LIVES, lives, strict=True)), LIVES)
         yield _gauge("silent_nodes", "Nodes whose agents are silent.", len(observation.silent_nodes))
-        opened = [group.open_seconds for group in groups if group.open_seconds is not None]
         yield _gauge("open_operations", "Process groups in which a rank has an open operation.", len(opened))
-        yield _gauge("oldest_open_operation_seconds", "Age of the oldest of them.", max(opened, default=0.0))
+        yield _gauge("oldest_open_operation_seconds", "Age of the oldest of them.", opened.max(initial=0.0))
         for level in get_args(Level):
             codes = Counter(finding.code for finding in view.findings if finding.level == level)
             yield _labelled(f"{level}s", f"Verdicts at present of level {level}.", "code", codes, get_args(Code))
