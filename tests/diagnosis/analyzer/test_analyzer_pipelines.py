@@ -103,15 +103,27 @@ def test_messages_that_take_longer_are_no_stage() -> None:
     assert set(finding.suspects) <= {1, 2}
 
 
-def test_collectives_are_timed_before_a_stage_is_blamed() -> None:
-    """The stage may be late because it waits in one of them."""
-
+def test_a_rank_whose_waits_are_not_known_is_not_blamed() -> None:
     def at(time: float) -> Observation:
-        return pipeline(EVEN, (0.04, 0.8, 0.04, 0.04), others=lambda number, steps: [member(steps)])(time)
+        job = pipeline(EVEN, (0.8, 0.04, 0.04, 0.04))(time)
+        for one in job.ranks.values():
+            for group in one.process_groups:
+                if group.id in ("2>3", "3>2"):
+                    group.timing = None
+        return job
 
+    finding = only(last(at, 60))
+    assert (finding.code, finding.suspects) == ("TW-S1", [0])
+
+
+def test_collectives_are_timed_before_a_stage_is_blamed() -> None:
+    """The stage may be late because it waits in one of them. If their times do not come, that lowers the confidence."""
+    at = pipeline(EVEN, (0.04, 0.8, 0.04, 0.04), others=lambda number, steps: [member(steps)])
     analyzer, asked = Analyzer(SECONDS), False
     for second in range(int(SLOW_FROM) + 9):
         analysis = analyzer.update(at(float(second)))
         asked = asked or "world" in analysis.time_from
         assert not analysis.findings
     assert asked
+    finding = only(last(at, 70))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-S1", [1], "low")

@@ -30,16 +30,28 @@ class FakeRank:
         self.path = path
         self.handle = native.create(str(path), "a-run", 0, 4, 0)
         self.group = Group(7, native.slot(self.handle, 7, b"default_pg", 4), "default_pg", range(4), "0")
-        self.recorder = FlightRecorder(self.handle, self, self.dump)  # type: ignore[arg-type]
+        self.recorder = FlightRecorder(self.handle, self, self.dump, self.num_collectives)  # type: ignore[arg-type]
         self.seconds = 1000
         self.completed = 0
         self.wall_seconds = 0  # by which the wall's clock is ahead
         self.is_open = False  # one more operation
         self.unreported = 0  # completions that torch's number lacks: gloo's threads report out of order
         self.created_ns = 0
+        self.messages = 0  # before each operation: torch's numbers count them
+        self.unseen_messages = 0  # made before anybody looked
+        self.is_calling = False  # a thread makes a message
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
         return self.group
+
+    def num_collectives(self, torch_name: str) -> int | None:
+        if not self.messages:
+            return None
+        return -1 if self.is_calling else self.completed + self.is_open + self.unseen_messages
+
+    def number(self, collectives: int) -> int:
+        """torch's, of so many collectives."""
+        return collectives * (1 + self.messages) + self.unseen_messages if collectives else 0
 
     def monotonic(self) -> float:
         return float(self.seconds)
@@ -50,7 +62,10 @@ class FakeRank:
     def dump(self, with_entries: bool) -> bytes:
         self.created_ns = self.created_ns if self.is_open else self.time_ns()
         enqueued = self.completed + self.is_open
-        status = {"last_enqueued_collective": enqueued, "last_completed_collective": self.completed - self.unreported}
+        status = {
+            "last_enqueued_collective": self.number(enqueued),
+            "last_completed_collective": self.number(self.completed - self.unreported),
+        }
         entry = {
             "is_p2p": False,
             "pg_id": 0,
@@ -133,6 +148,35 @@ def test_what_the_ring_told_during_timing_is_written_after_it(rank: FakeRank) ->
     native.enable_timing(rank.handle, False, 1)
     rank.recorder.recount()
     assert (rank.seen.enqueued, rank.seen.completed) == (11, 10)
+
+
+def test_messages_of_a_group_do_not_count(rank: FakeRank) -> None:
+    """torch's numbers count them, and those of other ranks may be more."""
+    rank.messages = 6
+    for _ in range(15):
+        rank.work(1, rate=10)
+        assert rank.seen.enqueued == rank.seen.completed == rank.completed
+    assert rank.baseline == pytest.approx(10)
+    rank.is_open = True
+    rank.work(1, rate=0)
+    assert (rank.seen.enqueued, rank.seen.completed) == (151, 150)
+
+
+def test_counts_wait_while_a_message_is_made(rank: FakeRank) -> None:
+    rank.messages = 6
+    rank.work(10, rate=10)
+    rank.is_calling = True
+    rank.work(1, rate=10)
+    assert rank.seen.completed == 100
+    rank.is_calling = False
+    rank.work(1, rate=10)
+    assert rank.seen.completed == 120
+
+
+def test_messages_before_anybody_looked_are_learnt_from_the_ring(rank: FakeRank) -> None:
+    rank.messages, rank.unseen_messages = 6, 3
+    rank.work(10, rate=10)
+    assert rank.seen.completed == 100
 
 
 def test_a_baseline_takes_some_seconds(rank: FakeRank) -> None:

@@ -75,7 +75,7 @@ def judge(job: Job, transport: Transport, measured: list[Slow], history: Sequenc
     slow = sorted((one for one in measured if one.accounts), key=lambda one: (-one.lost, one.group.title, one.group.id))
     collective = [one for one in slow if not one.group.peers]
     if slow and not collective:
-        return _pairwise(job, transport, slow, measured, history)
+        return _pairwise(job, transport, slow, measured)
     first, later = [], []
     for one in collective:
         if one.lost < _ACCOUNTS * collective[0].lost:
@@ -105,13 +105,17 @@ def _waits_elsewhere(number: int, one: Slow, slow: list[Slow]) -> bool:
     )
 
 
-def _pairwise(
-    job: Job, transport: Transport, slow: list[Slow], measured: list[Slow], history: Sequence[Poll]
-) -> list[Verdict]:
+def _pairwise(job: Job, transport: Transport, slow: list[Slow], measured: list[Slow]) -> list[Verdict]:
     """Sends and receives alone lose time: who takes longer between them than in good times, unless all do; or edges."""
     longer = grown(slow[0], measured)
     if not longer:
         return [_end_of_chain(job, transport, slow)]
+    unmeasured = _unmeasured(job, measured)
+    for group in unmeasured:
+        if group.peers:  # who waits in it would seem to work
+            for number in group.members:
+                longer.pop(number, None)
+    is_certain = all(group.peers for group in unmeasured)
     lost = slow[0].seconds - slow[0].normal_seconds
     late = sorted((n for n in longer if longer[n] >= _ACCOUNTS * lost), key=lambda n: (-longer[n], n))
     if not late:
@@ -121,14 +125,23 @@ def _pairwise(
         return []
     one = next((each for each in slow if late[0] in each.rounds.mean), slow[0])
     one.late = late
-    return [_late_messages(job, one, longer, measured, history)]
+    basis = Basis.COMPARISON if is_certain else Basis.REMAINDER
+    return [_late_messages(job, one, longer, measured, basis)]
 
 
-def _late_messages(
-    job: Job, one: Slow, longer: dict[int, float], measured: list[Slow], history: Sequence[Poll]
-) -> Verdict:
+def _unmeasured(job: Job, measured: list[Slow]) -> list[Group]:
+    """Process groups in use, and pairs, in which it is not known how long ranks wait."""
+    known = {one.group.id for one in measured}
+    return [
+        group
+        for group in job.groups.values()
+        if group.id not in known and (group.idle_seconds < job.thresholds.slow_seconds).any()
+    ]
+
+
+def _late_messages(job: Job, one: Slow, longer: dict[int, float], measured: list[Slow], basis: Basis) -> Verdict:
     shares, _ = waiting_shares(measured)
-    others = [number for number in shares if number not in one.late]
+    others = [number for number in longer if number not in one.late]
     least, most = min(shares[number] for number in others), max(shares[number] for number in others)
     facts = [
         f"rank {number} takes {words.seconds(longer[number])} longer by itself for each message of this pair than in "
@@ -139,7 +152,7 @@ def _late_messages(
         f"of the others none takes more than {words.seconds(max(0.0, *(longer[number] for number in others)))} longer; "
         f"they wait {words.percent(least)} to {words.percent(most)} of the time"
     )
-    return _finding(job, one, "TW-S1", one.late, Basis.COMPARISON, facts)
+    return _finding(job, one, "TW-S1", one.late, basis, facts)
 
 
 def _end_of_chain(job: Job, transport: Transport, slow: list[Slow]) -> Verdict:

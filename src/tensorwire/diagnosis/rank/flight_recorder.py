@@ -46,6 +46,8 @@ class _GroupState:
 
     group: Group
     offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
+    unseen: int = 0  # of these, what was not seen to be made
+    shown: int = 0  # completed collectives that were written
     enqueued: int = 0  # torch's numbers
     completed: int = 0
     counted: int = 0  # of those completed, what was written: gloo's threads report out of order, and the ring is right
@@ -66,12 +68,20 @@ class FlightRecorder:
         handle: of the page.
         groups: of this rank.
         dump: gives JSON, with the ring's entries or without.
+        num_collectives: of a group by torch's name, see Messages.
     """
 
-    def __init__(self, handle: int, groups: Groups, dump: Callable[[bool], bytes]) -> None:
+    def __init__(
+        self,
+        handle: int,
+        groups: Groups,
+        dump: Callable[[bool], bytes],
+        num_collectives: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
         self._handle = handle
         self._groups = groups
         self._dump = dump
+        self._num_collectives = num_collectives
         self._states: dict[str, _GroupState] = {}
         self._last_status = b""
         self._status: dict[str, tuple[int, int]] = {}
@@ -129,27 +139,38 @@ class FlightRecorder:
         }
 
     def _update(self, state: _GroupState, enqueued: int, completed: int, now: float) -> None:
-        if (enqueued, completed) != (state.enqueued, state.completed):
+        if (enqueued, completed) != (state.enqueued, state.completed) and self._leave_out_messages(state, enqueued):
             state.enqueued, state.completed = enqueued, completed
             state.since, state.is_certain = now, False
             state.wall_ns = time.time_ns() - native.now()
-            self._count(state, completed)
+            # The offset is that of the last operation. Fewer messages were made before the last one that is completed.
+            self._count(state, completed if state.offset == 0 else max(completed, state.shown + state.offset))
         if now - state.rate_since >= _RATE_SECONDS:
             self._rate(state, now)
+
+    def _leave_out_messages(self, state: _GroupState, enqueued: int) -> bool:
+        """Set the offset of a group that makes messages too. Whether it could be told: else next time will do."""
+        collectives = self._num_collectives(state.group.torch_name)
+        if collectives is None:
+            return True
+        if collectives < 0 or self._dump(False) != self._last_status:
+            return False
+        state.offset = max(enqueued - (collectives - state.unseen), 0)
+        return True
 
     def _count(self, state: _GroupState, completed: int) -> None:
         state.counted = completed
         enqueued = max(state.enqueued - state.offset, 0)
-        completed = min(max(completed - state.offset, 0), enqueued)
+        completed = state.shown = min(max(completed - state.offset, 0), enqueued)
         native.counts(self._handle, state.group.slot, enqueued, completed)
 
     def _rate(self, state: _GroupState, now: float) -> None:
         """Take in what was done since the last time. Times without operations do not count, they may be of another
         phase."""
-        done = state.completed - state.rate_completed
+        done = state.shown - state.rate_completed
         if state.rate_since and done > 0:
             self._learn(state, done / (now - state.rate_since))
-        state.rate_since, state.rate_completed = now, state.completed
+        state.rate_since, state.rate_completed = now, state.shown
 
     def _learn(self, state: _GroupState, rate: float) -> None:
         """The baseline is the upper quartile: what the group does when all is well.
@@ -212,6 +233,9 @@ class FlightRecorder:
         offset = state.enqueued - newest["collective_seq_id"]
         taught = bool(offset != state.offset)
         state.offset = offset
+        collectives = self._num_collectives(group.torch_name)
+        if collectives is not None and collectives >= 0:
+            state.unseen = collectives - newest["collective_seq_id"]
         if oldest_open is None:
             self._count(state, state.enqueued)
             operation = newest

@@ -66,6 +66,7 @@ class Messages:
         self._groups = groups
         self._ways: dict[tuple[str, str, int], _Way] = {}
         self._waits: dict[int, _Wait] = {}  # by thread
+        self._calling: set[int] = set()  # threads
         self._num_marked = 0
         self.num_completed = 0  # messages that a thread has waited for
         self._library: Any = None
@@ -102,6 +103,20 @@ class Messages:
             self._num_marked = num_completed
             if not has_shown:
                 self._mark_progress()
+
+    def num_collectives(self, torch_name: str) -> int | None:
+        """How many operations a group has made that are no messages, by torch's number, which counts both.
+
+        None where it has no messages, -1 while a thread makes one.
+        """
+        ways = [way for way in list(self._ways.values()) if way.torch_name == torch_name]
+        if not ways:
+            return None
+        count = sum(way.count for way in ways)
+        number = self._groups.last_number(torch_name)
+        if number is None or self._calling or count != sum(way.count for way in ways):
+            return -1
+        return max(number - count, -1)
 
     def _show(self, way: _Way, waited: int, wait: _Wait | None) -> bool:
         """Whether the page has something new."""
@@ -159,10 +174,16 @@ class Messages:
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator.redispatch
         unbox_group = torch.distributed.ProcessGroup.unbox
-        ways = self._ways
+        ways, calling = self._ways, self._calling
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            result = counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
+            thread = threading.get_ident()
+            calling.add(thread)
+            try:
+                result = counted(keyset, *args, **kwargs) if is_timed() else redispatch(keyset & below, *args, **kwargs)
+            except BaseException:
+                calling.discard(thread)
+                raise
             try:
                 (tensor,) = args[0]
                 if not tensor.is_cpu:
@@ -176,6 +197,8 @@ class Messages:
                 return self._watched(result, way, tensor.dtype, tensor.numel())
             except Exception:
                 return result
+            finally:
+                calling.discard(thread)
 
         return kernel
 

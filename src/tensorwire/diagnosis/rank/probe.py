@@ -272,11 +272,13 @@ class _Sampler:
         self._num_completed = 0
         self._groups = groups = Groups(handle)
         recorders: dict[str, Any] = {name: getattr(c10d, name, None) for name in _DUMPS}
+        self._messages = Messages(handle, groups)
         self._recorders = [
-            FlightRecorder(handle, groups, _dump(function)) for function in recorders.values() if function is not None
+            FlightRecorder(handle, groups, _dump(function), self._messages.num_collectives)
+            for function in recorders.values()
+            if function is not None
         ]
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
-        self._messages = Messages(handle, groups)
         self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
 

@@ -88,6 +88,16 @@ class Groups:
         """The group that has this name at present, as far as it was looked for."""
         return self._groups.get((torch_name, backend))
 
+    def last_number(self, torch_name: str) -> int | None:
+        """torch's number of a group's last operation, whatever it was; None where it is not known."""
+        from torch._C._distributed_c10d import _resolve_process_group
+
+        try:
+            number: int | None = sequence_number(_resolve_process_group(torch_name))
+        except (KeyError, RuntimeError, ValueError):  # destroyed meanwhile
+            return None
+        return number
+
     @property
     def num_slots(self) -> int:
         """Of the page that are in use."""
