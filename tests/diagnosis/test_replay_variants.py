@@ -25,7 +25,6 @@ WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
-    "slow-ring": "a collective that waits for slow messages is not found",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
     "unset-key": "the ranks that wait for a key of the store are named, and not the one that has to set it",
     "wrong-tag": "the tags of messages are not compared: TW-H3 in place of TW-H2",
