@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks import environment
 from benchmarks.diagnosis import scenarios
@@ -25,9 +26,11 @@ from tensorwire.diagnosis import words
 from tensorwire.diagnosis.model import Finding, Observation, Thresholds
 from tensorwire.diagnosis.protocol.connection import Connection
 from tensorwire.diagnosis.protocol.encoding import Encoder, from_json, to_json
+from tensorwire.diagnosis.report import History, rank_status
 from tensorwire.diagnosis.service.controller import Controller
 from tensorwire.diagnosis.service.merge import Nodes
-from tensorwire.diagnosis.service.service import MAX_SHARE
+from tensorwire.diagnosis.service.metrics import JobCollector
+from tensorwire.diagnosis.service.service import MAX_SHARE, View
 from tensorwire.diagnosis.service.time_share import TimeShare
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ MEDIUM = (Layout(8, 2, 16), Layout(4, 2, 32, "tree"))  # 256 ranks: a few scenar
 FEW = ("process killed", "rank sleeps", "another operation", "link down", "slow compute", "slow link", "nothing")
 LARGE = (Layout(8, 8, 64), Layout(8, 8, 256))
 FAULT = 150.0  # seconds from the start of a run: the analyzer knows the job's throughput by then
+PARTS = {"cost": "Cost", "days": "Days", "accuracy": "Accuracy"}  # in this order: cost wants a quiet machine
 STEP = 2.0  # seconds between observations; agents are silent after 5
 # By ranks, with TCP edges, on one core: the share of it for reports at 1 Hz, and the seconds that locate a hang.
 GOALS = {4096: (0.04, 0.050), 16384: (0.15, 0.150)}
@@ -170,10 +174,14 @@ def false_findings(hours: float) -> dict[str, Any]:
 
 
 def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, Any]:
-    """CPU time of the analyzer's end: reports over authenticated connections, observation, analysis."""
+    """CPU time of the analyzer's end: reports over authenticated connections, observation, analysis.
+
+    And of what an analyzer does besides where it is asked to: metrics, and the history that `watch` and a report need.
+    """
     job = SimulatedJob(layout, 0)
     nodes = Nodes("simulated")
     controller = Controller(Thresholds())
+    besides: list[_Besides] = [_Metrics(), _History()]
     ends = {name: _Ends() for name in job.observe(with_edges=False)}
     for name in ends:
         nodes.join(name, 0.0)
@@ -203,6 +211,8 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         built = time.thread_time()
         findings = controller.decide(seen).findings
         stop = time.thread_time()
+        for one in besides:
+            one.take(View(nodes.observe(now), findings), 2 <= now < hang)  # no object that another one made
         gc.unfreeze()
         rest = share.rest_after(stop - middle)
         if now >= 2:
@@ -226,7 +236,56 @@ def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, An
         "analysis_seconds": median(pause for _, pause in analysis),
         "location_seconds": median(locating),
         "worst_location_seconds": max(locating),
+        **{one.name: median(one.seconds) for one in besides},
     }
+
+
+class _Besides:
+    """What an analyzer may do with each view, and the CPU time that it takes for that."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def take(self, view: View, counts: bool) -> None:
+        start = time.thread_time()
+        self._take(view)
+        if counts:
+            self.seconds.append(time.thread_time() - start)
+
+    def _take(self, view: View) -> None:
+        raise NotImplementedError
+
+
+class _Metrics(_Besides):
+    """The exporter: the view is shown to it, and Prometheus asks once."""
+
+    name = "metrics_seconds"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._collector, self._registry = JobCollector(), CollectorRegistry()
+        self._registry.register(self._collector)
+
+    def _take(self, view: View) -> None:
+        self._collector.show(view)
+        generate_latest(self._registry)
+
+
+class _History(_Besides):
+    """The history, and what is said of all ranks: where they stand, and which are the slowest."""
+
+    name = "history_seconds"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._history = History()
+
+    def _take(self, view: View) -> None:
+        self._history.add(view.observation, view.findings)
+        rank_status.status_groups(self._history.statuses)
+        rank_status.slowest(self._history.statuses)
 
 
 class _Ends:
@@ -268,19 +327,17 @@ def goals(costs: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
 
 def report(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    machine, false = results["environment"], results["false_findings"]
-    codes = sorted({code for found in results["confusion"].values() for code in found})
+    accuracy, false, costs = results["accuracy"], results["days"], results["cost"]["rows"]
+    codes = sorted({code for found in accuracy["confusion"].values() for code in found})
     lines = [
         "# Simulated diagnosis",
         "",
         "Simulated jobs, the real protocol and the real analyzer: no training, no GPU and no network took part.",
         f"Layouts are TP x PP x DP, {RANKS_PER_NODE} ranks a node, rings and trees; thresholds are the defaults.",
-        "Stages of pipelines are seen to wait for what they receive at all times: a real job takes `recv` itself or",
-        "the NCCL plugin for that, see docs/job/limits.md.",
+        "Stages of pipelines are seen to wait for what they receive at all times. docs/job/method.md says how the",
+        "probe sees that, docs/job/nccl.md how the NCCL plugin does.",
         "",
-        f"- Machine: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; load average at the start "
-        f"{results['load']:.2f}",
-        f"- {machine['date']}, commit {machine['commit']}, `{machine['command']}`",
+        *(_made(part, results[part]) for part in PARTS),
         "",
         "## Simulated accuracy",
         "",
@@ -291,7 +348,7 @@ def report(results: dict[str, Any]) -> str:
         "| scenario | due | runs | class right | class and rank right | false before | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in results["accuracy"]:
+    for row in accuracy["rows"]:
         seconds = f"{median(row['seconds']):.0f}" if row["seconds"] and row["code"] else ""
         lines.append(
             f"| {row['scenario']} | {row['code'] or 'none'} | {row['runs']} | {row['class']} | {row['rank']} | "
@@ -306,7 +363,7 @@ def report(results: dict[str, Any]) -> str:
     ]
     lines += [
         f"| {due} | {' | '.join(str(found.get(code, 0)) for code in codes)} |"
-        for due, found in sorted(results["confusion"].items())
+        for due, found in sorted(accuracy["confusion"].items())
     ]
     lines += [
         "",
@@ -329,7 +386,21 @@ def report(results: dict[str, Any]) -> str:
         f"| {row['ranks']} | {row['layout']} | {row['edges']} | {100 * row['ingest_share']:.1f} % | "
         f"{100 * row['analysis_share']:.1f} % | {row['analysis_seconds']:.1f} s | "
         f"{1e3 * row['location_seconds']:.0f} ms | {1e3 * row['worst_location_seconds']:.0f} ms |"
-        for row in results["cost"]
+        for row in costs
+    ]
+    lines += [
+        "",
+        "An analyzer does more where it is asked to. Metrics are the exporter, which is shown what was found and asked",
+        "once. History is what `watch` and a report keep of a poll, and the groups of ranks that they show. Both are",
+        "CPU time for each poll of a healthy job, the median.",
+        "",
+        "| ranks | TCP edges | metrics | history |",
+        "|---|---|---|---|",
+        *(
+            f"| {row['ranks']} | {row['edges']} | {1e3 * row['metrics_seconds']:.1f} ms | "
+            f"{1e3 * row['history_seconds']:.1f} ms |"
+            for row in costs
+        ),
     ]
     lines += [
         "",
@@ -339,9 +410,32 @@ def report(results: dict[str, Any]) -> str:
         "",
         "| goal | measured | |",
         "|---|---|---|",
-        *(f"| {goal} | {found} | {'met' if is_met else 'missed'} |" for goal, found, is_met in goals(results["cost"])),
+        *(f"| {goal} | {found} | {'met' if is_met else 'missed'} |" for goal, found, is_met in goals(costs)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _made(name: str, part: dict[str, Any]) -> str:
+    """When and where a part was measured."""
+    machine = part["environment"]
+    return (
+        f"- {PARTS[name]}: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; load average at the "
+        f"start {part['load']:.2f}; {machine['date']}, commit {machine['commit']}, `{machine['command']}`"
+    )
+
+
+def _measure(part: str, options: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "environment": environment.describe(f"python -m benchmarks.diagnosis.simulate --parts {part}"),
+        "load": environment.load(),
+    }
+    if part == "cost":
+        found["rows"] = [cost(layout, with_edges=with_edges) for layout in LARGE for with_edges in (False, True)]
+    elif part == "days":
+        found |= false_findings(options.hours)
+    else:
+        found["rows"], found["confusion"] = accuracy(options.runs)
+    return found
 
 
 def main() -> None:
@@ -350,16 +444,14 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3, help="of each scenario on each layout (default: 3)")
     parser.add_argument("--hours", type=float, default=8.0, help="simulated, of healthy jobs (default: 8)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured; the others stay (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
     options = parser.parse_args()
-    results: dict[str, Any] = {
-        "environment": environment.describe("python -m benchmarks.diagnosis.simulate"),
-        "load": environment.load(),
-        "cost": [cost(layout, with_edges=with_edges) for layout in LARGE for with_edges in (False, True)],
-        "false_findings": false_findings(options.hours),
-    }
-    results["accuracy"], results["confusion"] = accuracy(options.runs)
+    kept = json.loads((RESULTS / "diagnosis-simulated.json").read_text()) if set(options.parts) < set(PARTS) else {}
+    results: dict[str, Any] = kept | {part: _measure(part, options) for part in options.parts}
     text = report(results)
     if not options.no_write:
         (RESULTS / "diagnosis-simulated.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("prometheus_client")
+
 from benchmarks.diagnosis import scenarios, simulate
 from benchmarks.diagnosis.layout import Layout
 from benchmarks.diagnosis.simulated_job import SimulatedJob
