@@ -8,20 +8,62 @@ from __future__ import annotations
 
 import itertools
 import math
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from .model import MAX_RANKS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Grid = tuple[int, tuple[tuple[int, int], ...]]
 """The first rank, and extent and stride of each dimension."""
 
 MAX_DIMENSIONS: Final = 3
 """What a page has room for; core/probe/page.h says the same."""
-_MAX_KEPT: Final = 1 << 14  # ranks of a grid that is kept: whoever names hundreds of large ones takes no memory
+
+
+class GridRanks(Sequence[int]):
+    """The ranks of a grid of several dimensions, made where they are asked for: a large one takes no memory.
+
+    Args:
+        grid: whose ranks are those of a job.
+    """
+
+    __slots__ = ("_grid",)
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    @property
+    def grid(self) -> Grid:
+        return self._grid
+
+    def __len__(self) -> int:
+        return math.prod(extent for extent, _ in self._grid[1])
+
+    def __iter__(self) -> Iterator[int]:
+        first, (*outer, (extent, stride)) = self._grid
+        steps = [range(0, extent * stride, stride) for extent, stride in outer]
+        starts = (first + sum(offsets) for offsets in itertools.product(*steps))
+        return itertools.chain.from_iterable(range(start, start + extent * stride, stride) for start in starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        rest = range(len(self))[index]
+        number = self._grid[0]
+        for extent, stride in reversed(self._grid[1]):
+            rest, offset = divmod(rest, extent)
+            number += offset * stride
+        return number
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, GridRanks):
+            return self._grid == other._grid
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return f"GridRanks({self._grid})"
 
 
 def grid_of(ranks: Sequence[int]) -> Grid | None:
@@ -41,13 +83,8 @@ def grid_of(ranks: Sequence[int]) -> Grid | None:
     return grid if list(ranks_of(grid)) == list(ranks) else None
 
 
-def ranks_of(grid: Grid) -> range | tuple[int, ...]:
+def ranks_of(grid: Grid) -> Sequence[int]:
     """The ranks of a grid; none where there is no job with those."""
-    count = math.prod(extent for extent, _ in grid[1])
-    return _kept_ranks(grid) if count <= _MAX_KEPT else _ranks(grid)
-
-
-def _ranks(grid: Grid) -> range | tuple[int, ...]:
     first, dimensions = grid
     if not dimensions or not all(extent > 0 < stride for extent, stride in dimensions):
         return ()
@@ -57,29 +94,26 @@ def _ranks(grid: Grid) -> range | tuple[int, ...]:
         count *= extent
     if not 0 <= first <= last < MAX_RANKS or count > MAX_RANKS:
         return ()
-    *outer, (extent, stride) = dimensions
-    if all(extent == 1 for extent, _ in outer):
+    used = tuple(each for each in dimensions if each[0] > 1) or dimensions[-1:]
+    if len(used) == 1:
+        ((extent, stride),) = used
         return range(first, first + extent * stride, stride)
-    steps = [range(0, extent * stride, stride) for extent, stride in dimensions]
-    return tuple(first + sum(offsets) for offsets in itertools.product(*steps))
-
-
-_kept_ranks = lru_cache(maxsize=256)(_ranks)
+    return GridRanks((first, used))
 
 
 def numbers_of(ranks: Sequence[int]) -> list[int]:
     """Of the grid of these ranks, for a report: the first one, extent and stride of each dimension; none without."""
-    grid = grid_of(ranks)
+    grid = ranks.grid if isinstance(ranks, GridRanks) else grid_of(ranks)
     return [] if grid is None else [grid[0], *itertools.chain(*grid[1])]
 
 
-def members_of(numbers: Sequence[int]) -> range | tuple[int, ...]:
+def members_of(numbers: Sequence[int]) -> Sequence[int]:
     """The inverse. Raises TypeError or ValueError where the numbers are of no grid."""
-    if not all(type(number) is int and 0 <= number < MAX_RANKS for number in numbers):
+    if not all(type(number) is int and 0 <= number <= MAX_RANKS for number in numbers):
         raise TypeError
     if not numbers:
         return ()
     first, *dimensions = numbers
-    if len(dimensions) > 2 * MAX_DIMENSIONS:
+    if first == MAX_RANKS or len(dimensions) > 2 * MAX_DIMENSIONS:
         raise ValueError
     return ranks_of((first, tuple(zip(dimensions[::2], dimensions[1::2], strict=True))))

@@ -81,7 +81,7 @@ class ProcessGroup:
     sent_bytes: int = -1  # progress of the transport, where it tells (NCCL's proxies); -1 unknown
     received_bytes: int = -1
     baseline_rate: float | None = None  # operations per second in this rank's good times; None while unknown
-    members: range | tuple[int, ...] = ()  # global ranks, in the order of their rank in the group; () unknown
+    members: Sequence[int] = ()  # global ranks, in the order of their rank in the group; () unknown
 
     @property
     def title(self) -> str:

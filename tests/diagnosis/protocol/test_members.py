@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,29 @@ def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
     assert list(ranks_of(grid)) == ranks
 
 
-def test_large_grids_are_not_kept() -> None:
+def test_large_grids_take_no_memory() -> None:
     """Hundreds of them would take gigabytes, whoever names them."""
-    small, large = (0, ((2, 100), (10, 2))), (0, ((1 << 10, 1 << 8), (1 << 5, 2)))
-    assert ranks_of(small) is ranks_of(small)
-    assert len(ranks_of(large)) == 1 << 15
-    assert ranks_of(large) is not ranks_of(large)
+    tracemalloc.start()
+    try:
+        kept = [members_of([first, 1 << 10, 1 << 9, 1 << 8, 2]) for first in range(100)]
+        assert [len(ranks) for ranks in kept] == [1 << 18] * 100
+        assert tracemalloc.get_traced_memory()[1] < 100 * 1000
+    finally:
+        tracemalloc.stop()
+
+
+def test_ranks_of_a_grid_are_a_sequence() -> None:
+    ranks = ranks_of((3, ((2, 100), (1, 7), (3, 10))))
+    expected = (3, 13, 23, 103, 113, 123)
+    assert (len(ranks), tuple(ranks), ranks[1:4], ranks[-1]) == (6, expected, expected[1:4], 123)
+    assert [ranks[index] for index in range(6)] == list(expected)
+    assert ranks == expected
+    assert ranks == ranks_of((3, ((2, 100), (3, 10))))
+    assert ranks != ranks_of((3, ((2, 100), (3, 11))))
+    assert 113 in ranks
+    assert 112 not in ranks
+    with pytest.raises(IndexError):
+        ranks[6]
 
 
 @pytest.mark.parametrize("ranks", [[], [3, 1], [0, 1, 3], [0, 1, 2, 4, 5, 6, 16, 17], [2, 2], [0, 2, 1, 4]])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
 
-from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank
+from tensorwire.diagnosis.model import Edge, Observation, Operation, Process, ProcessGroup, Rank, Timing
+from tensorwire.diagnosis.protocol.decoding import Decoder
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tensorwire.diagnosis.service import merge
 from tensorwire.diagnosis.service.merge import Nodes
@@ -135,7 +138,7 @@ def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_of_all_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "_MAX_INTEGERS", 30)
+    monkeypatch.setattr(merge, "_MAX_INTEGERS", 60)
     nodes = Nodes("run")
     for _ in range(20):
         Reporter(nodes, "a").report(0.0, simple(0, "a"), simple(1, "a"))
@@ -143,6 +146,66 @@ def test_numbers_of_all_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
     b.report(0.0, simple(2, "b"))
     with pytest.raises(LimitExceededError):
         b.report(1.0, simple(2, "b"), simple(3, "b"))
+
+
+def test_what_is_kept_of_a_node_that_connects_anew_counts_until_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_MAX_INTEGERS", 60)
+    nodes = Nodes("run")
+    a, b = Reporter(nodes, "a"), Reporter(nodes, "b")
+    a.report(0.0, simple(0, "a"), simple(1, "a"))
+    observe(nodes, 0.0)
+    nodes.join("a", START + 1.0)
+    with pytest.raises(LimitExceededError):
+        b.report(1.0, simple(2, "b"), simple(3, "b"))
+    nodes.join("b", START + 2.0)
+    Reporter(nodes, "a").report(2.0, simple(0, "a"))
+    observe(nodes, 2.0)
+    Reporter(nodes, "b").report(3.0, simple(2, "b"), simple(3, "b"))
+
+
+def test_report_that_breaks_off_leaves_nothing_behind() -> None:
+    """Else whoever has the key could fill the memory with halves of reports, each under another name."""
+    nodes = Nodes("run")
+    nodes.join("a", START)
+    works = [["x" * 256, "y" * 256, number, 0, 0] for number in range(1 << 12)]
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError):
+            nodes.report("a", {"clock": 1, "full": True, "works": json.loads(json.dumps(works)), "gone": [5]}, START)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 18
+    finally:
+        tracemalloc.stop()
+    Reporter(nodes, "a").report(1.0, simple(0, "a"))
+    assert list(observe(nodes, 1.0).ranks) == [0]
+
+
+def test_largest_job_is_taken() -> None:
+    """1,048,576 ranks on 8,192 nodes, each rank in four process groups with timings, without connections."""
+    timing = Timing(5, 8, 1.5, 0.1, 0.4, 1 << 33, 2)
+    groups = [
+        ProcessGroup(f"{number:016x}", "dp_tp", 8192, 9, 8, 1.0, 1.0, Operation(9, "all_reduce", "BF16"), timing, 5, 5)
+        for number in range(4)
+    ]
+    members = [range(8), range(0, 1 << 20, 8), (0, 1, 4, 5), range(1 << 20)]
+    groups = [replace(group, members=ranks) for group, ranks in zip(groups, members, strict=True)]
+    decoder = Decoder()
+    ranks = [replace(simple(number, "a", size=1 << 20), process_groups=groups, setup="initialized", setup_seconds=9.0)
+             for number in range(128)]  # fmt: skip
+    for rank in ranks:
+        rank.process.read_bytes = rank.process.written_bytes = 1 << 30
+    decoder.apply(Encoder().report(Observation(START, "run", 1 << 20, {rank.rank: rank for rank in ranks})))
+    assert decoder.num_integers * 8192 <= merge._MAX_INTEGERS
+
+
+def test_meshes_of_the_largest_job_are_taken() -> None:
+    """2,048 nodes, each of which names eight groups of 8,192 ranks that are not next to one another."""
+    nodes = Nodes("run")
+    groups = [[f"{number:016x}", "dp_tp", 8192] for number in range(8)]
+    members = [[number, number, 4096, 4, 2, 2] for number in range(8)]
+    for name in map(str, range(2048)):
+        nodes.join(name, START)
+        nodes.report(name, {"clock": 1, "full": True, "groups": groups, "members": members}, START)
+    observe(nodes, 0.0)
 
 
 def test_node_not_heard_of_for_long_is_forgotten() -> None:

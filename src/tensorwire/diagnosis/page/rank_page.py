@@ -14,6 +14,7 @@ from ..model import Operation, ProcessGroup, Timing
 from . import native, process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..model import ExitKind, Setup
@@ -130,7 +131,7 @@ def _process_group(slot: native.Slot, names: bytes, now: float, timed: bool) -> 
     )
 
 
-def _members(members: native.Members, size: int) -> range | tuple[int, ...]:
+def _members(members: native.Members, size: int) -> Sequence[int]:
     dimensions = tuple(zip(members.extents, members.strides, strict=True))
     ranks = ranks_of((members.first, dimensions)) if dimensions[-1][0] else ()
     return ranks if min(len(ranks), _MAX_SIZE) == size else ()

@@ -59,7 +59,7 @@ RANK, GROUP, DETAIL, EDGE, TRANSFER = 9, 8, 11, 9, 3  # integers of a row, witho
 GROUP_NUMBER, WORK = 0, 5  # of the integers for a process group, those that are numbers of descriptions
 MAX_GROUPS = 64  # process groups of a rank
 MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
-MAX_INTEGERS = 1 << 20  # in the rows, details and states of the ranks of a node
+MAX_INTEGERS = 1 << 20  # of a node, texts counted as integers.size_of does: 64 MiB
 _MANY_WORKS = 1 << 10  # from which an agent begins again as well
 _MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
 MAX_TEXT = 256
@@ -96,7 +96,7 @@ class Encoder:
         self._ranks: dict[int, Row] = {}
         self._details: dict[tuple[int, int], Row] = {}
         self._edges: dict[int, Row] = {}
-        self._members: dict[int, range | tuple[int, ...]] = {}  # by the number of a process group's description
+        self._members: dict[int, Sequence[int]] = {}  # by the number of a process group's description
         self._states: dict[int, states.State] = {}
         self._transfers: dict[int, Row] = {}
         self._full = True

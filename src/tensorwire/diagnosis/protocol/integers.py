@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +38,11 @@ def in_rows(values: Row, length: int) -> Iterator[Row]:
     if len(values) % length:
         raise ValueError
     return (values[start : start + length] for start in range(0, len(values), length))
+
+
+def size_of(values: Sequence[Any]) -> int:
+    """What integers and texts count as: a text as two integers, and one more for every 12 characters."""
+    return len(values) + sum(1 + len(value) // 12 for value in values if type(value) is str)
 
 
 def within(values: Sequence[int], low: int, high: int) -> bool:

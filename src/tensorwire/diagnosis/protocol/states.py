@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..model import ExitKind, Setup, Worker
+from .integers import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,7 @@ EXIT_KINDS: Final[tuple[ExitKind, ...]] = get_args(ExitKind)
 SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 _MAX_WORKERS = 64
 _MAX_TEXT = 64
+_OVERHEAD = 4  # of a state, in integers
 _NONE = -1
 _TYPES = (int, int, int, str, int, int, int, str, int, list)
 _WORKER_TYPES = (int, str, str, str, int)
@@ -63,7 +65,7 @@ def check(row: Any, max_value: int) -> None:
 
 def num_values(state: State) -> int:
     """Numbers and texts, for the limits of a node; () has none."""
-    return len(state) + len(_WORKER_TYPES) * len(state[-1]) if state else 0
+    return _OVERHEAD + size_of(state) + sum(map(size_of, state[-1])) if state else 0
 
 
 def is_signalled(state: State) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ...errors import CorruptDataError, LimitExceededError
+from ...errors import CorruptDataError, FormatError, LimitExceededError
 from ..model import Observation
 from ..protocol.decoding import Decoder
 from ..protocol.encoding import micros
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second
 _FORGOTTEN_SECONDS: Final = 3600.0  # since the last report of a node that is not heard of any more
 _MAX_NODES = 1 << 14
-_MAX_INTEGERS = 1 << 24  # of all nodes: 60,000 ranks with a dozen process groups each, all of them timed
+# Of all nodes: 128 for each of the most ranks that a job may have, 2,048 for each of 8 ranks on as many nodes as may
+# connect. An integer takes at most 64 bytes, all of them 8 GiB.
+_MAX_INTEGERS = 1 << 27
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class _Node:
     heard: float = 0.0
     is_new: bool = False  # reported since the last observation
     rows: NodeRows | None = None  # of the last observation
+    num_integers: int = 0  # of the decoder, or those that the rows rest on, if an agent that came anew has said less
+    num_shown: int = 0  # that the rows rest on
 
 
 class Nodes:
@@ -53,9 +57,13 @@ class Nodes:
         if name not in self._nodes and len(self._nodes) >= _MAX_NODES:
             raise LimitExceededError(f"more than {_MAX_NODES} nodes report")
         node = self._nodes.setdefault(name, _Node())
-        self._num_integers -= node.decoder.num_integers
         node.decoder = Decoder()
         node.heard = now
+        self._count(node)
+
+    def _count(self, node: _Node) -> None:
+        before, node.num_integers = node.num_integers, max(node.decoder.num_integers, node.num_shown)
+        self._num_integers += node.num_integers - before
 
     def report(self, name: str, report: dict[str, Any], now: float) -> None:
         """Take over what an agent sent. Raises FormatError where it is no report of a node that has joined."""
@@ -65,15 +73,16 @@ class Nodes:
                 f"a report of node {name!r}, which was forgotten", advice="let its agent connect again"
             )
         decoder = node.decoder
-        before, described = decoder.num_integers, decoder.num_described
-        if report.get("full"):
-            self._descriptions = None
+        described = decoder.num_described
         try:
             decoder.apply(report)
+        except FormatError:
+            node.decoder = Decoder()  # half of it may have been taken over
+            raise
         finally:
-            if decoder.num_described != described:
-                self._descriptions = None
-        self._num_integers += decoder.num_integers - before
+            self._count(node)
+        if decoder.num_described != described or report.get("full"):
+            self._descriptions = None
         if self._num_integers > _MAX_INTEGERS:
             raise LimitExceededError(f"the nodes of this job report more than {_MAX_INTEGERS} numbers")
         node.heard = now
@@ -94,11 +103,13 @@ class Nodes:
     def _observe(self, now: float) -> Observation:
         for name, node in list(self._nodes.items()):
             if now - node.heard > _FORGOTTEN_SECONDS:
-                self._num_integers -= self._nodes.pop(name).decoder.num_integers
+                self._num_integers -= self._nodes.pop(name).num_integers
                 self._descriptions = None
             elif node.is_new:
                 node.rows = _rows(name, node.decoder, now - node.heard)
-                node.is_new = False
+                node.is_new, node.num_shown = False, node.decoder.num_integers
+                if node.num_integers != node.num_shown:
+                    self._count(node)
         rows = [node.rows for node in self._nodes.values() if node.rows is not None]
         if self._descriptions is None:
             self._descriptions = Descriptions([node.known for node in rows])
@@ -136,8 +147,8 @@ class Nodes:
 
 
 def _rows(name: str, decoder: Decoder, elapsed: float) -> NodeRows:
-    rows = decoder.rank_rows
-    return NodeRows(name, decoder.clock + micros(elapsed), decoder.known, rows.data, rows.lengths, decoder.edges)
+    now = decoder.clock + micros(elapsed)
+    return NodeRows(name, now, decoder.snapshot(), *decoder.rank_rows.joined(), decoder.edge_rows.all())
 
 
 @contextmanager
