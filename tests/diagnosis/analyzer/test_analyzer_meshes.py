@@ -251,7 +251,7 @@ def test_who_waits_to_make_a_group_is_no_suspect_beside_one_that_is_stuck(culpri
 
     finding = only(last(at))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-    assert f"rank {maker} is in new_group" in finding.evidence
+    assert f"rank {maker} is in new_group; its process is in state S" in finding.evidence
 
 
 @every_rank

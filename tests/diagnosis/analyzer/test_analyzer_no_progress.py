@@ -85,7 +85,9 @@ def test_ranks_that_exchange_bytes_in_messages_nobody_counts_are_a_notice(rate: 
 
     found = everything(at, 60.0)
     assert {(notice.code, notice.level, *notice.suspects) for notice in found} == {("TW-UNKNOWN", "notice", *range(4))}
-    assert f"rank 0: exchanges {says} with other ranks" in found[-1].evidence[0]
+    assert (
+        f"rank 0 is in no operation that the probe sees; it exchanges {says} with other ranks" in found[-1].evidence[0]
+    )
     assert found[0].time == GATE
 
 
@@ -317,7 +319,7 @@ def test_ranks_that_import_on_a_busy_machine_are_no_silence() -> None:
 def test_who_would_come_to_init_if_it_had_a_cpu_is_named_with_less_confidence() -> None:
     finding = only(last(starting(2, state="R"), 9.0))
     assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [2], "medium")
-    assert "rank 2: runs, or would if it had a CPU (state R)" in finding.evidence[1]
+    assert finding.evidence[1].startswith("rank 2 has not called init_process_group; it runs, or would if it had a CPU")
     assert only(last(starting(2, state="R", setup="in init"), 9.0)).level == "notice"
 
 

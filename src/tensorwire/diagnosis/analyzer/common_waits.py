@@ -42,22 +42,45 @@ def not_come(job: Job, alive: list[int]) -> Verdict | None:
         return None
     where = " or ".join(sorted({job.ranks[number].activity for number in inside}))
     works = [number for number in missing if job.doing(job.ranks[number]) or job.is_busy(job.ranks[number])]
-    phases = [job.phases.get(number, "") for number in missing]
+    evidence = [
+        f"by {words.verb(inside, 'its stack', 'their stacks')}, {words.ranks(inside)} "
+        f"{words.verb(inside, 'is', 'are')} in {where}, the longest for {words.seconds(max(inside.values()))}",
+        *(job.account(number) for number in missing[:_MAX_FACTS]),
+    ]
+    basis = Basis.REMAINDER if works or len(missing) > len(inside) else Basis.COMPARISON
+    return missing_in(job, missing, f"come to {where}", inside, evidence, basis)
+
+
+def missing_in(
+    job: Job,
+    missing: list[int],
+    what: str,
+    waiting: dict[int, float],
+    evidence: list[str],
+    basis: Basis,
+    *,
+    is_incomplete: bool = False,
+) -> Verdict:
+    """H1 on ranks that have not come to what others wait in; a notice if all have declared what they do instead.
+
+    Args:
+        what: they have not done, "called init_process_group".
+        waiting: the others, and since when in seconds.
+    """
     return job.verdict(
         "still",
         "TW-H1",
         None,
         missing,
-        f"{words.ranks(missing)} {words.verb(missing, 'has', 'have')} not come to {where}; "
-        f"{words.count(len(inside), 'rank')} {words.verb(inside, 'waits', 'wait')} in it",
-        [f"by {words.verb(inside, 'its stack', 'their stacks')}, {words.ranks(inside)} "
-         f"{words.verb(inside, 'is', 'are')} in {where}, the longest for {words.seconds(max(inside.values()))}",
-         *_facts(job, missing)],
-        Basis.REMAINDER if works or len(missing) > len(inside) else Basis.COMPARISON,
-        victims=len(inside),
-        seconds=max(inside.values()),
-        level="notice" if all(phases) else "finding",
-    )  # fmt: skip
+        f"{words.ranks(missing)} {words.verb(missing, 'has', 'have')} not {what}; "
+        f"{words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')} in it",
+        evidence,
+        basis,
+        victims=len(waiting),
+        seconds=max(waiting.values()),
+        is_incomplete=is_incomplete,
+        level="notice" if all(job.phases.get(number) for number in missing) else "finding",
+    )
 
 
 def called_another(job: Job, wait: Wait, elsewhere: Collection[int]) -> Verdict:
@@ -80,18 +103,9 @@ def called_another(job: Job, wait: Wait, elsewhere: Collection[int]) -> Verdict:
         suspects,
         summary,
         [f"{words.count(len(inside), 'rank')} in {what}, the longest for {words.seconds(wait.seconds)}",
-         *_facts(job, outside)],
+         *(job.account(number) for number in outside[:_MAX_FACTS])],
         Basis.COMPARISON,
         victims=len(inside) + len(outside) - len(suspects),
         seconds=wait.seconds,
         sides=[] if suspects else [inside, outside],
     )  # fmt: skip
-
-
-def _facts(job: Job, numbers: list[int]) -> list[str]:
-    facts = []
-    for number in numbers[:_MAX_FACTS]:
-        rank = job.ranks[number]
-        where = ", ".join(job.whereabouts(rank)) or "it is in no operation that the probe sees"
-        facts.append(f"rank {number}: its process is in state {rank.process.state}, {where}")
-    return facts

@@ -172,11 +172,10 @@ def _summary(job: Job, absence: _Absence) -> str:
 def _facts(job: Job, absence: _Absence) -> list[str]:
     """Who is in the operation, and where each of those is that are not."""
     wait = absence.wait
-    entered = {number: None if wait.is_pairwise else wait.group.members[number].enqueued for number in absence.named}
     facts = [f"{words.count(len(wait.inside), 'rank')} in {wait.title}, the longest for {words.seconds(wait.seconds)}"]
-    facts += [_account(job, number, entered[number]) for number in absence.named[:_MAX_ACCOUNTS]]
+    facts += [job.account(number, where=_progress(wait, number)) for number in absence.named[:_MAX_ACCOUNTS]]
     facts += [f"rank {number} is stopped as well, in an operation" for number in absence.stopped[:_MAX_ACCOUNTS]]
-    facts += [f"rank {number} is in {job.ranks[number].activity}" for number in absence.in_common[:_MAX_FACTS]]
+    facts += [job.account(number) for number in absence.in_common[:_MAX_FACTS]]
     free = {*absence.suspects, *absence.in_common}
     blocked = [number for number in wait.missing if number not in free]
     if blocked:
@@ -185,6 +184,11 @@ def _facts(job: Job, absence: _Absence) -> list[str]:
             f"but {words.verb(blocked, 'waits', 'wait')} in another operation"
         )
     return facts
+
+
+def _progress(wait: Wait, number: int) -> str:
+    """How far a rank is. Messages are not counted alike at their two ends."""
+    return "" if wait.is_pairwise else f"has entered #{wait.group.members[number].enqueued} and nothing since"
 
 
 def _basis(job: Job, absence: _Absence) -> tuple[Basis, list[str]]:
@@ -227,20 +231,6 @@ def _moves_on(job: Job, number: int, component: list[Wait], share: float = _RECE
     rank = job.ranks[number]
     ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]
     return min(ages, default=recent) < recent and rank.process.is_alive
-
-
-def _account(job: Job, number: int, entered: int | None) -> str:
-    rank = job.ranks[number]
-    last = "is in no operation that the probe sees" if entered is None else f"has entered #{entered} and nothing since"
-    text = f"rank {number} {last}"
-    if rank.process.is_stopped:
-        text += "; its process is stopped"
-    elif rank.process.state:
-        text += f"; its process is in state {rank.process.state}"
-    text = ", ".join([text, *job.whereabouts(rank)])
-    if number in job.phases:
-        text += f", in declared phase {job.phases[number]!r}" + ("" if rank.phase else ", which has just ended")
-    return text
 
 
 def _was_inside(job: Job, transport: Transport, wait: Wait, number: int) -> bool:

@@ -28,6 +28,31 @@ _WAITS = "DataLoader"  # an activity of a rank that does nothing itself
 _STALE_SECONDS = 3.0  # the probe sends many heartbeats a second
 
 
+def _state(rank: Rank) -> str:
+    if rank.process.is_stopped:
+        return "its process is stopped"
+    return f"its process is in state {rank.process.state}" if rank.process.state else ""  # not known of the past
+
+
+def _where(rank: Rank) -> str:
+    """The operation that a rank has been in for the longest; if in none, what its stack or its set-up say."""
+    opened = [group for group in rank.process_groups if group.open_seconds is not None]
+    if opened:
+        group = max(opened, key=lambda group: group.open_seconds or 0.0)
+        operation = words.numbered(group.operation, group.open_sequence, group.title)
+        return f"is in {operation} for {words.seconds(group.open_seconds or 0.0)}"
+    if waits_in_common(rank):
+        return f"is in {_activity(rank)}"
+    return {"before init": "has not called init_process_group", "in init": "is in init_process_group"}.get(
+        rank.setup, "is in no operation that the probe sees"
+    )
+
+
+def _activity(rank: Rank) -> str:
+    since = "" if rank.activity_seconds is None else f" for {words.seconds(rank.activity_seconds)}"
+    return rank.activity + since
+
+
 def _child_at_work(rank: Rank) -> str:
     """Compilers come and go, so that their times tell little."""
     name = next((worker.name for worker in rank.process.workers if worker.state == "R"), "")
@@ -83,16 +108,27 @@ class Job:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
         return rank.activity not in ("", _WAITS) and not waits_in_common(rank)
 
-    def whereabouts(self, rank: Rank) -> list[str]:
-        """What the script does on a rank, as far as its stack tells, and where its children are."""
-        facts = []
-        if rank.activity:
-            since = "" if rank.activity_seconds is None else f" for {words.seconds(rank.activity_seconds)}"
-            facts.append(f"its main thread is in {rank.activity}{since}")
+    def account(self, number: int, *, where: str = "", works: str = "") -> str:
+        """What is known of a rank that others wait for, or that waits: a fact for the evidence.
+
+        "rank 2 has entered #25 and nothing since; its process is in state S, its main thread is in DataLoader for 9 s".
+
+        Args:
+            where: it is, if the caller knows better than the rank's page.
+            works: what shows that it makes progress, where anything does.
+        """
+        rank = self.ranks[number]
+        where = where or _where(rank)
+        facts = [f"it {works}" if works else _state(rank)]
+        if rank.activity and _activity(rank) not in where:
+            facts.append(f"its main thread is in {_activity(rank)}")
         for worker in rank.process.workers[:_MAX_WORKERS]:
-            where = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
-            facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{where}")
-        return facts
+            channel = f" in {worker.wait_channel}" if worker.wait_channel not in ("", "0") else ""
+            facts.append(f"its child {worker.name} (pid {worker.pid}) is in state {worker.state}{channel}")
+        if number in self.phases:
+            ended = "" if rank.phase else ", which has just ended"
+            facts.append(f"in declared phase {self.phases[number]!r}{ended}")
+        return "; ".join(filter(None, [f"rank {number} {where}", ", ".join(filter(None, facts))]))
 
     def verdict(
         self,

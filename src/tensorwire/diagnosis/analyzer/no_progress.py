@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .. import words
-from .common_waits import not_come
+from .common_waits import missing_in, not_come
 from .confidence import Basis
 from .job import RUNS
 from .patience import LONG
@@ -94,29 +94,16 @@ def _before_init(job: Job, alive: list[int]) -> Verdict | None:
         what = f"init_process_group does not return at {words.ranks(list(waiting))}"
         what += f"; {words.ranks(unseen)} not in view" if unseen else ", and the cause is unknown"
         runnable = sorted(job.runnable)
-        evidence += [_account(job, number, RUNS) for number in runnable[:_MAX_FACTS]]
+        evidence += [job.account(number, works=RUNS) for number in runnable[:_MAX_FACTS]]
         return job.verdict(
             "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
             witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()), level="notice" if runnable else "finding",
         )  # fmt: skip
     works = {number: what for number in missing if (what := job.doing(job.ranks[number]))}
     works = dict.fromkeys(job.runnable.intersection(missing), RUNS) | works
-    evidence += [_account(job, number, works.get(number, "")) for number in missing[:_MAX_FACTS]]
-    phases = [job.phases.get(number, "") for number in missing]
-    return job.verdict(
-        "still",
-        "TW-H1",
-        None,
-        missing,
-        f"{words.ranks(missing)} {words.verb(missing, 'has', 'have')} not called init_process_group; "
-        f"{words.count(len(waiting), 'rank')} {words.verb(waiting, 'waits', 'wait')} in it",
-        evidence,
-        Basis.COMPARISON if works else Basis.STATE,
-        victims=len(waiting),
-        seconds=max(waiting.values()),
-        is_incomplete=bool(unseen),
-        level="notice" if all(phases) else "finding",
-    )
+    evidence += [job.account(number, works=works.get(number, "")) for number in missing[:_MAX_FACTS]]
+    basis = Basis.COMPARISON if works else Basis.STATE
+    return missing_in(job, missing, "called init_process_group", waiting, evidence, basis, is_incomplete=bool(unseen))
 
 
 def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
@@ -128,7 +115,7 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
         None,
         numbers,
         f"{words.ranks(numbers)} {what}; no rank has completed an operation for {words.seconds(seconds)}",
-        [_account(job, number, works[number]) for number in numbers[:_MAX_FACTS]],
+        [job.account(number, works=works[number]) for number in numbers[:_MAX_FACTS]],
         Basis.REMAINDER,
         victims=len(job.ranks) - len(numbers),
         seconds=seconds,
@@ -143,7 +130,7 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     summary += f"none of the {words.count(len(alive), 'rank')} in view uses a CPU or moves bytes"
     if phases:
         summary += f" (in declared phase: {', '.join(phases)})"
-    evidence = [_account(job, number) for number in alive[:_MAX_FACTS]]
+    evidence = [job.account(number) for number in alive[:_MAX_FACTS]]
     if len(alive) > _MAX_FACTS:
         evidence.append(f"stacks of {min(len(alive), _MAX_STACKS)} of {len(alive)} ranks are asked for")
     if unseen:
@@ -161,19 +148,3 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
         level="notice" if phases else "finding",
         witnesses=alive[:_MAX_STACKS],
     )
-
-
-def _account(job: Job, number: int, works: str = "") -> str:
-    """What is known of a rank that is in no operation, or in one that does not tell."""
-    rank = job.ranks[number]
-    facts = [works] if works else [f"its process is in state {rank.process.state}"]
-    opened = [group for group in rank.process_groups if group.open_seconds is not None]
-    if opened:
-        group = max(opened, key=lambda group: group.open_seconds or 0.0)
-        what = words.numbered(group.operation, group.open_sequence, group.title)
-        facts.append(f"in {what} for {words.seconds(group.open_seconds or 0.0)}")
-    elif rank.setup in ("before init", "in init"):
-        facts.append("has not called init_process_group" if rank.setup == "before init" else "in init_process_group")
-    else:
-        facts.append("in no operation that the probe sees")
-    return f"rank {number}: {', '.join([*facts, *job.whereabouts(rank)])}"
