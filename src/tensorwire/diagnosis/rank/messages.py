@@ -4,9 +4,10 @@ gloo tells the Flight Recorder nothing of send and recv, so that a rank which wa
 in no operation at all; nor does a work tell whom it is from. So these two operations pass a kernel of the dispatcher
 all the time, as all do while they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines
 of torch.distributed.pipelining too. The work that they give notes how long somebody waits for it. That costs a message
-twenty microseconds or so, and nothing else anything.
+thirty microseconds or so, most of it torch's detour through Python, and nothing else anything.
 
-A message is counted when it is called, so that the counts of both ends agree though one of them never waits.
+A message is counted when it is called, so that the counts of both ends grow alike though one of them never waits. The
+first messages may have been made before the probe was there.
 
 Not seen: receiving from any source, and messages between accelerators (the NCCL plugin sees those).
 """
