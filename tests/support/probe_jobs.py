@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,14 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """python with these arguments."""
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False, preexec_fn=_heed_hangup
+    )
+
+
+def _heed_hangup() -> None:
+    """Whoever runs the tests under nohup ignores it, which children inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def run_job(arguments: Sequence[str], directory: Path, *, world_size: int = 2) -> list[str]:

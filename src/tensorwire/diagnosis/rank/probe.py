@@ -126,7 +126,7 @@ class _Probe:
 
     def set_exit_reason(self, text: str, kind: int) -> None:
         if self._handle is not None and self.pid == os.getpid():
-            _native().exit_reason(self._handle, kind, text.encode("utf-8", "replace"))
+            _native().exit_reason(self._handle, kind, _cut(text.encode("utf-8", "replace")))
 
     def show_phase(self, text: str) -> None:
         if self._handle is not None:
@@ -330,6 +330,12 @@ _DUMPS: Final = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 def _dump(function: Any) -> Any:
     return lambda with_entries: function(with_entries, False)
+
+
+def _cut(text: bytes) -> bytes:
+    """What fits of an exit reason into the page, with dots for what does not."""
+    room = _native().Header.exit_reason.size - 1
+    return text if len(text) <= room else text[: room - 3].decode("utf-8", "ignore").encode() + b"..."
 
 
 def _native() -> ModuleType:
