@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import hang_inside, hang_not_entered, hang_order
+from .patience import RECENT_SHARE
 from .transport import PROGRESS
 from .waits import WaitGraph
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from .waits import Wait
 
 _MAX_FINDINGS = 4
-_RECENT = 0.5  # of the hang gate: at the end of a large transfer the last rank waits for a while with the rest at rest
 
 
 def find_hangs(job: Job, transport: Transport) -> list[Verdict]:
@@ -63,7 +63,7 @@ def _is_ending(job: Job, wait: Wait) -> bool:
     left = (group.enqueued >= wait.sequence) & (not wait.is_pairwise)  # and may be in the next one by now
     since_left = np.where(np.isnan(group.open_seconds), group.idle_seconds, group.open_seconds)
     ages = np.where(inside, group.open_seconds, np.where(left, since_left, np.nan))
-    return bool((ages < _RECENT * job.thresholds.hang_seconds).any())
+    return bool((ages < RECENT_SHARE * job.thresholds.hang_seconds).any())
 
 
 def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
@@ -71,7 +71,7 @@ def _moves(job: Job, transport: Transport, wait: Wait) -> bool:
 
     Ranks that complete other operations meanwhile may move bytes for those, so they do not count.
     """
-    recent = _RECENT * job.thresholds.hang_seconds
+    recent = RECENT_SHARE * job.thresholds.hang_seconds
     completing = job.columns.row_numbers[job.columns.rows.idle_seconds < recent]
     still = set(wait.inside) - set(completing.tolist())
     return transport.progress(job, wait.group, still, recent) >= PROGRESS

@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import words
 from .confidence import Basis
+from .patience import RECENT_SHARE
 from .signatures import inconsistent, sides
 from .transport import Blame, least_moved
 from .verdict import MAX_SUSPECTS
@@ -43,7 +44,7 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
         if len(found) > 1:
             return inconsistent(job, group, wait.sequence, found, operations)
     ranks = wait.inside if pairwise else list(group.members)
-    window = 0.5 * job.thresholds.hang_seconds
+    window = RECENT_SHARE * job.thresholds.hang_seconds
     blame = transport.stopped(job, ranks) or transport.broken(job, ranks, window)
     if blame is None and not pairwise:
         blame = _left_alone(wait)

@@ -11,7 +11,7 @@ from .confidence import Basis
 from .hang_inside import stopped_inside
 from .hang_order import left_order
 from .out_of_step import out_of_step
-from .patience import LONG, is_unusual
+from .patience import LONG, RECENT_SHARE, is_unusual
 from .waits import most_prominent
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .waits import Wait, WaitGraph
 
 _COMPILES = "torch.compile"
-_RECENT = 0.3  # of the hang gate: within it, a rank that goes on completes something
-_WITHIN = 0.5  # of the hang gate: ranks of a job that is well may compute for some time between operations
 _MAX_ACCOUNTS = 5
 _MAX_FACTS = 3
 
@@ -104,7 +102,7 @@ def _inside(component: list[Wait]) -> list[int]:
 
 
 def _all_move_on(job: Job, numbers: list[int], component: list[Wait]) -> bool:
-    return all(_moves_on(job, number, component, _WITHIN) for number in numbers)
+    return all(_moves_on(job, number, component) for number in numbers)
 
 
 def _goes_on(job: Job, component: list[Wait], absence: _Absence) -> Verdict:
@@ -222,11 +220,9 @@ def _compile(job: Job, numbers: list[int]) -> bool:
     )
 
 
-def _moves_on(job: Job, number: int, component: list[Wait], share: float = _RECENT) -> bool:
-    """Whether a rank has completed an operation elsewhere within a share of the hang gate: it is not stuck, whatever
-    it lacks here.
-    """
-    recent = share * job.thresholds.hang_seconds
+def _moves_on(job: Job, number: int, component: list[Wait]) -> bool:
+    """Whether a rank has completed an operation elsewhere of late: it is not stuck, whatever it lacks here."""
+    recent = RECENT_SHARE * job.thresholds.hang_seconds
     here = {wait.group.id for wait in component}
     rank = job.ranks[number]
     ages = [g.idle_seconds for g in rank.process_groups if g.id not in here and g.idle_seconds is not None]

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 LONG = 6.0
 """Hang gates that ranks may take for what is nothing wrong in itself, as long as nothing else speaks against it."""
 
+RECENT_SHARE = 0.5
+"""What has happened within this share of the hang gate goes on: a rank completes operations, bytes move. Ranks of a job
+that is well compute for some time in between, and at the end of a large transfer the last one waits with the rest at
+rest; whoever is stuck since the hang began has done nothing for the whole gate. On the recordings 0.3 leads to the same
+verdicts."""
+
 USUAL = 20.0
 """A wait of so many times the usual time between operations is none of a job that is well."""
 
