@@ -325,6 +325,11 @@ def goals(costs: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
     return found
 
 
+def _share_with_all(row: dict[str, Any]) -> float:
+    """Of a core, for ingest, metrics and history."""
+    return float(row["ingest_share"] + (row["metrics_seconds"] + row["history_seconds"]) / row["analysis_seconds"])
+
+
 def report(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     accuracy, false, costs = results["accuracy"], results["days"], results["cost"]["rows"]
@@ -337,6 +342,8 @@ def report(results: dict[str, Any]) -> str:
         "Stages of pipelines are seen to wait for what they receive at all times. docs/job/method.md says how the",
         "probe sees that, docs/job/nccl.md how the NCCL plugin does.",
         "",
+        "| part | machine | load average at the start | when | commit | command |",
+        "|---|---|---|---|---|---|",
         *(_made(part, results[part]) for part in PARTS),
         "",
         "## Simulated accuracy",
@@ -392,13 +399,13 @@ def report(results: dict[str, Any]) -> str:
         "",
         "An analyzer does more where it is asked to. Metrics are the exporter, which is shown what was found and asked",
         "once. History is what `watch` and a report keep of a poll, and the groups of ranks that they show. Both are",
-        "CPU time for each poll of a healthy job, the median.",
+        "CPU time for each poll of a healthy job, the median. The last column is the share of a core that all takes.",
         "",
-        "| ranks | TCP edges | metrics | history |",
-        "|---|---|---|---|",
+        "| ranks | TCP edges | metrics | history | ingest with both |",
+        "|---|---|---|---|---|",
         *(
             f"| {row['ranks']} | {row['edges']} | {1e3 * row['metrics_seconds']:.1f} ms | "
-            f"{1e3 * row['history_seconds']:.1f} ms |"
+            f"{1e3 * row['history_seconds']:.1f} ms | {100 * _share_with_all(row):.1f} % |"
             for row in costs
         ),
     ]
@@ -418,9 +425,10 @@ def report(results: dict[str, Any]) -> str:
 def _made(name: str, part: dict[str, Any]) -> str:
     """When and where a part was measured."""
     machine = part["environment"]
+    where = f"{machine['cpu']}, {machine['cores']} cores; Python {machine['python']}"
     return (
-        f"- {PARTS[name]}: {machine['cpu']}, {machine['cores']} cores; Python {machine['python']}; load average at the "
-        f"start {part['load']:.2f}; {machine['date']}, commit {machine['commit']}, `{machine['command']}`"
+        f"| {PARTS[name]} | {where} | {part['load']:.2f} | {machine['date']} | {machine['commit']} | "
+        f"`{machine['command']}` |"
     )
 
 
