@@ -24,9 +24,9 @@ LIMITS = {
     "messages from one peer": f"{connection._RATE_MESSAGES} a second, after {connection._BURST_MESSAGES} at once",
     "bytes for a peer that does not read": f"{connection._MAX_WAITING_NBYTES:,}",
     "connections": f"{listener._MAX_CONNECTIONS:,}",
-    "nodes of a job": f"{merge._MAX_NODES:,}",
+    "nodes of a job": f"{merge.MAX_NODES:,}",
     "numbers in the reports of one node": f"{encoding.MAX_INTEGERS:,}",
-    "numbers of all nodes": f"{merge._MAX_INTEGERS:,}",
+    "numbers of all nodes": f"{merge.MAX_INTEGERS:,}",
     "characters of a stack": f"{service._MAX_STACK:,}",
 }
 

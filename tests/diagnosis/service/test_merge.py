@@ -129,7 +129,7 @@ def test_loopback_of_two_nodes_is_not_paired() -> None:
 
 
 def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "_MAX_NODES", 2)
+    monkeypatch.setattr(merge, "MAX_NODES", 2)
     nodes = Nodes("run")
     for name in ("a", "b", "a"):
         nodes.join(name, START)
@@ -138,7 +138,7 @@ def test_too_many_nodes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_of_all_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "_MAX_INTEGERS", 60)
+    monkeypatch.setattr(merge, "MAX_INTEGERS", 60)
     nodes = Nodes("run")
     for _ in range(20):
         Reporter(nodes, "a").report(0.0, simple(0, "a"), simple(1, "a"))
@@ -149,7 +149,7 @@ def test_numbers_of_all_nodes_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_kept_of_a_node_that_connects_anew_counts_until_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "_MAX_INTEGERS", 60)
+    monkeypatch.setattr(merge, "MAX_INTEGERS", 60)
     nodes = Nodes("run")
     a, b = Reporter(nodes, "a"), Reporter(nodes, "b")
     a.report(0.0, simple(0, "a"), simple(1, "a"))
@@ -194,7 +194,7 @@ def test_largest_job_is_taken() -> None:
     for rank in ranks:
         rank.process.read_bytes = rank.process.written_bytes = 1 << 30
     decoder.apply(Encoder().report(Observation(START, "run", 1 << 20, {rank.rank: rank for rank in ranks})))
-    assert decoder.num_integers * 8192 <= merge._MAX_INTEGERS
+    assert decoder.num_integers * 8192 <= merge.MAX_INTEGERS
 
 
 def test_meshes_of_the_largest_job_are_taken() -> None:

@@ -203,6 +203,18 @@ def test_values_are_one_printable_line_of_bounded_length() -> None:
         assert len(value) <= 4096
 
 
+def test_words_that_the_locale_lacks_end_nothing(keeping: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def latin(text: str | bytes) -> bytes:
+        return text.encode("latin-1") if isinstance(text, str) else text
+
+    monkeypatch.setattr(os, "fsencode", latin)
+    with running(keeping) as (command, troubles):
+        command.take("run-1", [dataclasses.replace(not_entered(), summary="rank 2: \U0001f600")])
+        command.take("run-2", [not_entered()])
+    assert troubles == []
+    assert [one["job"] for one, _ in kept(keeping)] == ["run-1", "run-2"]
+
+
 def test_take_does_not_wait(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with running(["sh", "-c", f"sleep 0.7; : > {shlex.quote(str(mark))}"]) as (command, troubles):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
+import math
 import resource
-from contextlib import nullcontext
+import tracemalloc
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
+from tensorwire.diagnosis.service import recording
 from tensorwire.diagnosis.service.recording import Recorder, replay
 from tensorwire.errors import CorruptDataError
 from tests.support.observations import member, observed, rank, ring
@@ -198,6 +204,83 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptDataError, match=r"recording|report of an agent"):
         list(replay(path))
+
+
+LATER = {**SOME, "time": 2.0}
+NODE = {"n": {"clock": 1, "full": True}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ([b"x" * 4096], 1),
+        ([HEAD, LATER, SOME], 3),
+        ([HEAD, SOME, b"x" * 3000], 3),
+        ([HEAD, SOME, LATER, {"a": [0] * 500}], 4),
+        ([HEAD, SOME, b"\xff"], 3),
+        ([HEAD, SOME, {**LATER, "nodes": NODE | {"o": {"clock": 1}, "p": {"clock": 1}}}], 3),
+        ([HEAD, SOME, {**LATER, "nodes": {"n": {"clock": 1, "groups": [["a", "b", 1]] * 30}}}], 3),
+    ],
+    ids=["head", "time", "long", "many values", "no text", "many nodes", "many numbers"],
+)
+def test_the_line_that_is_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[Any], number: int
+) -> None:
+    for name, value in (("_MAX_LINE_NBYTES", 3000), ("_MAX_VALUES", 400), ("MAX_NODES", 2), ("MAX_INTEGERS", 100)):
+        monkeypatch.setattr(recording, name, value)
+    path = tmp_path / "job"
+    texts = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    path.write_bytes(gzip.compress(b"\n".join([*texts, b""])))
+    with pytest.raises(CorruptDataError, match=f"line {number} is none"):
+        list(replay(path))
+
+
+def test_line_of_many_small_values_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "job"
+    path.write_bytes(gzip.compress(json.dumps(HEAD).encode() + b"\n" + b"[]," * (1 << 24) + b"\n"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError, match="values"):
+            list(replay(path))
+        assert tracemalloc.get_traced_memory()[1] < 4 * 3 * (1 << 24)
+    finally:
+        tracemalloc.stop()
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 1 << 65) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+heads = st.tuples(st.integers(-1, 5), st.integers(-1, 9), *[st.integers(-1, 5)] * 3, *[st.text(max_size=2)] * 2)
+packed = st.binary(max_size=99).map(lambda data: base64.b64encode(data).decode())
+nodes = st.dictionaries(
+    st.text(max_size=2),
+    st.fixed_dictionaries(
+        {"clock": st.integers(0, 99) | anything},
+        optional={
+            "full": st.booleans(), "heads": st.lists(heads.map(list), max_size=3),
+            "ranks": packed | st.text(max_size=9), "gone": anything, "states": anything, "members": anything,
+        },
+    ),
+    max_size=3,
+)  # fmt: skip
+entries = st.fixed_dictionaries(
+    {
+        "time": st.floats(0, 100) | anything, "run": anything, "world_size": st.integers(0, 9) | anything,
+        "silent_nodes": st.lists(st.text(max_size=2), max_size=2) | anything, "nodes": nodes | anything,
+    },
+    optional={"thresholds": anything, "stack": anything, "rank": anything},
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lines=st.lists(entries | anything, max_size=4), rest=st.binary(max_size=20))
+def test_whatever_lines_there_are_it_is_a_recording_or_none(tmp_path: Path, lines: list[Any], rest: bytes) -> None:
+    path = tmp_path / "job"
+    path.write_bytes(gzip.compress(b"".join(json.dumps(each).encode() + b"\n" for each in [HEAD, *lines]) + rest))
+    with suppress(CorruptDataError):
+        for observation, _ in replay(path, SECONDS):
+            assert math.isfinite(observation.time)
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second
 _FORGOTTEN_SECONDS: Final = 3600.0  # since the last report of a node that is not heard of any more
-_MAX_NODES = 1 << 14
+MAX_NODES = 1 << 14
 # Of all nodes: 128 for each of the most ranks that a job may have, 2,048 for each of 8 ranks on as many nodes as may
 # connect. An integer takes at most 64 bytes, all of them 8 GiB.
-_MAX_INTEGERS = 1 << 27
+MAX_INTEGERS = 1 << 27
 
 
 @dataclass(slots=True)
@@ -54,8 +54,8 @@ class Nodes:
 
     def join(self, name: str, now: float) -> None:
         """An agent has connected; its next report is a full one. Raises LimitExceededError where there are too many."""
-        if name not in self._nodes and len(self._nodes) >= _MAX_NODES:
-            raise LimitExceededError(f"more than {_MAX_NODES} nodes report")
+        if name not in self._nodes and len(self._nodes) >= MAX_NODES:
+            raise LimitExceededError(f"more than {MAX_NODES} nodes report")
         node = self._nodes.setdefault(name, _Node())
         node.decoder = Decoder()
         node.heard = now
@@ -83,8 +83,8 @@ class Nodes:
             self._count(node)
         if decoder.num_described != described or report.get("full"):
             self._descriptions = None
-        if self._num_integers > _MAX_INTEGERS:
-            raise LimitExceededError(f"the nodes of this job report more than {_MAX_INTEGERS} numbers")
+        if self._num_integers > MAX_INTEGERS:
+            raise LimitExceededError(f"the nodes of this job report more than {MAX_INTEGERS} numbers")
         node.heard = now
         node.is_new = True
 

@@ -125,7 +125,8 @@ class FindingCommand:
                     stdin=given,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    env={**os.environ, **variables(job, finding)},
+                    # In bytes: where the locale is not UTF-8, some words could not be told otherwise.
+                    env={**os.environb, **{name.encode(): v.encode() for name, v in variables(job, finding).items()}},
                     start_new_session=True,
                 ) as process:
                     return self._watch(process)

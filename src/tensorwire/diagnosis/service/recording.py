@@ -14,7 +14,8 @@ import gzip
 import json
 import zlib
 from collections import defaultdict
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._new_file import check_regular, move_aside
@@ -23,6 +24,7 @@ from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 from ..protocol.decoding import Decoder
 from ..protocol.encoding import Encoder, from_json, to_json
+from .merge import MAX_INTEGERS, MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 _FORMAT: Final = {"format": "tensorwire recording", "version": 1}
 _START: Final = b'{"format":"tensorwire recording",'
 _MAX_NBYTES = 64 << 20
-_MAX_LINE_NBYTES = 256 << 20  # the first line of the largest job
+_MAX_LINE_NBYTES = 256 << 20  # 16 KiB for each of 16,384 ranks: in a dozen process groups, with 40 connections
+_MAX_HEAD_NBYTES = 4096  # of the line that names format and version
+_MAX_VALUES = 1 << 24  # of JSON in a line: 1,024 for each of these ranks; all of them take up to 2 GiB while it is read
 _MAX_SECONDS = 1e10  # no machine is up for three hundred years
 _LEVEL = 6
 
@@ -150,13 +154,10 @@ def append_whole(file: FileIO, data: bytes) -> None:
 
 def recorded_thresholds(path: Path) -> Thresholds | None:
     """Those of the analyzer that made a recording; None where it does not tell. Raises as `replay` does."""
-    lines = _lines(path)
-    try:
-        _check_format(next(lines, b""))
-        entry = json.loads(next(lines, b"{}"))
-        return decode_thresholds(entry["thresholds"]) if "thresholds" in entry else None
-    except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
-        raise _corrupt(path, 1, error) from None
+    for entry in islice(_entries(path), 1):
+        with _telling(path, 2):
+            return decode_thresholds(entry["thresholds"]) if "thresholds" in entry else None
+    return None
 
 
 def decode_thresholds(entry: dict[str, Any]) -> Thresholds:
@@ -178,34 +179,32 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
     """
     analyzer = Analyzer(thresholds or recorded_thresholds(path))
     decoders: dict[str, Decoder] = {}
-    number = 0
-    try:
-        for number, line in enumerate(_lines(path), 1):
-            if number == 1:
-                _check_format(line)
-                continue
-            entry = json.loads(line)
+    last = 0.0
+    for number, entry in enumerate(_entries(path), 2):
+        with _telling(path, number):
             if "thresholds" in entry:
                 decode_thresholds(entry["thresholds"])
-            elif "stack" in entry:
+                continue
+            if "stack" in entry:
                 analyzer.add_stack(int(entry["rank"]), str(entry["stack"]))
-            else:
-                observation = decode_observation(entry, decoders)
-                yield observation, analyzer.update(observation).findings
-        if number == 0:
-            raise ValueError("it is empty")
+                continue
+            observation = decode_observation(entry, decoders)
+            if observation.time < last:
+                raise ValueError("its time is before that of an earlier line")
+            last = observation.time
+            findings = analyzer.update(observation).findings
+        yield observation, findings
+
+
+@contextmanager
+def _telling(path: Path, number: int) -> Iterator[None]:
+    """What is wrong with a line becomes an error that names it."""
+    try:
+        yield
     except FormatError as error:
-        error.file = error.file or path
-        raise
+        raise _corrupt(path, number, error) from None
     except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
-        raise _corrupt(path, max(number, 1), error) from None
-
-
-def _check_format(line: bytes) -> None:
-    if not line:
-        raise ValueError("it is empty")
-    if json.loads(line) != _FORMAT:
-        raise ValueError("the first line is not that of a recording of this version")
+        raise _corrupt(path, number, error) from None
 
 
 def _corrupt(path: Path, number: int, error: BaseException) -> CorruptDataError:
@@ -213,18 +212,38 @@ def _corrupt(path: Path, number: int, error: BaseException) -> CorruptDataError:
     return CorruptDataError(message, file=path, advice="record it again, with this tensorwire")
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines behind the first, which has to be that of a recording."""
     with gzip.open(path, "rb") as file:
-        while True:
-            try:
-                line = file.readline(_MAX_LINE_NBYTES)
-            except EOFError:
+        for number in count(1):
+            with _telling(path, number):
+                line = _line(file, _MAX_HEAD_NBYTES if number == 1 else _MAX_LINE_NBYTES)
+                if number == 1 and not line:
+                    raise ValueError("it is empty")
+                entry: dict[str, Any] = json.loads(line) if line else {}
+                if type(entry) is not dict:
+                    raise TypeError("it is no object")
+                if number == 1 and entry != _FORMAT:
+                    raise ValueError("the first line is not that of a recording of this version")
+            if not line:
                 return
-            if not line.endswith(b"\n"):
-                if len(line) == _MAX_LINE_NBYTES:
-                    raise ValueError("it is longer than any job needs")
-                return
-            yield line
+            if number > 1:
+                yield entry
+
+
+def _line(file: gzip.GzipFile, limit: int) -> bytes:
+    """The next whole line; none where the recording ends or breaks off. Raises ValueError for one that no job needs."""
+    try:
+        line = file.readline(limit)
+    except EOFError:
+        return b""
+    if not line.endswith(b"\n"):
+        if len(line) == limit:
+            raise ValueError(f"it is longer than {limit} bytes")
+        return b""
+    if sum(map(line.count, (b"[", b"{", b","))) > _MAX_VALUES:
+        raise ValueError(f"it has more than {_MAX_VALUES} values")
+    return line
 
 
 def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -> dict[str, Any]:
@@ -268,6 +287,8 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
         decoder.apply(from_json(report))
         ranks.update((rank.rank, rank) for rank in decoder.ranks(name, 0.0))
         edges += decoder.connections()
+    if len(decoders) > MAX_NODES or sum(decoder.num_integers for decoder in decoders.values()) > MAX_INTEGERS:
+        raise ValueError("no analyzer takes as much")
     return Observation(
         time,
         str(entry["run"]),
