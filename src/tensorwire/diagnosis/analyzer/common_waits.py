@@ -1,4 +1,4 @@
-"""Waits that no process group counts: making a group, and monitored barriers. Only a rank's stack tells of them."""
+"""Waits that no process group counts: making a group, monitored barriers, keys of a store. Only stacks tell of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
+from .patience import LONG
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -16,21 +17,32 @@ if TYPE_CHECKING:
     from .waits import Wait
 
 _NAMES = ("new_group", "monitored_barrier")  # activities of the probe
+_KEY = "Store.wait"
 _MAX_FACTS = 4
 
 
-def waits_in_common(rank: Rank) -> bool:
-    """Whether it is in something that other ranks have to come to as well."""
-    return rank.activity in _NAMES
+def is_waiting(rank: Rank) -> bool:
+    """Whether its stack shows that it waits for others."""
+    return rank.activity in (*_NAMES, _KEY)
+
+
+def in_common_waits(job: Job, numbers: Collection[int], size: int) -> set[int]:
+    """Those of some ranks that wait in something for the others, out of as many as `size`.
+
+    In what all have to come to, whoever is there waits. Who waits for a key of a store may wait for one that nobody has
+    to set, unless many do, or a rank is missing that may have to.
+    """
+    found = {number for number in numbers if job.ranks[number].activity in _NAMES}
+    for_key = {number for number in numbers if job.ranks[number].activity == _KEY}
+    are_all = len(found) + len(for_key) == len(numbers)
+    return found if are_all and 2 * len(for_key) < size else found | for_key
 
 
 def not_come(job: Job, alive: list[int]) -> Verdict | None:
     """H1 on ranks that have not come to what others wait in, in a job where nobody completes anything."""
     gate = job.thresholds.hang_seconds
     active = (job.ranks[number] for number in job.columns.active)
-    inside = {
-        rank.rank: rank.activity_seconds or 0.0 for rank in active if rank.process.is_alive and waits_in_common(rank)
-    }
+    inside = {rank.rank: rank.activity_seconds or 0.0 for rank in active if rank.process.is_alive and is_waiting(rank)}
     if not inside or max(inside.values()) < gate:
         return None
     missing = [
@@ -40,6 +52,9 @@ def not_come(job: Job, alive: list[int]) -> Verdict | None:
     ]
     if not missing:
         return None
+    for_key = all(job.ranks[number].activity == _KEY for number in inside)
+    if for_key and not _has_to_set_key(job, missing, inside):
+        return None
     where = " or ".join(sorted({job.ranks[number].activity for number in inside}))
     works = [number for number in missing if job.doing(job.ranks[number]) or job.is_busy(job.ranks[number])]
     evidence = [
@@ -48,7 +63,8 @@ def not_come(job: Job, alive: list[int]) -> Verdict | None:
         *(job.account(number) for number in missing[:_MAX_FACTS]),
     ]
     basis = Basis.REMAINDER if works or len(missing) > len(inside) else Basis.COMPARISON
-    return missing_in(job, missing, f"come to {where}", inside, evidence, basis)
+    what = f"set what others wait for ({where})" if for_key else f"come to {where}"
+    return missing_in(job, missing, what, inside, evidence, basis)
 
 
 def missing_in(
@@ -81,6 +97,15 @@ def missing_in(
         is_incomplete=is_incomplete,
         level="notice" if all(job.phases.get(number) for number in missing) else "finding",
     )
+
+
+def _has_to_set_key(job: Job, missing: list[int], inside: dict[int, float]) -> bool:
+    """Whether the key that most wait for may be one that these few have to set, and they do nothing for it."""
+    gate = job.thresholds.hang_seconds
+    may_work = max(inside.values()) < LONG * gate
+    ranks = [job.ranks[number] for number in missing]
+    works = any(job.has_done(rank, gate) or (may_work and job.is_busy(rank)) for rank in ranks)
+    return len(missing) < len(inside) and not works
 
 
 def called_another(job: Job, wait: Wait, elsewhere: Collection[int]) -> Verdict:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import words
-from .common_waits import called_another, waits_in_common
+from .common_waits import called_another, in_common_waits
 from .confidence import Basis
 from .hang_inside import stopped_inside
 from .hang_order import left_order
@@ -38,9 +38,10 @@ def not_entered(job: Job, transport: Transport, graph: WaitGraph, component: lis
        that is.
     """
     unblocked = {number for wait in component for number in wait.unblocked}
-    in_common = {number for number in unblocked if waits_in_common(job.ranks[number])}
+    wait = most_prominent(component)
+    in_common = in_common_waits(job, unblocked, wait.group.size)
     if in_common == unblocked:
-        return called_another(job, most_prominent(component), in_common)
+        return called_another(job, wait, in_common)
     absence = _absence(job, graph, component, unblocked - in_common, sorted(in_common))
     if _may_be_meant(job, graph, component, absence):
         return _goes_on(job, component, absence)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import words
 from ..columns import EdgeColumns, RankColumns
-from .common_waits import waits_in_common
+from .common_waits import is_waiting
 from .groups import Groups
 from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
@@ -41,7 +41,7 @@ def _where(rank: Rank) -> str:
         group = max(opened, key=lambda group: group.open_seconds or 0.0)
         operation = words.numbered(group.operation, group.open_sequence, group.title)
         return f"is in {operation} for {words.seconds(group.open_seconds or 0.0)}"
-    if waits_in_common(rank):
+    if is_waiting(rank):
         return f"is in {_activity(rank)}"
     return {"before init": "has not called init_process_group", "in init": "is in init_process_group"}.get(
         rank.setup, "is in no operation that the probe sees"
@@ -106,7 +106,7 @@ class Job:
 
     def is_busy(self, rank: Rank) -> bool:
         """Whether its stack shows that it saves, loads or compiles: then it may do so though nothing of it is seen."""
-        return rank.activity not in ("", _WAITS) and not waits_in_common(rank)
+        return rank.activity not in ("", _WAITS) and not is_waiting(rank)
 
     def account(self, number: int, *, where: str = "", works: str = "") -> str:
         """What is known of a rank that others wait for, or that waits: a fact for the evidence.

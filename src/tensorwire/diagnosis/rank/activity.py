@@ -26,6 +26,7 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("torch/distributed/distributed_c10d.py", ("new_group", "split_group"), "new_group"),
     ("torch/distributed/distributed_c10d.py", ("monitored_barrier",), "monitored_barrier"),
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
+    ("tensorwire/diagnosis/rank/store_waits.py", ("wait_in_store",), "Store.wait"),
 )
 
 

@@ -1,0 +1,96 @@
+"""The analyzer on ranks that wait for a key of a store, by their stacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.observations import WORLD, member
+from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from tensorwire.diagnosis.model import Observation, ProcessGroup
+
+
+def in_store(
+    waiting: Collection[int], groups: Callable[[int, float], list[ProcessGroup]]
+) -> Callable[[float], Observation]:
+    """From three seconds on, the main threads of these wait for a key."""
+    seen_at = hung(groups)
+
+    def at(time: float) -> Observation:
+        seen = seen_at(time)
+        for number, one in seen.ranks.items():
+            if time > 3.0 and number in waiting:
+                one.activity, one.activity_seconds = "Store.wait", time - 3.0
+        return seen
+
+    return at
+
+
+def one_reduces(inside: Collection[int]) -> Callable[[int, float], list[ProcessGroup]]:
+    return lambda number, age: [member(31, waits=age) if number in inside else member(30, idle=age)]
+
+
+def others(number: int) -> list[int]:
+    return [n for n in range(WORLD) if n != number]
+
+
+@every_rank
+def test_who_did_not_set_the_key_that_all_others_wait_for(culprit: int) -> None:
+    findings = everything(in_store(others(culprit), one_reduces([culprit])), 20)
+    assert {(each.code, *each.suspects, each.confidence) for each in findings} == {("TW-H2", culprit, "medium")}
+    assert " in Store.wait: each waits for the other" in findings[-1].summary
+
+
+@every_rank
+def test_who_alone_waits_for_a_key_is_to_blame(culprit: int) -> None:
+    finding = only(last(in_store([culprit], one_reduces(others(culprit)))))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H1", [culprit], "high")
+    assert any("its main thread is in Store.wait" in fact for fact in finding.evidence)
+
+
+def test_half_of_them_are_a_tie() -> None:
+    finding = only(last(in_store([0, 2], one_reduces([1, 3]))))
+    assert (finding.code, finding.suspects, sorted(finding.sides)) == ("TW-H2", [], [[0, 2], [1, 3]])
+
+
+@every_rank
+def test_who_is_stuck_is_named_and_not_who_waits_for_its_key(culprit: int) -> None:
+    waiting = (culprit + 1) % WORLD
+    inside = [n for n in range(WORLD) if n not in (culprit, waiting)]
+    finding = only(last(in_store([waiting], one_reduces(inside))))
+    assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
+    assert any(fact.startswith(f"rank {waiting} is in Store.wait") for fact in finding.evidence)
+
+
+@every_rank
+def test_who_is_stuck_before_it_sets_the_key(culprit: int) -> None:
+    """Nobody is in an operation."""
+    finding = only(last(in_store(others(culprit), one_reduces([]))))
+    assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
+    assert finding.summary == f"rank {culprit} has not set what others wait for (Store.wait); 3 ranks wait in it"
+
+
+@pytest.mark.parametrize("saves", [True, False], ids=["saves", "uses a CPU"])
+def test_who_works_before_it_sets_the_key_is_a_notice(saves: bool) -> None:
+    seen_at = in_store([0, 1, 3], one_reduces([]))
+
+    def at(time: float) -> Observation:
+        seen = seen_at(time)
+        if saves and time > 3.0:
+            seen.ranks[2].activity, seen.ranks[2].activity_seconds = "torch.save", time - 3.0
+        if not saves:
+            seen.ranks[2].process.cpu_seconds = time
+        return seen
+
+    finding = only(last(at))
+    assert (finding.level, finding.suspects) == ("notice", [2])
+
+
+def test_ranks_that_all_wait_for_a_key_are_unknown_trouble() -> None:
+    finding = only(last(in_store(range(WORLD), one_reduces([])), 3.0 + 2 * SECONDS.hang_seconds))
+    assert (finding.level, finding.code, finding.suspects) == ("finding", "TW-UNKNOWN", [])

@@ -1,0 +1,64 @@
+"""A rank that waits for keys. A thread sets each once the page shows what the rank is in."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire.diagnosis.rank import probe
+
+SECONDS = 20.0
+
+
+def activity() -> str:
+    page = read_page(probe._probe._path)  # type: ignore[union-attr, arg-type]
+    assert page is not None
+    return page.activity
+
+
+def shown_until(is_over: Callable[[], bool]) -> str:
+    deadline = time.monotonic() + SECONDS
+    while not is_over() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return activity() or "nothing"
+
+
+dist.init_process_group("gloo")
+dist.barrier()
+while probe._probe is None or probe._probe._sampler is None or not hasattr(dist.PrefixStore.wait, "__wrapped__"):
+    time.sleep(0.02)
+server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+client = dist.TCPStore("127.0.0.1", server.port, is_master=False)  # a wait keeps other threads from its store
+found: list[str] = []
+
+
+def set_later(key: str) -> None:
+    found.append(shown_until(lambda: bool(activity())))
+    dist.PrefixStore("step", server).set(key, "1")
+
+
+def waited(key: str, method: Callable[..., Any], *arguments: Any) -> Any:
+    setter = threading.Thread(target=set_later, args=(key,))
+    setter.start()
+    result = method(*arguments)
+    setter.join()
+    return result
+
+
+prefixed = dist.PrefixStore("step", client)
+time.sleep(1.5)  # a store that is not waited for is no activity
+print(activity() or "nothing")
+waited("first", prefixed.wait, ["first"], timedelta(seconds=SECONDS))
+print("wait:", found[-1])
+print(shown_until(lambda: not activity()))
+value = waited("second", client.get, "step/second")
+print("get:", found[-1], value)
+print(shown_until(lambda: not activity()))
+try:
+    prefixed.wait(["never"], timedelta(seconds=0.1))
+except RuntimeError as error:
+    print(type(error).__name__)
