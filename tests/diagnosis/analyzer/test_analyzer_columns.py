@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import random
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tensorwire.diagnosis.analyzer import Analyzer
 from tensorwire.diagnosis.analyzer.groups import Groups
+from tensorwire.diagnosis.analyzer.verdict import MAX_SUSPECTS
 from tensorwire.diagnosis.columns import EdgeColumns, RankColumns
-from tensorwire.diagnosis.model import Timing, Worker
+from tensorwire.diagnosis.model import MAX_RANKS, Timing, Worker
 from tensorwire.diagnosis.protocol.encoding import Encoder
 from tensorwire.diagnosis.service.merge import Nodes
 from tensorwire.errors import FormatError
@@ -146,11 +147,20 @@ def test_damaged_rows_are_refused_or_analyzed(seed: int) -> None:
         report[kind] = bytes(data)
     nodes = Nodes("run")
     nodes.join("n", 0.0)
-    with contextlib.suppress(FormatError):
+    is_refused = False
+    try:
         nodes.report("n", report, 1.0)
+    except FormatError:
+        is_refused = True
     analyzer = Analyzer(SECONDS)
     for now in (1.0, 2.0, 10.0):
         seen = nodes.observe(now)
-        assert analyzer.update(seen) is not None
-        assert len(list(seen.ranks.values())) == len(seen.ranks)
-        assert len(list(seen.edges)) == len(seen.edges)
+        assert not (is_refused and (seen.ranks or seen.edges)), "nothing is taken over of a report that is refused"
+        assert all(number == one.rank and 0 <= number < MAX_RANKS for number, one in seen.ranks.items())
+        assert len(seen.edges) == len(list(seen.edges))
+        for finding in analyzer.update(seen).findings:
+            assert set(finding.suspects) <= set(seen.ranks) | set(range(seen.world_size)), "ranks of the job"
+            assert len(finding.suspects) <= MAX_SUSPECTS
+            assert finding.summary
+            assert finding.evidence
+            json.dumps(asdict(finding), allow_nan=False)  # a journal takes it

@@ -161,11 +161,14 @@ def test_a_process_group_that_is_well_changes_nothing(
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_permuted_ranks_permute_suspects(fault: Callable[[int], Callable[[float], Observation]]) -> None:
-    names = [2, 0, 3, 1]
-    plain, analyzer = told(fault(1)), Analyzer(SECONDS)
+@settings(quick, max_examples=8)
+@given(names=st.permutations(range(WORLD)), culprit=st.integers(0, WORLD - 1))
+def test_permuted_ranks_permute_suspects(
+    fault: Callable[[int], Callable[[float], Observation]], names: list[int], culprit: int
+) -> None:
+    plain, analyzer = told(fault(culprit)), Analyzer(SECONDS)
     for time, found in enumerate(plain):
-        again = analyzer.update(renamed(fault(1)(float(time)), names)).findings
+        again = analyzer.update(renamed(fault(culprit)(float(time)), names)).findings
         assert essence(found, names) == essence(again)
 
 
