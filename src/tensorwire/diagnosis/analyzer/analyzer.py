@@ -73,13 +73,13 @@ class Analyzer:
         if observation.time >= state.next_sample:
             state.next_sample = observation.time + 0.999 * self._step
             state.slow_verdicts = state.slow.sample(job, state.transport)
-            state.unlike = state.types.sample(job)
-            state.still = find_no_progress(job, state.transport, state.first_seen)
+            state.unlike_types_verdicts = state.unlike_types.sample(job)
+            state.no_progress_verdicts = find_no_progress(job, state.transport, state.first_seen)
             state.transport.sample(job, BLOCKED_SHARE * self._thresholds.hang_seconds)
             state.work.sample(job.time, job.columns)
         verdicts = _judge(job, state)
-        if any(verdict.kind not in ("still", "types") for verdict in verdicts):
-            state.still = []  # once what was found is over, the job moves again
+        if any(verdict.kind not in ("no progress", "unlike types") for verdict in verdicts):
+            state.no_progress_verdicts = []  # once what was found is over, the job moves again
         state.settle(verdicts, observation)
         state.keep_hangs()
         return Analysis(
@@ -112,22 +112,22 @@ def _judge(job: Job, state: State) -> list[Verdict]:
     """The order of decisions: jobs that somebody ended, lost ranks, hangs, slowness, no progress, other types."""
     failed = state.failed_alive()
     if not failed and (state.dead or state.has_halted()):
-        ended = find_interrupted(job, state.transport, state.hangs)
+        ended = find_interrupted(job, state.transport, state.recent_hangs)
         if ended or (ended is not None and state.dead):
             return ended
     if failed:
         job = replace(job, ranks=state.ranks.as_gone(failed))
     dead = {number: job.ranks[number] for number in (*sorted(state.dead), *failed)}
     known = {number for verdict in state.current if verdict.kind == "lost" for number in verdict.finding.suspects}
-    lost = find_lost(job, dead, state.hangs, known) if dead and not state.are_more_to_go(dead) else None
+    lost = find_lost(job, dead, state.recent_hangs, known) if dead and not state.are_more_to_go(dead) else None
     if lost is not None:
         return [lost]
     if state.is_failing():
         # Until the time has come to tell what they died of: what is left of a hang would accuse its victims.
-        return state.hangs or state.slow_verdicts
+        return state.recent_hangs or state.slow_verdicts
     verdicts = find_hangs(job, state.transport) if state.is_blocked else []
     if not any(verdict.finding.level == "finding" for verdict in verdicts):
         verdicts = verdicts + state.slow_verdicts
-    verdicts = verdicts or state.still
+    verdicts = verdicts or state.no_progress_verdicts
     named = {verdict.finding.process_group for verdict in verdicts}
-    return verdicts + [verdict for verdict in state.unlike if verdict.finding.process_group not in named]
+    return verdicts + [verdict for verdict in state.unlike_types_verdicts if verdict.finding.process_group not in named]

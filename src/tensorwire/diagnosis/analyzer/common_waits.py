@@ -84,7 +84,7 @@ def missing_in(
         waiting: the others, and since when in seconds.
     """
     return job.verdict(
-        "still",
+        "no progress",
         "TW-H1",
         None,
         missing,

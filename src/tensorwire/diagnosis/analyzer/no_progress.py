@@ -96,7 +96,7 @@ def _before_init(job: Job, alive: list[int]) -> Verdict | None:
         runnable = sorted(job.runnable)
         evidence += [job.account(number, works=RUNS) for number in runnable[:_MAX_FACTS]]
         return job.verdict(
-            "still", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
+            "no progress", "TW-UNKNOWN", None, unseen, what, evidence, Basis.REMAINDER, victims=len(waiting),
             witnesses=alive[:_MAX_STACKS], seconds=max(waiting.values()), level="notice" if runnable else "finding",
         )  # fmt: skip
     works = {number: what for number in missing if (what := job.doing(job.ranks[number]))}
@@ -110,7 +110,7 @@ def _working(job: Job, works: dict[int, str], seconds: float) -> Verdict:
     numbers = sorted(works, key=lambda number: (number not in job.phases, number))
     what = works[numbers[0]] if len(numbers) == 1 else f"work (rank {numbers[0]} {works[numbers[0]]})"
     return job.verdict(
-        "still",
+        "no progress",
         "TW-UNKNOWN",
         None,
         numbers,
@@ -136,7 +136,7 @@ def _still(job: Job, alive: list[int], seconds: float) -> Verdict:
     if unseen:
         evidence.append(f"{words.ranks(unseen)} {words.verb(unseen, 'is', 'are')} not in view")
     return job.verdict(
-        "still",
+        "no progress",
         "TW-UNKNOWN",
         None,
         [],

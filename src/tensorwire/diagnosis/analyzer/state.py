@@ -44,12 +44,12 @@ class State:
     leaving: dict[int, float] = field(default_factory=dict)  # ranks that fail, and since when they are known to
     phases: dict[int, tuple[str, float]] = field(default_factory=dict)  # declared by ranks, and when last
     current: list[Verdict] = field(default_factory=list)
-    hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
-    hung: float = float("-inf")  # when they stood last
+    recent_hangs: list[Verdict] = field(default_factory=list)  # that stand, or stood a moment ago
+    last_hang_time: float = float("-inf")  # when they stood last
     slow_verdicts: list[Verdict] = field(default_factory=list)
-    still: list[Verdict] = field(default_factory=list)
-    types: UnlikeTypes = field(default_factory=UnlikeTypes)
-    unlike: list[Verdict] = field(default_factory=list)
+    no_progress_verdicts: list[Verdict] = field(default_factory=list)
+    unlike_types: UnlikeTypes = field(default_factory=UnlikeTypes)
+    unlike_types_verdicts: list[Verdict] = field(default_factory=list)
     stacks: dict[int, str] = field(default_factory=dict)
 
     def forget_times(self) -> None:
@@ -143,9 +143,9 @@ class State:
         """For a moment: ranks that ran out of time are through with the operation before they say so."""
         hangs = [verdict for verdict in self.current if verdict.kind == "hang"]
         if hangs:
-            self.hangs, self.hung = hangs, self.time
-        elif not self.is_failing() and self.time > self.hung + _MOMENT_SECONDS:
-            self.hangs = []
+            self.recent_hangs, self.last_hang_time = hangs, self.time
+        elif not self.is_failing() and self.time > self.last_hang_time + _MOMENT_SECONDS:
+            self.recent_hangs = []
 
     def stacks_of(self) -> list[int]:
         """Ranks whose stacks would help and are not known. A process that is gone has none."""

@@ -73,7 +73,7 @@ def _notice(job: Job, group: Group, sequence: int, sides: list[list[int]], opera
     suspects = sorted(number for side in sides[1:] for number in side) if majority else []
     calls = [f"{words.ranks(side)} called {words.call(operations[side[0]])}" for side in sides[:4]]
     return job.verdict(
-        "types",
+        "unlike types",
         "TW-H2",
         group,
         suspects,
