@@ -26,7 +26,7 @@ WRONG = {
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
-    "wrong-tag": "the tags of messages are not compared: TW-H3 in place of TW-H2",
+    "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
 
 

@@ -28,7 +28,8 @@ def member(
     **more: Any,
 ) -> ProcessGroup:
     """A rank that has entered so many operations of a group, and waits in the last one for so long, or is idle."""
-    signature = zlib.crc32(repr((name, dtype, numel, root)).encode()) if known else 0
+    agreed = (dtype, numel) if name in ("send", "recv") else (name, dtype, numel, root)
+    signature = zlib.crc32(repr(agreed).encode()) if known else 0
     operation = Operation(entered, name, dtype, numel, root, signature) if known else None
     return ProcessGroup(
         id=group,

@@ -70,6 +70,22 @@ class TestSendAndReceive:
         finding = only(last(hung(groups, edges=edges)))
         assert (finding.code, finding.suspects) == ("TW-H3", [0])
 
+    @pytest.mark.parametrize("tag", [False, True])
+    def test_both_ends_are_there_and_do_not_fit(self, tag: bool) -> None:
+        """As with a tag, which only the signatures tell, or a size. Numbers of messages count apart at either end."""
+
+        def groups(number: int, age: float) -> list[ProcessGroup]:
+            if number > 1:
+                return [member(5)]
+            name = "send" if number == 0 else "recv"
+            pair = member(5 + number, waits=age, name=name, root=1 - number, numel=64 if number or tag else 32)
+            assert pair.operation is not None
+            pair.operation.signature += number * tag
+            return [pair]
+
+        finding = only(last(hung(groups)))
+        assert (finding.code, finding.suspects, finding.sides) == ("TW-H2", [], [[0], [1]])
+
     def beside_a_collective(self, culprit: int, *, waits: bool = True) -> Any:
         """As a passive probe has it: the culprit has not sent, its peer waits in the slot of the pair, and the others
         wait for the two in the world's next all-reduce."""

@@ -39,7 +39,11 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
     """
     group, operations = wait.group, wait.operations
     pairwise = wait.is_pairwise
-    if not pairwise:
+    if pairwise:
+        unlike = _unlike_ends(job, wait, num_victims)
+        if unlike is not None:
+            return unlike
+    else:
         found = sides(operations)
         if len(found) > 1:
             return inconsistent(job, group, wait.sequence, found, operations)
@@ -108,6 +112,29 @@ def _verdict(job: Job, wait: Wait, code: Code, blame: Blame, num_victims: int) -
         victims=victims,
         seconds=wait.seconds,
         witnesses=witnesses_of(job, wait),
+    )
+
+
+def _unlike_ends(job: Job, wait: Wait, num_victims: int) -> Verdict | None:
+    """H2 on a message of which the two ends do not fit: another size or dtype, or another tag, which no page has."""
+    calls = wait.group.operations(wait.inside)
+    signatures = {operation.signature for operation in calls.values() if operation.signature}
+    if len(signatures) < 2:
+        return None
+    ends = sorted(calls)
+    facts = [f"rank {number} is in {words.call(calls[number])}" for number in ends]
+    facts.append("the signatures of these calls differ, which size, dtype and tag go into")
+    return job.verdict(
+        "hang",
+        "TW-H2",
+        wait.group,
+        [],
+        f"the two ends of {wait.title} do not fit each other, and it is unknown which is wrong",
+        facts,
+        Basis.STATE,
+        victims=num_victims,
+        sides=[[number] for number in ends],
+        seconds=wait.seconds,
     )
 
 

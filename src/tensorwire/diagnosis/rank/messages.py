@@ -56,6 +56,7 @@ class _Wait(NamedTuple):
     sequence: int
     dtype: Any
     numel: int
+    tag: int
     since: int
 
 
@@ -150,7 +151,7 @@ class Messages:
             name = str(wait.dtype).removeprefix("torch.")
             info.sequence, info.numel = wait.sequence, wait.numel
             info.dtype = native.DTYPES.index(name) if name in native.DTYPES else 0
-            info.signature = signature(0, info.dtype, wait.numel)
+            info.signature = signature(wait.tag, info.dtype, wait.numel)
         native.messages(self._handle, way.slot, count, waited, info, wait.since if wait is not None else 0)
 
     def _mark_progress(self) -> None:
@@ -172,6 +173,7 @@ class Messages:
         operator = getattr(torch.ops.c10d, name).default
         names = [argument.name for argument in operator._schema.arguments]
         group_at, peer_at = names.index("process_group"), names.index("dst" if operation == "send" else "src")
+        tag_at = names.index("tag")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator.redispatch
         unbox_group = torch.distributed.ProcessGroup.unbox
@@ -195,7 +197,7 @@ class Messages:
                 if way is None:
                     way = ways[key] = _Way(group.group_name, group.group_desc, operation, group.rank(), peer)
                 way.count += 1
-                return self._watched(result, way, tensor.dtype, tensor.numel())
+                return self._watched(result, way, tensor.dtype, tensor.numel(), args[tag_at])
             except Exception:
                 return result
             finally:
@@ -203,7 +205,7 @@ class Messages:
 
         return kernel
 
-    def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int) -> Any:
+    def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int, tag: int) -> Any:
         """A work in place of gloo's, which knows as little before somebody has waited for it."""
         from torch._C._distributed_c10d import PythonCallbackWork, Work
 
@@ -213,7 +215,7 @@ class Messages:
         def wait(timeout: Any) -> bool:
             thread = threading.get_ident()
             since = monotonic_ns()
-            waits[thread] = _Wait(way, sequence, dtype, numel, since)
+            waits[thread] = _Wait(way, sequence, dtype, numel, tag, since)
             try:
                 done: bool = work.wait(timeout) if timeout else work.wait()
                 self.num_completed += 1
