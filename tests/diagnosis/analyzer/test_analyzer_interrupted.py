@@ -62,7 +62,7 @@ def test_what_the_ranks_had_waited_in_decides(culprit: int, way: Any) -> None:
     finding = only(ended(20.0, culprit, way(culprit)))
     assert (finding.code, finding.suspects, finding.victims) == ("TW-H1", [culprit], 3)
     assert finding.summary.startswith("when the job was ended (")
-    assert finding.since == 5000.0 - AGO
+    assert finding.since == 5000.0 - AGO - 20.0, "the beginning of the wait"
     assert "in state" not in " ".join(finding.evidence), "nobody knows any more"
 
 

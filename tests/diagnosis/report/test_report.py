@@ -339,6 +339,23 @@ def test_the_age_of_trouble_that_is_over_is_not_counted_on() -> None:
         assert history.age(lasting) == ("for 41 s when the recording ended" if recorded else "for 41 s")
 
 
+def test_the_age_of_slowness_is_from_when_it_was_found() -> None:
+    finding = dataclasses.replace(not_entered(time=10.0), code="TW-S1")
+    history = report.History()
+    for time in range(10, 60):
+        history.add(observed(float(time), [rank(n, member(time)) for n in range(4)]), [finding])
+    assert history.age(finding) == "found 49 s ago"
+
+
+def test_the_age_of_a_hang_is_from_its_beginning_after_the_end_too() -> None:
+    finding = dataclasses.replace(not_entered(time=10.0), since=5.0)
+    history = report.History()
+    dead = [rank(n, member(9), life="lost", gone_seconds=12.0) for n in range(4)]
+    history.add(observed(60.0, dead), [finding])
+    assert history.is_over
+    assert history.age(finding) == "for 43 s, until 12 s ago"
+
+
 def test_who_completes_operations_is_not_slow_for_what_was_read_earlier() -> None:
     first, second = (observed(float(t), [rank(n, member(100 * t - 9 * n)) for n in range(4)]) for t in (1, 2))
     statuses = rank_status.statuses(second, first)

@@ -152,7 +152,7 @@ def _left_early(job: Job, telling: list[Rank], stop: Interruption) -> bool:
 def _of_then(verdict: Verdict, stop: Interruption) -> Verdict:
     finding = verdict.finding
     summary = f"when the job was ended ({stop.how}): {finding.summary}"
-    since = finding.time - stop.seconds  # its age is told from there
+    since = (finding.time if finding.since is None else finding.since) - stop.seconds  # it was told as of then
     return replace(verdict, kind="lost", finding=replace(finding, summary=summary, since=since))
 
 

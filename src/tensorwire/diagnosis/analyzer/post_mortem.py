@@ -220,5 +220,5 @@ def _verdict(job: Job, wait: _LastWait, code: Code, summary: str, blame: Blame, 
         evidence + blame.evidence,
         blame.basis,
         victims=num_victims,
-        seconds=wait.end,
+        seconds=wait.end + (wait.seconds or 0.0),
     )

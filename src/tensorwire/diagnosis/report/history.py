@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAX_SAMPLES = 240
 _RECENT_POLLS = 10
+_SLOW: Final = ("TW-S1", "TW-S2", "TW-S3")
 _NOTHING = Observation(0.0, "", 0, {})
 UNSEEN = 255
 """The state of a rank that no agent has seen."""
@@ -177,15 +178,20 @@ class History:
         return float(ages.min()) if len(ages) else 0.0
 
     def age(self, finding: Finding) -> str:
-        """ "for 12 s" of trouble that lasts, "2 h 5 min ago" of what is over, "for 20 s, until 5 min 3 s ago"."""
+        """Since the trouble began: "for 12 s" while it lasts, "for 20 s, until 5 min 3 s ago" once it is over.
+
+        "2 h 5 min ago" of a loss; "found 12 s ago" of slowness, of which it is not known when it began.
+        """
         now = self.last.time if self.last else finding.time
         begin = finding.time if finding.since is None else finding.since
         text = words.seconds(max(now - begin, 0.0))
-        if self.is_over or finding.code == "TW-LOST":
+        if finding.code == "TW-LOST" or (self.is_over and now - begin <= self.ended_seconds):
             return self.ago(now - begin)
-        if self.stands(finding):
+        if finding.since is None and finding.code in _SLOW and self.stands(finding):
+            return f"found {self.ago(now - begin)}"
+        if self.stands(finding) and not self.is_over:
             return f"for {text} when the recording ended" if self.recorded else f"for {text}"
-        end = self.episodes[finding.identity()].last
+        end = now - self.ended_seconds if self.is_over else self.episodes[finding.identity()].last
         return f"for {words.seconds(max(end - begin, 0.0))}, until {self.ago(now - end)}"
 
     def ago(self, seconds: float) -> str:
