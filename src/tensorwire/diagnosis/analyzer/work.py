@@ -131,7 +131,8 @@ def _between(before: _Counters | None, now: _Counters | None, seconds: float) ->
     written, read = (now.written - before.written) / seconds, (now.read - before.read) / seconds
     facts = [f"uses {100 * cpu:.0f} % of a CPU"] if cpu >= _CPU else []
     if _CPU_LEAST <= cpu < _CPU <= cpu + waits:  # other programs have it
-        facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(waits)} of the time"]
+        rest = min(waits, 1.0 - cpu)  # threads that wait at once are counted one by one
+        facts = [f"uses {100 * cpu:.0f} % of a CPU and waits for one {words.percent(rest)} of the time"]
     facts += [f"writes {words.nbytes(written)}/s"] if before.written >= 0 and written >= _WRITTEN else []
     facts += [f"reads {words.nbytes(read)}/s"] if before.read >= 0 and read >= _READ else []
     return ", ".join(facts)
