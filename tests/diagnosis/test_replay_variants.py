@@ -21,7 +21,6 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 
 # What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
 WRONG = {
-    "any-source": "the rank that receives from any source is named beside the one that it waits for",
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",

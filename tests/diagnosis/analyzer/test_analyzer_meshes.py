@@ -10,7 +10,7 @@ import pytest
 from tensorwire.diagnosis.analyzer import Analyzer
 from tests.support.observations import WORLD, member, rank
 from tests.support.observations import observed as seen
-from tests.support.observed_jobs import SECONDS, every_rank, hung, last, only
+from tests.support.observed_jobs import SECONDS, every_rank, everything, hung, last, only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,17 +241,43 @@ def test_ranks_that_wait_in_what_no_group_counts_are_victims(culprit: int, activ
 
 
 @every_rank
-def test_who_waits_to_make_a_group_is_no_suspect_beside_one_that_is_stuck(culprit: int) -> None:
+@pytest.mark.parametrize("activity", ["new_group", "recv from any source"])
+def test_who_waits_for_others_is_no_suspect_beside_one_that_is_stuck(culprit: int, activity: str) -> None:
     maker = (culprit + 1) % WORLD
 
     def at(time: float) -> Observation:
         seen = hung(lambda n, age: [member(30, idle=age) if n in (culprit, maker) else member(31, waits=age)])(time)
-        seen.ranks[maker].activity = "new_group" if time > 3.0 else ""
+        seen.ranks[maker].activity = activity if time > 3.0 else ""
         return seen
 
     finding = only(last(at))
     assert (finding.code, finding.suspects) == ("TW-H1", [culprit])
-    assert f"rank {maker} is in new_group; its process is in state S" in finding.evidence
+    assert f"rank {maker} is in {activity}; its process is in state S" in finding.evidence
+
+
+@every_rank
+def test_who_receives_from_any_source_once_too_often_is_named(culprit: int) -> None:
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age) if n == culprit else member(31, waits=age)])(time)
+        seen.ranks[culprit].activity = "recv from any source" if time > 3.0 else ""
+        return seen
+
+    finding = only(last(at))
+    assert (finding.code, finding.suspects, finding.confidence) == ("TW-H2", [culprit], "medium")
+
+
+def test_who_serves_requests_while_others_compute_is_no_finding() -> None:
+    """A server waits for as long as nobody asks it for anything."""
+
+    def at(time: float) -> Observation:
+        seen = hung(lambda n, age: [member(30, idle=age)])(time)
+        for n, one in seen.ranks.items():
+            one.process.cpu_seconds = 0.0 if n == 0 else time
+            if n == 0 and time > 3.0:
+                one.activity, one.activity_seconds = "recv from any source", time - 3.0
+        return seen
+
+    assert not [each for each in everything(at, 20) if each.level == "finding"]
 
 
 @every_rank

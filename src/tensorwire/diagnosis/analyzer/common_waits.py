@@ -1,4 +1,7 @@
-"""Waits that no process group counts: making a group, monitored barriers, keys of a store. Only stacks tell of them."""
+"""Waits that no process group counts: making a group, monitored barriers, receives from any source, keys of a store.
+
+Only stacks tell of them.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,23 @@ if TYPE_CHECKING:
     from .waits import Wait
 
 _NAMES = ("new_group", "monitored_barrier")  # activities of the probe
+_FOR_ANY = "recv from any source"
 _KEY = "Store.wait"
 _MAX_FACTS = 4
 
 
 def is_waiting(rank: Rank) -> bool:
     """Whether its stack shows that it waits for others."""
-    return rank.activity in (*_NAMES, _KEY)
+    return rank.activity in (*_NAMES, _FOR_ANY, _KEY)
 
 
 def in_common_waits(job: Job, numbers: Collection[int], size: int) -> set[int]:
     """Those of some ranks that wait in something for the others, out of as many as `size`.
 
-    In what all have to come to, whoever is there waits. Who waits for a key of a store may wait for one that nobody has
-    to set, unless many do, or a rank is missing that may have to.
+    In what all have to come to, whoever is there waits, and so does who receives from any source. Who waits for a key
+    of a store may wait for one that nobody has to set, unless many do, or a rank is missing that may have to.
     """
-    found = {number for number in numbers if job.ranks[number].activity in _NAMES}
+    found = {number for number in numbers if job.ranks[number].activity in (*_NAMES, _FOR_ANY)}
     for_key = {number for number in numbers if job.ranks[number].activity == _KEY}
     are_all = len(found) + len(for_key) == len(numbers)
     return found if are_all and 2 * len(for_key) < size else found | for_key
@@ -42,7 +46,9 @@ def not_come(job: Job, alive: list[int]) -> Verdict | None:
     """H1 on ranks that have not come to what others wait in, in a job where nobody completes anything."""
     gate = job.thresholds.hang_seconds
     active = (job.ranks[number] for number in job.columns.active)
-    inside = {rank.rank: rank.activity_seconds or 0.0 for rank in active if rank.process.is_alive and is_waiting(rank)}
+    waiting = (rank for rank in active if rank.process.is_alive and is_waiting(rank))
+    # A server of requests may receive from any source for as long as it likes.
+    inside = {rank.rank: rank.activity_seconds or 0.0 for rank in waiting if rank.activity != _FOR_ANY}
     if not inside or max(inside.values()) < gate:
         return None
     missing = [

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType, FrameType
+    from types import FrameType
 
 _MAX_DEPTH: Final = 300
-_INIT: Final = ("torch/distributed/distributed_c10d.py", "init_process_group")
+_C10D: Final = "torch/distributed/distributed_c10d.py"
 
 # The end of a file's name, and functions in it; none: any. Of several on a stack the outermost is told.
 _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
@@ -23,8 +23,9 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("safetensors/torch.py", ("load_file", "load_model"), "safetensors.load_file"),
     ("torch/_dynamo/symbolic_convert.py", (), "torch.compile"),
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
-    ("torch/distributed/distributed_c10d.py", ("new_group", "split_group"), "new_group"),
-    ("torch/distributed/distributed_c10d.py", ("monitored_barrier",), "monitored_barrier"),
+    (_C10D, ("new_group", "split_group"), "new_group"),
+    (_C10D, ("monitored_barrier",), "monitored_barrier"),
+    (_C10D, ("recv",), "recv from any source"),  # others are seen by messages.py
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
     ("tensorwire/diagnosis/rank/store_waits.py", ("wait_in_store",), "Store.wait"),
 )
@@ -33,31 +34,35 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
 def is_in_init() -> bool:
     """Whether a thread is in init_process_group."""
     return any(
-        code.co_name == _INIT[1] and code.co_filename.endswith(_INIT[0])
+        call.f_code.co_name == "init_process_group" and call.f_code.co_filename.endswith(_C10D)
         for innermost in sys._current_frames().values()
-        for code in _outwards(innermost)
+        for call in _outwards(innermost)
     )
 
 
 def main_activity() -> str:
     """What the main thread is in, "" where that is nothing of these. Takes tens of microseconds."""
     found = ""
-    for code in _outwards(sys._current_frames().get(threading.main_thread().ident or 0)):
-        found = _activity(code) or found
+    for call in _outwards(sys._current_frames().get(threading.main_thread().ident or 0)):
+        found = _activity(call) or found
     return found
 
 
-def _outwards(called: FrameType | None) -> Iterator[CodeType]:
+def _outwards(called: FrameType | None) -> Iterator[FrameType]:
     for _ in range(_MAX_DEPTH):
         if called is None:
             return
-        yield called.f_code
+        yield called
         called = called.f_back
 
 
-def _activity(code: CodeType) -> str:
-    path, function = code.co_filename, code.co_name
+def _activity(call: FrameType) -> str:
+    path, function = call.f_code.co_filename, call.f_code.co_name
     for file, functions, name in _ACTIVITIES:
         if path.endswith(file) and (not functions or function in functions):
-            return name
+            return "" if function == "recv" and _has_source(call) else name
     return ""
+
+
+def _has_source(call: FrameType) -> bool:
+    return any(call.f_locals.get(name) is not None for name in ("src", "group_src"))

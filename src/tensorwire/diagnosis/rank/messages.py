@@ -9,7 +9,8 @@ thirty microseconds or so, most of it torch's detour through Python, and nothing
 A message is counted when it is called, so that the counts of both ends grow alike though one of them never waits. The
 first messages may have been made before the probe was there.
 
-Not seen: receiving from any source, and messages between accelerators (the NCCL plugin sees those).
+Not seen: messages between accelerators (the NCCL plugin sees those). A receive from any source is counted, and no more:
+a work of ours could not tell whom it came from. The stack shows who waits in one (activity.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from .process_groups import Group, Groups
 
-OPERATIONS: Final = {"send": "send", "recv_": "recv"}  # by name of c10d's
+OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted
+_ENDS: Final = {"send": "dst", "recv_": "src"}  # the argument that has the peer
+_NO_PEER: Final = -1
 _MAX_SLOTS: Final = 34  # of the page in use: from here on messages have none before somebody waits, groups go first
 
 
@@ -122,6 +125,9 @@ class Messages:
 
     def _show(self, way: _Way, waited: int, wait: _Wait | None) -> bool:
         """Whether the page has something new."""
+        if way.peer == _NO_PEER:
+            way.group = way.group or self._groups.find(way.torch_name, way.description, "gloo")
+            return False
         state = way.count, waited, wait.sequence if wait is not None else 0
         if state == way.shown or not self._has_slot(way, wait is not None):
             return False
@@ -172,7 +178,8 @@ class Messages:
 
         operator = getattr(torch.ops.c10d, name).default
         names = [argument.name for argument in operator._schema.arguments]
-        group_at, peer_at = names.index("process_group"), names.index("dst" if operation == "send" else "src")
+        group_at = names.index("process_group")
+        peer_at = names.index(_ENDS[name]) if name in _ENDS else None
         tag_at = names.index("tag")
         below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
         redispatch = operator.redispatch
@@ -191,12 +198,15 @@ class Messages:
                 (tensor,) = args[0]
                 if not tensor.is_cpu:
                     return result
-                group, peer = unbox_group(args[group_at]), args[peer_at]
+                group = unbox_group(args[group_at])
+                peer = _NO_PEER if peer_at is None else args[peer_at]
                 key = group.group_name, operation, peer
                 way = ways.get(key)
                 if way is None:
                     way = ways[key] = _Way(group.group_name, group.group_desc, operation, group.rank(), peer)
                 way.count += 1
+                if not operation:
+                    return result
                 return self._watched(result, way, tensor.dtype, tensor.numel(), args[tag_at])
             except Exception:
                 return result

@@ -1,0 +1,33 @@
+"""What the main thread is in, by its stack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.probe_jobs import PROBE, environment, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("source", "activity"), [("", "recv from any source"), (", group_src=1", "")])
+def test_a_receive_from_any_source_is_seen(tmp_path: Path, source: str, activity: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"""
+import time
+import torch
+import torch.distributed as dist
+from tensorwire.diagnosis.page.rank_page import read_page
+from tensorwire.diagnosis.rank import probe
+class Waits:
+    def wait(self):
+        time.sleep(1.5)
+        print(repr(read_page(probe._probe._path).activity))
+        raise SystemExit
+dist.distributed_c10d.irecv = lambda *args, **kwargs: Waits()
+dist.recv(torch.ones(4){source})
+""")
+    ran = run([*PROBE, str(script)], environment(tmp_path / "pages", RANK="3", WORLD_SIZE="8"))
+    assert ran.stdout == f"{activity!r}\n", ran.stderr
