@@ -8,6 +8,7 @@ from .healthy import HEALTHY
 from .known import KNOWN
 from .unseen import UNSEEN
 from .unseen_second import UNSEEN_SECOND
+from .unseen_third import UNSEEN_THIRD
 
 if TYPE_CHECKING:
     from .variants import Variant
@@ -16,6 +17,7 @@ GROUPS: dict[str, list[Variant]] = {
     "known": KNOWN,
     "unseen": UNSEEN,
     "second": UNSEEN_SECOND,
+    "third": UNSEEN_THIRD,
     "healthy": HEALTHY,
 }
 BY_NAME = {variant.name: variant for variants in GROUPS.values() for variant in variants}

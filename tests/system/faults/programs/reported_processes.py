@@ -1,0 +1,102 @@
+"""A rank that loses a process or fails unseen, or compiles again and again, after reports in public issue trackers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import signal
+import threading
+import time
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from .common import case, is_befallen, mark_fault
+from .small_training import STEPS_BEFORE, STEPS_BEFORE_SLOW, Training, start
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == STEPS_BEFORE and is_befallen():
+            time.sleep(0.5)  # it is ahead of the training, and swaps
+            mark_fault()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(64)
+
+
+def lose_loader_worker() -> None:
+    """open-mmlab/mmrotate#501: the kernel kills a worker of one rank's data loader for want of memory."""
+    training = Training()
+    for _ in DataLoader(Samples(), batch_size=1, num_workers=1):
+        training.step()
+
+
+def fail_in_thread() -> None:
+    """ray-project/ray#28314: each rank trains in a thread, whose error is kept until the ranks are all through."""
+    errors = queue.Queue[Exception]()
+
+    def train() -> None:
+        try:
+            training = Training()
+            for step in itertools.count():
+                training.step()
+                if step == STEPS_BEFORE and is_befallen():
+                    mark_fault()
+                    raise ValueError("the batch has no labels")
+        except ValueError as error:
+            errors.put(error)
+
+    threading.Thread(target=train).start()
+    queue.Queue[str]().get()  # the driver's next request
+
+
+def hang_up() -> None:
+    """pytorch/pytorch#76894: a job was started with nohup, and one rank gets the signal of the closed terminal all the
+    same, since a library has set a handler of its own.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_DFL if is_befallen() else signal.SIG_IGN)
+    training = Training()
+    for step in itertools.count():
+        training.step()
+        if step == STEPS_BEFORE:
+            if is_befallen():
+                mark_fault()
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def compile_each_length() -> None:
+    """pytorch/pytorch#140229: one rank's batches have a new length in each step, and each is compiled for anew."""
+    torch._dynamo.config.recompile_limit = 1 << 20
+    torch._dynamo.config.accumulated_recompile_limit = 1 << 20
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    layers = nn.Sequential(*(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in range(2)))
+    model = DistributedDataParallel(torch.compile(layers, backend="aot_eager"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in itertools.count():
+        time.sleep(0.02)
+        length = 16
+        if step >= STEPS_BEFORE_SLOW and is_befallen():
+            mark_fault()
+            length += step - STEPS_BEFORE_SLOW + 1
+        optimizer.zero_grad()
+        model(torch.randn(2, length, 16)).square().mean().backward()
+        optimizer.step()
+
+
+CASES = {
+    "loader-killed": lose_loader_worker,
+    "error-kept": fail_in_thread,
+    "hung-up": hang_up,
+    "new-lengths": compile_each_length,
+}
+
+
+if __name__ == "__main__":
+    start()
+    CASES[case()]()
