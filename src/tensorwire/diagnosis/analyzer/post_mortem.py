@@ -60,9 +60,7 @@ def post_mortem(job: Job, witnesses: Iterable[int], moment: float, hangs: list[V
         hangs: verdicts on hangs that stood when the first of them gave up.
     """
     waits = [wait for number in witnesses for wait in _last_waits(job, number, moment)]
-    waits.sort(
-        key=lambda wait: (wait.seconds is not None, -(wait.seconds or 0.0), wait.sequence, wait.group.id, -wait.end)
-    )
+    waits.sort(key=_order)
     kept = next((old for old in hangs if any(_concerns(old, wait) for wait in waits)), None)
     if kept is not None and (kept.finding.suspects or kept.finding.sides):
         return kept
@@ -76,6 +74,12 @@ def post_mortem(job: Job, witnesses: Iterable[int], moment: float, hangs: list[V
         if wait.missing:  # each waits for another
             return _not_entered(job, wait, wait.missing)
     return kept
+
+
+def _order(wait: _LastWait) -> tuple[object, ...]:
+    """Who tells first: by what was waited for, and never by the witness's number."""
+    known = wait.seconds is not None, -(wait.seconds or 0.0)
+    return *known, wait.sequence, wait.group.id, -wait.end, -len(wait.needed), -len(wait.unblocked), -len(wait.missing)
 
 
 def _last_waits(job: Job, number: int, moment: float) -> Iterator[_LastWait]:
