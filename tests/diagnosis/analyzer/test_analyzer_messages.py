@@ -58,11 +58,14 @@ class TestSendAndReceive:
         assert (finding.code, finding.suspects, finding.victims) == ("TW-H2", [], 4)
         assert sorted(finding.sides) == [[0], [1], [2]]
 
-    def test_both_ends_are_there(self) -> None:
+    @pytest.mark.parametrize("numel", [1024, 2048], ids=["the same", "the one before is not received yet"])
+    def test_both_ends_are_there(self, numel: int) -> None:
         def groups(number: int, age: float) -> list[ProcessGroup]:
             if number > 1:
                 return [member(5)]
-            return [member(5, waits=age, name="send" if number == 0 else "recv", root=1 - number)]
+            if number == 1:
+                return [member(5, waits=age, name="recv", root=0)]
+            return [member(5, waits=age, name="send", root=1, numel=numel)]
 
         def edges(time: float) -> list[Any]:
             return [edge(0, 1, backoff=3, send_queue=100), edge(1, 0)]

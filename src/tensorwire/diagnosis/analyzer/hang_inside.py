@@ -34,23 +34,24 @@ def all_entered(job: Job, transport: Transport, wait: Wait, num_victims: int) ->
 
     Of a group that is not wholly in view only what was read as it is counts: whom the others wait for may be whoever is
     not in view. A stopped process and a retransmission timer that has backed off are facts of the kernel, and come
-    first. Unread data and busy edges may be the consequence of another mismatch: that a rank has left an operation
+    first: with one of them the two ends may be in two messages, of which the earlier was sent and not received.
+    Unread data and busy edges may be the consequence of another mismatch: that a rank has left an operation
     nobody can leave alone comes before them.
     """
     group, operations = wait.group, wait.operations
     pairwise = wait.is_pairwise
-    if pairwise:
-        unlike = _unlike_ends(job, wait, num_victims)
-        if unlike is not None:
-            return unlike
-    else:
+    if not pairwise:
         found = sides(operations)
         if len(found) > 1:
             return inconsistent(job, group, wait.sequence, found, operations)
     ranks = wait.inside if pairwise else list(group.members)
     window = RECENT_SHARE * job.thresholds.hang_seconds
     blame = transport.stopped(job, ranks) or transport.broken(job, ranks, window)
-    if blame is None and not pairwise:
+    if blame is None and pairwise:
+        unlike = _unlike_ends(job, wait, num_victims)
+        if unlike is not None:
+            return unlike
+    elif blame is None:
         blame = _left_alone(wait)
         if blame is not None:
             return _verdict(job, wait, "TW-H2", blame, num_victims)
