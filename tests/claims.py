@@ -273,7 +273,10 @@ CLAIMS: dict[str, list[str]] = {
         f"| unseen, the first time | {_judged('unseen', 'first')} |",
         f"| unseen, after mending | {_judged('unseen', 'mended')} |",
         f"| a second unseen set, the first time | {_judged('second', 'first')} |",
+        f"| the second set, after mending | {_judged('second', 'mended')} |",
         f"| known before | {_judged('known', 'mended')} |",
+        f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
+        f"{variants.false_looks('second', 'mended').replace('0 of', 'none of')} looks at the healthy jobs had one",
         f"Of its findings of high confidence, {variants.high_confidence(('second', 'first'))} were right; and "
         f"{variants.false_looks('second', 'first')} looks at three healthy jobs had a finding",
         f"on a busy machine, {variants.false_looks()} had a finding",
