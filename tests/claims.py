@@ -265,7 +265,8 @@ CLAIMS: dict[str, list[str]] = {
     "docs/job/findings.md": [
         f"{faults.recorded('high')} with high confidence and {faults.recorded('medium')} with medium",
         f"had not seen, {variants.high_confidence(('unseen', 'first'))} verdicts of high confidence",
-        f"right the first time, and {variants.high_confidence(('second', 'first'))} in a second set",
+        f"right the first time, {variants.high_confidence(('second', 'first'))} in a second set, and "
+        f"{variants.high_confidence(('third', 'first'))} in a third",
     ],
     "docs/job/limits.md": [
         f"Of {RUNS} runs, {RIGHT} were right: {faults.share('lost')} with a lost process, {faults.share('hang')} with "
@@ -274,11 +275,13 @@ CLAIMS: dict[str, list[str]] = {
         f"| unseen, after mending | {_judged('unseen', 'mended')} |",
         f"| a second unseen set, the first time | {_judged('second', 'first')} |",
         f"| the second set, after mending | {_judged('second', 'mended')} |",
+        f"| a third unseen set, the first time | {_judged('third', 'first')} |",
         f"| known before | {_judged('known', 'mended')} |",
         f"Every finding of high confidence was right, {variants.high_confidence(('second', 'mended'))}",
         f"{variants.false_looks('second', 'mended').replace('0 of', 'none of')} looks at the healthy jobs had one",
         f"Of its findings of high confidence, {variants.high_confidence(('second', 'first'))} were right; and "
         f"{variants.false_looks('second', 'first')} looks at three healthy jobs had a finding",
+        f"Every finding of high confidence was right, {variants.high_confidence(('third', 'first'))}. One program",
         f"on a busy machine, {variants.false_looks()} had a finding",
         f"finding of high confidence was right, {variants.high_confidence(('unseen', 'mended'))}",
         f"a step of {probe['step']['milliseconds']['median']:.1f} ms took {_probe_ratio('wall')} of its time with the "

@@ -22,9 +22,14 @@ RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 # What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
 WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
+    "hung-up": "SIGHUP to one rank alone passes for the end of the job",
     "join-of-some": "gloo aborts a rank that receives too much, which is named as lost",
+    "local-rank": "nobody sees by which number a rank joins",
     "micro-batches": "both ends of the messages that do not fit are named, and no culprit",
+    "resume-of-some": "only the calls of two ranks are known, and both are named",
     "token-counts": "gloo aborts the rank that receives, which is named as lost",
+    "uncalled-norm": "gloo aborts a rank that receives too much, which is named as lost",
+    "world-size": "a rank that nobody has started is named as not in view",
     "wrong-tag": "the ends of a message whose tags differ are both named, and no culprit",
 }
 
