@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
@@ -29,7 +28,7 @@ def shown_until(is_over: Callable[[], bool]) -> str:
 
 dist.init_process_group("gloo")
 dist.barrier()
-while probe._probe is None or probe._probe._sampler is None or not hasattr(dist.PrefixStore.wait, "__wrapped__"):
+while probe._probe is None or probe._probe._sampler is None:
     time.sleep(0.02)
 server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 client = dist.TCPStore("127.0.0.1", server.port, is_master=False)  # a wait keeps other threads from its store
@@ -41,21 +40,31 @@ def set_later(key: str) -> None:
     dist.PrefixStore("step", server).set(key, "1")
 
 
-def waited(key: str, method: Callable[..., Any], *arguments: Any) -> Any:
-    setter = threading.Thread(target=set_later, args=(key,))
-    setter.start()
-    result = method(*arguments)
-    setter.join()
-    return result
+def setter(key: str) -> threading.Thread:
+    thread = threading.Thread(target=set_later, args=(key,))
+    thread.start()
+    return thread
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.store = client
+
+    def read(self, key: str) -> bytes:
+        return bytes(self.store.get(key))
 
 
 prefixed = dist.PrefixStore("step", client)
 time.sleep(1.5)  # a store that is not waited for is no activity
 print(activity() or "nothing")
-waited("first", prefixed.wait, ["first"], timedelta(seconds=SECONDS))
+setting = setter("first")
+prefixed.wait(["first"], timedelta(seconds=SECONDS))
+setting.join()
 print("wait:", found[-1])
 print(shown_until(lambda: not activity()))
-value = waited("second", client.get, "step/second")
+setting = setter("second")
+value = Trainer().read("step/second")
+setting.join()
 print("get:", found[-1], value)
 print(shown_until(lambda: not activity()))
 try:

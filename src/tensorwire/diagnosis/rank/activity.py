@@ -6,6 +6,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from .store_waits import is_in_store
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
@@ -27,7 +29,6 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     (_C10D, ("monitored_barrier",), "monitored_barrier"),
     (_C10D, ("recv",), "recv from any source"),  # others are seen by messages.py
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
-    ("tensorwire/diagnosis/rank/store_waits.py", ("wait_in_store",), "Store.wait"),
 )
 
 
@@ -42,8 +43,9 @@ def is_in_init() -> bool:
 
 def main_activity() -> str:
     """What the main thread is in, "" where that is nothing of these. Takes tens of microseconds."""
-    found = ""
-    for call in _outwards(sys._current_frames().get(threading.main_thread().ident or 0)):
+    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    found = "Store.wait" if innermost is not None and is_in_store(innermost) else ""
+    for call in _outwards(innermost):
         found = _activity(call) or found
     return found
 

@@ -266,7 +266,6 @@ class _Sampler:
         from .messages import Messages
         from .operation_timing import Dispatcher
         from .process_groups import Groups
-        from .store_waits import show as show_store_waits
 
         self._handle, self._path, self._directory = handle, path, path.parent
         self._lock = threading.Lock()
@@ -282,7 +281,6 @@ class _Sampler:
         self._dispatcher = Dispatcher(handle, groups, self._recorders[0] if recorders[_DUMPS[0]] else None)
         self._messages.register(self._dispatcher.message_kernel, lambda: self._dispatcher.is_timing)
         self._has_server = False
-        show_store_waits()
 
     def poll_counts(self) -> None:
         with self._lock:

@@ -1,34 +1,77 @@
-"""Shows on the stack that a thread waits for a key of a store.
+"""Whether a thread waits for a key of a store.
 
-The stores of torch wait in C, where a stack shows only who called them. Their methods that wait pass a function here,
-which activity.py looks for.
+The stores of torch wait in C, where a stack shows only who called them. So the call is read from the bytecode of the
+caller, which tells the names before it, and the store is found behind these names: `store.get(key)`,
+`self.store.wait(keys)`. Nothing of the script is run, and nothing of torch is replaced.
+
+Not seen: stores that are the result of a call, as in `get_store().get(key)`, and any under Python 3.10, whose bytecode
+tells lines alone.
 """
 
 from __future__ import annotations
 
-from functools import wraps
+import dis
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import CodeType, FrameType
 
-_METHODS: Final = ("get", "multi_get", "wait")
-_STORES: Final = ("PrefixStore", "TCPStore")  # those of a job; the base class belongs to stores that users write too
-
-
-def show() -> None:
-    """Have the stores' methods that wait pass this module, where they do not yet."""
-    import torch.distributed
-
-    for store in (getattr(torch.distributed, name) for name in _STORES):
-        for name in _METHODS:
-            if name not in vars(store):
-                setattr(store, name, _shown(getattr(store, name)))
+_METHODS: Final = frozenset({"get", "multi_get", "wait"})
+_VARIABLES: Final = ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_ATTRIBUTES: Final = ("LOAD_ATTR", "LOAD_METHOD")
+_PASSED_OVER: Final = ("PRECALL", "PUSH_NULL", "CACHE")
 
 
-def _shown(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def wait_in_store(*arguments: Any, **options: Any) -> Any:
-        return method(*arguments, **options)
+def is_in_store(innermost: FrameType) -> bool:
+    """Whether the innermost call on a stack is in a store that waits for keys."""
+    code = innermost.f_code
+    if _METHODS.isdisjoint(code.co_names):
+        return False
+    variable, *attributes = _callee(code, innermost.f_lasti) or ("",)
+    if not attributes or attributes.pop() not in _METHODS:
+        return False
+    value = innermost.f_locals.get(variable, innermost.f_globals.get(variable))
+    with suppress(AttributeError):
+        for name in attributes:
+            value = object.__getattribute__(value, "__dict__").get(name)
+    return _is_store(value)
 
-    return wait_in_store
+
+@lru_cache(maxsize=64)
+def _callee(code: CodeType, lasti: int) -> tuple[str, ...]:
+    """The names before the call at this place, as ("self", "store", "get"); none where there is more than names."""
+    before: list[dis.Instruction] = []
+    for each in dis.get_instructions(code):
+        if each.offset == lasti and each.opname.startswith("CALL"):
+            return _names([one for one in before if _start(one) == _start(each)]) if _start(each) else ()
+        before.append(each)
+    return ()
+
+
+def _names(instructions: list[dis.Instruction]) -> tuple[str, ...]:
+    """Of what begins where the call begins: the variable that was loaded last, and the attributes after it."""
+    names: tuple[str, ...] = ()
+    for each in instructions:
+        if each.opname.startswith(_VARIABLES):
+            names = (each.argval,)
+        elif names and each.opname in _ATTRIBUTES:
+            names = (*names, each.argval)
+        elif each.opname not in _PASSED_OVER:
+            names = ()
+    return names
+
+
+def _start(instruction: dis.Instruction) -> tuple[int, int] | None:
+    """Line and column; None where they are not known."""
+    positions = getattr(instruction, "positions", None)
+    if positions is None or positions.lineno is None or positions.col_offset is None:
+        return None
+    return positions.lineno, positions.col_offset
+
+
+def _is_store(value: Any) -> bool:
+    from torch._C._distributed_c10d import Store
+
+    return issubclass(type(value), Store)
