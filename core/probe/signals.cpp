@@ -62,8 +62,10 @@ bool note_crash(Header* header, int signal) {
 // Transports abort a rank in a thread of theirs when what ranks called does not fit. What this rank had called may not
 // be in its page yet. Whoever is to look may lack a lock that the aborting thread holds: then the time runs out.
 void await_look(Look* look) {
+  // Read before the time is: it is never later.
+  const uint64_t asked = look->asked_ns.load(std::memory_order_relaxed);
   const uint64_t start = tw_probe_now();
-  if (start - look->asked_ns.load(std::memory_order_relaxed) > kAttentiveNs) return;
+  if (start - asked > kAttentiveNs) return;
   look->is_wanted.store(true, std::memory_order_release);
   while (!look->is_taken.load(std::memory_order_acquire) && tw_probe_now() - start < kLookNs) {
     const timespec pause{0, kLookStepNs};

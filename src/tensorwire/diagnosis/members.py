@@ -55,6 +55,14 @@ class GridRanks(Sequence[int]):
             number += offset * stride
         return number
 
+    def __contains__(self, number: object) -> bool:
+        if not isinstance(number, int):
+            return False
+        rest = number - self._grid[0]
+        for extent, stride in _by_stride(self._grid[1]):
+            rest -= min(rest // stride, extent - 1) * stride
+        return rest == 0 <= number - self._grid[0]
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, GridRanks):
             return self._grid == other._grid
@@ -88,17 +96,23 @@ def ranks_of(grid: Grid) -> Sequence[int]:
     first, dimensions = grid
     if not dimensions or not all(extent > 0 < stride for extent, stride in dimensions):
         return ()
-    last, count = first, 1
-    for extent, stride in dimensions:
-        last += (extent - 1) * stride
-        count *= extent
-    if not 0 <= first <= last < MAX_RANKS or count > MAX_RANKS:
+    reach = 0
+    for extent, stride in reversed(_by_stride(dimensions)):
+        if extent > 1 and stride <= reach:  # dimensions lie across one another, as those of no mesh do
+            return ()
+        reach += (extent - 1) * stride
+    if not 0 <= first <= first + reach < MAX_RANKS:
         return ()
     used = tuple(each for each in dimensions if each[0] > 1) or dimensions[-1:]
     if len(used) == 1:
         ((extent, stride),) = used
         return range(first, first + extent * stride, stride)
     return GridRanks((first, used))
+
+
+def _by_stride(dimensions: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """The dimensions, that of the longest steps first."""
+    return sorted(dimensions, key=lambda dimension: -dimension[1])
 
 
 def numbers_of(ranks: Sequence[int]) -> list[int]:

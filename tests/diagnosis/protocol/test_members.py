@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tensorwire.diagnosis.members import members_of, numbers_of, ranks_of
+from tensorwire.diagnosis.analyzer.groups import Groups
+from tensorwire.diagnosis.columns import RankColumns
+from tensorwire.diagnosis.members import MAX_DIMENSIONS, GridRanks, members_of, numbers_of, ranks_of
+from tests.support.observations import member, observed, rank
 
 
 @pytest.mark.parametrize(
@@ -25,6 +30,8 @@ from tensorwire.diagnosis.members import members_of, numbers_of, ranks_of
         ((0, ((4, 0),)), []),
         ((1 << 19, ((2, 1 << 19),)), []),
         ((0, ((1 << 15, 1), (1 << 15, 1))), []),
+        ((0, ((2, 3), (3, 2))), []),
+        ((0, ((2, 1), (2, 2))), [0, 2, 1, 3]),
     ],
 )
 def test_ranks_of_a_grid(grid: Any, ranks: list[int]) -> None:
@@ -54,6 +61,24 @@ def test_ranks_of_a_grid_are_a_sequence() -> None:
     assert 112 not in ranks
     with pytest.raises(IndexError):
         ranks[6]
+
+
+@given(
+    st.integers(0, 5),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 20)), min_size=1, max_size=MAX_DIMENSIONS),
+)
+def test_a_grid_holds_its_ranks_and_no_other(first: int, dimensions: list[tuple[int, int]]) -> None:
+    ranks = ranks_of((first, tuple(dimensions)))
+    assert [number for number in range(-10, 200) if number in ranks] == sorted(ranks)
+
+
+def test_a_claim_of_many_members_costs_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = ranks_of((0, ((1 << 10, 1 << 10), (1 << 9, 1))))
+    group = member(1, waits=9.0, size=len(claimed), members=claimed)
+    observation = observed(50.0, [rank(1, group), rank(2), rank(600)], world=1 << 20)
+    monkeypatch.setattr(GridRanks, "__iter__", lambda _: pytest.fail("somebody walks through the ranks"))
+    groups = Groups(RankColumns.of(observation.ranks), observation.world_size)
+    assert groups[group.id].numbers.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("ranks", [[], [3, 1], [0, 1, 3], [0, 1, 2, 4, 5, 6, 16, 17], [2, 2], [0, 2, 1, 4]])

@@ -11,7 +11,7 @@ import numpy as np
 from ..model import ProcessGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..columns import Bools, Floats, Ints, RankColumns
     from ..model import Operation, Timing
@@ -249,10 +249,14 @@ class Groups(Mapping[str, Group]):
         Once an operation was completed, a rank without it is one that nothing is known of.
         """
         places, overflow = self._columns.place_of, self._columns.places.overflow
-        members = (number for number in self.ranks_of(group) if number in places and number not in group.members)
-        return [number for number in members if not overflow[places[number]]]
+        ranks = self.ranks_of(group)
+        if len(ranks) <= len(places):
+            in_view = [number for number in ranks if number in places]
+        else:  # whoever claims a group of a million ranks makes nobody walk through them
+            in_view = sorted(number for number in places if number in ranks)
+        return [number for number in in_view if number not in group.members and not overflow[places[number]]]
 
-    def ranks_of(self, group: Group) -> Iterable[int]:
+    def ranks_of(self, group: Group) -> Sequence[int]:
         """The ranks of a group, where they are known: it says so itself, or has all there are."""
         if group.size == self._world_size:
             return range(self._world_size)
