@@ -20,7 +20,7 @@ LIVES: Final[tuple[Life, ...]] = get_args(Life)
 
 ExitKind = Literal["", "end", "failure", "interruption", "crash"]
 """What a process said when it ended, or before: nothing; that it ends; an exception that nobody caught; that somebody
-ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP)."""
+ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP); the signal of a crash."""
 
 Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 """Where a rank is with init_process_group; "" where that is not known."""
@@ -53,7 +53,9 @@ class Operation:
 class Timing:
     """T of one rank, summed over the rounds that all ranks timed.
 
-    T is completion minus the later of enqueue and the previous operation's completion on that process group.
+    T is completion minus the later of enqueue and the previous operation's completion on that process group. Of
+    messages that the probe counts it is the time waited for them, summed over all so far; the least and the greatest
+    are 0 there.
     """
 
     first_sequence: int

@@ -29,7 +29,8 @@ ENOUGH = 10
 def is_unusual(job: Job, wait: Wait) -> bool:
     """Whether its group used to complete operations so often that a wait of this length is none of a job that is well.
 
-    Of a group of which nothing is known it is taken for granted.
+    It is taken for granted where nobody knows for how long the group's ranks had run. Of a group that has completed few
+    operations it is not.
     """
     group = wait.group
     rate = float(np.fmax.reduce(group.baseline_rates, initial=0.0))

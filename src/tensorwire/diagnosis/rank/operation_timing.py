@@ -1,4 +1,4 @@
-"""Times every operation of torch.distributed on CPU tensors, while the agent asks for it.
+"""Times every collective of torch.distributed on CPU tensors, while the agent asks for it.
 
 All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
 Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
@@ -9,8 +9,8 @@ for gloo the Python binding has none. (From torch 2.14 on, a process group has h
 They are registered only while timing is enabled, but for those of messages (messages.py). The last one to run takes
 all of them away: a kernel that another thread removed could go while the dispatcher is about to call it.
 
-Not seen: receiving from any source (nothing tells of its completion), operations on accelerators (their futures are
-complete once the kernel is launched; the NCCL plugin times those).
+Not timed: messages (messages.py counts them, and the time waited for them, at all times), and operations on
+accelerators (their futures are complete once the kernel is launched; the NCCL plugin times those).
 """
 
 from __future__ import annotations
