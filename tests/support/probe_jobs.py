@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,9 +43,7 @@ def _heed_hangup() -> None:
 
 def run_job(arguments: Sequence[str], directory: Path, *, world_size: int = 2) -> list[str]:
     """The same python arguments in all ranks. Returns what each printed; raises AssertionError if one failed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     ranks = [
         subprocess.Popen(
             [sys.executable, *arguments],

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tensorwire.diagnosis.service.journal import STATE, read_state
+from tests.support.ports import free_port
 
-from .training_job import free_port
 from .watch import THRESHOLDS, Watch
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.support.ports import free_port
+
 if TYPE_CHECKING:
     import signal
 
@@ -134,9 +136,3 @@ def _read_round(path: Path) -> int:
         return int.from_bytes(path.read_bytes(), "little")
     except FileNotFoundError:
         return 0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

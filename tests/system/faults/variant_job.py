@@ -7,8 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tests.support.ports import free_port
+
 from .programs.common import FAULT
-from .training_job import WORLD_SIZE, TrainingJob, free_port
+from .training_job import WORLD_SIZE, TrainingJob
 
 if TYPE_CHECKING:
     import signal
