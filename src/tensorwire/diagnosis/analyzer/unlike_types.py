@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from .. import words
 from .confidence import Basis
 
@@ -32,7 +30,8 @@ class UnlikeTypes:
 
     def sample(self, job: Job) -> list[Verdict]:
         """The notices that stand: one for each process group."""
-        for group in _of_several_types(job):
+        dtypes = job.columns.rows.dtypes
+        for group in job.groups.unlike(dtypes, dtypes != 0):  # nearly always there is none
             verdict = _unlike(job, group)
             if verdict is not None:
                 self._found[group.id] = job.time, verdict
@@ -42,15 +41,6 @@ class UnlikeTypes:
             if group_id in job.groups and job.time - time < _REMEMBERED_SECONDS
         }
         return [verdict for _, verdict in self._found.values()]
-
-
-def _of_several_types(job: Job) -> list[Group]:
-    """Groups whose members name more than one type in their operations; nearly always there is none."""
-    dtypes = job.columns.rows.dtypes
-    info = np.iinfo(np.int64)
-    least, most = (job.groups.least(np.where(dtypes == 0, info.max, dtypes)),
-                   job.groups.most(np.where(dtypes == 0, info.min, dtypes)))  # fmt: skip
-    return [job.groups[each] for each, low, high in zip(job.groups, least, most, strict=True) if low < high]
 
 
 def _unlike(job: Job, group: Group) -> Verdict | None:
