@@ -78,8 +78,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
 
   // Header and blocks encoded apart are the same bytes.
   uint64_t written = 0;
+  tw_leaves of_content = {leaves.data(), {}};
   CHECK(tw_encode_blocks(&in_chunks, 0, content.data(), content.size(), base, 0, blocks.data(), blocks.size(), &written,
-                         index.data(), leaves.data(), 1, &error) == TW_OK);
+                         index.data(), &of_content, nullptr, 1, &error) == TW_OK);
   CHECK(written == frame.data_nbytes);
   CHECK(same(blocks.data(), bytes.data() + header_nbytes, written));
   std::vector<uint8_t> header(in_chunks.header_nbytes);

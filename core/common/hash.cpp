@@ -30,6 +30,11 @@ void accumulate_scalar(uint64_t acc[8], const uint8_t* data, size_t num_stripes,
   }
 }
 
+void copy_scalar(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  std::memcpy(copy, data, num_stripes * kHashStripe);
+  accumulate_scalar(acc, copy, num_stripes, phase);
+}
+
 // The two halves of the 128-bit product, folded into one.
 uint64_t multiply_fold(uint64_t a, uint64_t b) {
   __extension__ typedef unsigned __int128 Wide;
@@ -49,7 +54,7 @@ uint64_t merge(const uint64_t acc[8], const uint8_t* secret, uint64_t start) {
 }  // namespace
 
 extern const HashKernels kHashScalar, kHashAvx2, kHashAvx512, kHashNeon;
-const HashKernels kHashScalar = {accumulate_scalar};
+const HashKernels kHashScalar = {accumulate_scalar, copy_scalar};
 
 const HashKernels& hash_kernels = pick<kHashScalar, kHashAvx2, kHashAvx512, kHashNeon>();
 
@@ -77,6 +82,28 @@ void Hasher::update(const uint8_t* data, size_t nbytes) {
   accumulate(data, direct / kHashStripe);
   buffered_ = nbytes - direct;
   std::memcpy(buffer_, data + direct, buffered_);
+}
+
+void Hasher::copy(const uint8_t* data, size_t nbytes, uint8_t* copy) {
+  const auto update_copy = [&](size_t count) {
+    std::memcpy(copy, data, count);
+    update(copy, count);
+    copy += count;
+    data += count;
+    nbytes -= count;
+  };
+  if (buffered_ != 0) update_copy(std::min(kHashPad - buffered_, nbytes));
+  if (nbytes > kHashPad) {
+    if (buffered_ != 0) accumulate(buffer_, kHashPad / kHashStripe);
+    buffered_ = 0;
+    const size_t direct = (nbytes - 1) / kHashPad * kHashPad, num_stripes = direct / kHashStripe;
+    kernels_->copy(acc_, data, num_stripes, num_stripes_ % kHashBlockStripes, copy);
+    num_stripes_ += num_stripes;
+    copy += direct;
+    data += direct;
+    nbytes -= direct;
+  }
+  update_copy(nbytes);
 }
 
 Hash128 Hasher::finish() {

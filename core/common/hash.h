@@ -18,6 +18,8 @@ struct HashKernels {
   // Feed num_stripes of 64 bytes to the 8 accumulators; `phase` of the current block's 16 stripes came before. Reads
   // exactly 64 * num_stripes bytes.
   void (*accumulate)(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase);
+  // The same, and a copy of the data, of which each byte is read once: others may write there.
+  void (*copy)(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy);
 };
 
 extern const HashKernels& hash_kernels;
@@ -27,6 +29,8 @@ class Hasher {
  public:
   explicit Hasher(const HashKernels& kernels = hash_kernels);
   void update(const uint8_t* data, size_t nbytes);
+  // update() of a copy, which is made on the way: each byte of data is read once.
+  void copy(const uint8_t* data, size_t nbytes, uint8_t* copy);
   // The hash; the hasher is spent.
   Hash128 finish();
 

@@ -12,9 +12,11 @@ inline __m256i load_half(const uint8_t* p) { return _mm256_loadu_si256(reinterpr
 struct Accumulators {
   __m256i acc[2], sum[2];
 
-  void add(const uint8_t* stripe, const uint8_t* secret) {
+  // What is loaded goes to `copy` too, unless that is nullptr.
+  void add(const uint8_t* stripe, const uint8_t* secret, uint8_t* copy) {
     for (size_t h = 0; h < 2; ++h) {
       const __m256i value = load_half(stripe + 32 * h);
+      if (copy != nullptr) _mm256_storeu_si256(reinterpret_cast<__m256i*>(copy + 32 * h), value);
       const __m256i key = _mm256_xor_si256(value, load_half(secret + 32 * h));
       acc[h] = _mm256_add_epi64(acc[h], _mm256_mul_epu32(key, _mm256_srli_epi64(key, 32)));
       sum[h] = _mm256_add_epi64(sum[h], value);
@@ -41,7 +43,10 @@ struct Accumulators {
   }
 };
 
-void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
+template <bool kCopies>
+inline void take(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  const uint8_t* const start = data;
+  const auto place = [&](const uint8_t* stripe) { return kCopies ? copy + (stripe - start) : nullptr; };
   Accumulators lanes;
   for (size_t h = 0; h < 2; ++h) {
     lanes.acc[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(acc + 4 * h));
@@ -52,12 +57,12 @@ void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t
 #pragma GCC unroll 16
       for (size_t i = 0; i < kHashBlockStripes; ++i) {
         _mm_prefetch(reinterpret_cast<const char*>(data + i * kHashStripe + 512), _MM_HINT_T0);
-        lanes.add(data + i * kHashStripe, kHashSecret + 8 * i);
+        lanes.add(data + i * kHashStripe, kHashSecret + 8 * i, place(data + i * kHashStripe));
       }
       data += kHashBlockStripes * kHashStripe;
       num_stripes -= kHashBlockStripes;
     } else {
-      lanes.add(data, kHashSecret + 8 * phase);
+      lanes.add(data, kHashSecret + 8 * phase, place(data));
       data += kHashStripe;
       --num_stripes;
       if (++phase < kHashBlockStripes) continue;
@@ -70,10 +75,18 @@ void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t
   for (size_t h = 0; h < 2; ++h) _mm256_storeu_si256(reinterpret_cast<__m256i*>(acc + 4 * h), lanes.acc[h]);
 }
 
+void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
+  take<false>(acc, data, num_stripes, phase, nullptr);
+}
+
+void copy(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  take<true>(acc, data, num_stripes, phase, copy);
+}
+
 }  // namespace
 
 extern const HashKernels kHashAvx2;
-const HashKernels kHashAvx2 = {accumulate};
+const HashKernels kHashAvx2 = {accumulate, copy};
 
 }  // namespace tw
 #endif

@@ -9,8 +9,10 @@ namespace {
 struct Accumulators {
   __m512i acc, sum;
 
-  void add(const uint8_t* stripe, __m512i secret) {
+  // What is loaded goes to `copy` too, unless that is nullptr.
+  void add(const uint8_t* stripe, __m512i secret, uint8_t* copy) {
     const __m512i value = _mm512_loadu_si512(stripe);
+    if (copy != nullptr) _mm512_storeu_si512(copy, value);
     const __m512i key = _mm512_xor_si512(value, secret);
     acc = _mm512_add_epi64(acc, _mm512_mul_epu32(key, _mm512_srli_epi64(key, 32)));
     sum = _mm512_add_epi64(sum, value);
@@ -30,7 +32,10 @@ struct Accumulators {
   }
 };
 
-void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
+template <bool kCopies>
+inline void take(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  const uint8_t* const start = data;
+  const auto place = [&](const uint8_t* stripe) { return kCopies ? copy + (stripe - start) : nullptr; };
   Accumulators lanes{_mm512_loadu_si512(acc), _mm512_setzero_si512()};
   __m512i secrets[kHashBlockStripes];
   for (size_t i = 0; i < kHashBlockStripes; ++i) secrets[i] = _mm512_loadu_si512(kHashSecret + 8 * i);
@@ -39,12 +44,12 @@ void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t
 #pragma GCC unroll 16
       for (size_t i = 0; i < kHashBlockStripes; ++i) {
         _mm_prefetch(reinterpret_cast<const char*>(data + i * kHashStripe + 1024), _MM_HINT_T0);
-        lanes.add(data + i * kHashStripe, secrets[i]);
+        lanes.add(data + i * kHashStripe, secrets[i], place(data + i * kHashStripe));
       }
       data += kHashBlockStripes * kHashStripe;
       num_stripes -= kHashBlockStripes;
     } else {
-      lanes.add(data, _mm512_loadu_si512(kHashSecret + 8 * phase));
+      lanes.add(data, _mm512_loadu_si512(kHashSecret + 8 * phase), place(data));
       data += kHashStripe;
       --num_stripes;
       if (++phase < kHashBlockStripes) continue;
@@ -57,10 +62,18 @@ void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t
   _mm512_storeu_si512(acc, lanes.acc);
 }
 
+void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
+  take<false>(acc, data, num_stripes, phase, nullptr);
+}
+
+void copy(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  take<true>(acc, data, num_stripes, phase, copy);
+}
+
 }  // namespace
 
 extern const HashKernels kHashAvx512;
-const HashKernels kHashAvx512 = {accumulate};
+const HashKernels kHashAvx512 = {accumulate, copy};
 
 }  // namespace tw
 #endif

@@ -1,6 +1,8 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+#include <cstring>
+
 #include "common/hash_secret.h"
 
 namespace tw {
@@ -39,10 +41,15 @@ void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t
   for (size_t i = 0; i < 4; ++i) vst1q_u64(acc + 2 * i, lanes[i]);
 }
 
+void copy(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
+  std::memcpy(copy, data, num_stripes * kHashStripe);
+  accumulate(acc, copy, num_stripes, phase);
+}
+
 }  // namespace
 
 extern const HashKernels kHashNeon;
-const HashKernels kHashNeon = {accumulate};
+const HashKernels kHashNeon = {accumulate, copy};
 
 }  // namespace tw
 #endif

@@ -33,18 +33,39 @@ void LeafHasher::start(uint64_t position) {
   hasher_ = Hasher();
 }
 
-void LeafHasher::update(const uint8_t* data, uint64_t nbytes) {
-  while (leaves_ != nullptr && nbytes != 0) {
+// take(nbytes) hashes the next bytes, which end with a leaf or before.
+template <class Take>
+void LeafHasher::take(uint64_t nbytes, Take&& take) {
+  while (nbytes != 0) {
     const uint64_t more = std::min(nbytes, TW_LEAF_NBYTES - position_ % TW_LEAF_NBYTES);
-    if (complete_) hasher_.update(data, more);
+    take(more);
     position_ += more;
-    data += more;
     nbytes -= more;
     if (position_ % TW_LEAF_NBYTES != 0 && position_ != total_) continue;
     if (complete_) store_hash(hasher_.finish(), leaves_ + (position_ - 1) / TW_LEAF_NBYTES * sizeof(Hash128));
     complete_ = true;
     hasher_ = Hasher();
   }
+}
+
+void LeafHasher::update(const uint8_t* data, uint64_t nbytes) {
+  if (leaves_ == nullptr) return;
+  take(nbytes, [&](uint64_t count) {
+    if (complete_) hasher_.update(data, count);
+    data += count;
+  });
+}
+
+void LeafHasher::copy(const uint8_t* data, uint64_t nbytes, uint8_t* copy) {
+  if (leaves_ == nullptr) {
+    std::memcpy(copy, data, nbytes);
+    return;
+  }
+  take(nbytes, [&](uint64_t count) {
+    complete_ ? hasher_.copy(data, count, copy) : static_cast<void>(std::memcpy(copy, data, count));
+    data += count;
+    copy += count;
+  });
 }
 
 Hash128 hash_root(uint64_t nbytes, const uint8_t* leaves) {

@@ -34,13 +34,20 @@ class LeavesAhead {
 class LeafHasher {
  public:
   // Of content of `total` bytes. leaves may be nullptr: then nothing is hashed.
-  LeafHasher(uint64_t total, uint8_t* leaves) : total_(total), leaves_(leaves) {}
+  explicit LeafHasher(uint64_t total = 0, uint8_t* leaves = nullptr) : total_(total), leaves_(leaves) {}
   // The next piece begins at `position`. Unless the last one ended there, no leaf is hashed that began before.
   void start(uint64_t position);
   void update(const uint8_t* data, uint64_t nbytes);
+  // update() of a copy, which is made on the way: each byte of data is read once.
+  void copy(const uint8_t* data, uint64_t nbytes, uint8_t* copy);
+  // Where the leaves to come go.
+  void store_to(uint8_t* leaves) { leaves_ = leaves; }
   uint64_t position() const { return position_; }
 
  private:
+  template <class Take>
+  void take(uint64_t nbytes, Take&& take);
+
   uint64_t total_, position_ = 0;
   uint8_t* leaves_;
   bool complete_ = true;  // the pieces of this leaf began with it

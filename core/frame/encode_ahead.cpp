@@ -36,6 +36,7 @@ bool write_ahead(const Block& block) {
   uint8_t* next = scratch.cascade.even;
   for (size_t first = 0; first < block.n; first += tile) {
     const size_t count = block.n - first < tile ? block.n - first : tile;
+    scratch.arrival.reach((first + count) * dtype.word_nbytes);
     fetch(&scratch.upcoming, count * dtype.word_nbytes);
     fetch_plane(block.dst, plane_bits, block.n, first + 2 * tile, tile);
     fetch_plane(first_tier, 2, block.n, first + 2 * tile, tile);

@@ -302,12 +302,24 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   return smaller(block, length, [&] { return encode_words(block); });
 }
 
+// Whether the words may be split while they arrive, which saves a pass over them: by what the memory shows that they
+// come from, and that others may write to, they are neither constant nor have kind zeros.
+bool may_arrive_late(const Block& block, bool has_zeros) {
+  const Arrival& arrival = block.scratch->arrival;
+  const Dtype& dtype = block.dtype();
+  if (arrival.arrived == arrival.nbytes || dtype.exponent_bits == 0 || block.stored <= kBlockAlign) return false;
+  const bool differ = std::memcmp(arrival.src, arrival.src + dtype.word_nbytes, kBlockAlign - dtype.word_nbytes) != 0;
+  return differ && !(has_zeros && sample_has_zero(dtype, arrival.src, block.n));
+}
+
 size_t encode_inside(const Block& block) {
+  const bool has_zeros = block.spec.profile == kProfileFast || block.spec.profile == kProfileCompact;
+  if (may_arrive_late(block, has_zeros)) return encode_words(block);
+  block.scratch->arrival.all();
   const size_t length = encode_constant(block);
   if (length != 0) return length;
   ZerosPlan zeros;
-  const bool has_kind = block.spec.profile == kProfileFast || block.spec.profile == kProfileCompact;
-  return has_kind && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
+  return has_zeros && plan_zeros(block, &zeros) ? encode_with_zeros(block, zeros) : encode_words(block);
 }
 
 // By the kinds that do not look at a base.
@@ -327,6 +339,7 @@ size_t encode_kept(const Block& block) {
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
   const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
   if (!spec.relative) return encode_alone(block);
+  scratch->arrival.all();
   const RelativeBlock relative = encode_relative(spec, words, n, scratch->relative.block, &scratch->relative);
   const size_t alone = relative.settled ? SIZE_MAX : encode_alone(block);
   if (alone <= relative.length) return alone;

@@ -10,6 +10,7 @@
 #include "coders/rest.h"
 #include "common/format.h"
 #include "frame/relative_encode.h"
+#include "frame/once_reader.h"
 #include "transforms/histogram.h"
 
 namespace tw {
@@ -36,6 +37,7 @@ struct EncodeScratch {
   uint32_t histogram[256];  // of the exponents that were split last, so many
   size_t num_counted;
   FirstTier first_tier;
+  Arrival arrival;
   Upcoming upcoming;
   uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
@@ -54,7 +56,7 @@ struct EncodeScratch {
 };
 
 // Encode n words (1 to kMaxBlockWords) to dst, which has room for stored_nbytes(). Returns the block's length: 0 where
-// they are those of spec.base.
+// they are those of spec.base. The words are there once scratch->arrival has put them there; those of spec.base are.
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch);
 
 }  // namespace tw

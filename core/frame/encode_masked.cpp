@@ -15,25 +15,23 @@ constexpr size_t kFastShare = 64, kCompactShare = 1024;
 
 bool has_signs(const Dtype& dtype) { return dtype.split == Split::kFloat; }
 
-template <class Word>
-bool sample_has_zero(const Block& block) {
-  constexpr Word all = static_cast<Word>(~Word{0});
-  const Word magnitude = has_signs(block.dtype()) ? static_cast<Word>(all >> 1) : all;
-  const size_t step = block.n / kSamples | 1;  // odd: it meets all columns of rows of 2^k words
-  for (size_t i = 0; i < block.n; i += step) {
-    if ((load<Word>(block.words + i * sizeof(Word)) & magnitude) == 0) return true;
-  }
-  return false;
-}
-
-bool sample_has_zero(const Block& block) {
-  return with_number(block.dtype().word_nbytes, [&](auto word) { return sample_has_zero<decltype(word)>(block); });
-}
-
 }  // namespace
 
+bool sample_has_zero(const Dtype& dtype, const uint8_t* words, size_t n) {
+  return with_number(dtype.word_nbytes, [&](auto word) {
+    using Word = decltype(word);
+    constexpr Word all = static_cast<Word>(~Word{0});
+    const Word magnitude = has_signs(dtype) ? static_cast<Word>(all >> 1) : all;
+    const size_t step = n / kSamples | 1;  // odd: it meets all columns of rows of 2^k words
+    for (size_t i = 0; i < n; i += step) {
+      if ((load<Word>(words + i * sizeof(Word)) & magnitude) == 0) return true;
+    }
+    return false;
+  });
+}
+
 bool plan_zeros(const Block& block, ZerosPlan* plan) {
-  if (!sample_has_zero(block)) return false;
+  if (!sample_has_zero(block.dtype(), block.words, block.n)) return false;
   EncodeScratch& scratch = *block.scratch;
   expand_kernels.find(block.dtype().word_nbytes, has_signs(block.dtype()), block.words, block.n, scratch.kept,
                       scratch.minus);

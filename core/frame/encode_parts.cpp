@@ -1,5 +1,6 @@
 #include "frame/encode_parts.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "transforms/words.h"
@@ -44,7 +45,13 @@ Rests rests_of(const Block& block) {
 
 Rests split(const Block& block) {
   EncodeScratch& scratch = *block.scratch;
-  word_kernels.split(block.dtype(), block.words, block.n, scratch.exponents, scratch.sign_mantissas, scratch.runs);
+  const Dtype& dtype = block.dtype();
+  for (size_t first = 0; first < block.n; first += kSegment) {
+    const size_t count = std::min(kSegment, block.n - first);
+    scratch.arrival.reach((first + count) * dtype.word_nbytes);
+    word_kernels.split(dtype, block.words + first * dtype.word_nbytes, count, scratch.exponents + first,
+                       scratch.sign_mantissas + first * dtype.sign_mantissa_nbytes, scratch.runs + first / kRun);
+  }
   return rests_of(block);
 }
 

@@ -43,7 +43,8 @@ size_t finish(uint8_t* dst, size_t stored, size_t streams, const uint8_t* descri
 
 size_t store_block(const Block& block);
 
-// Split words into exponents and sign_mantissas, and OR the runs of the latter, all in scratch. Returns the rests.
+// Split words into exponents and sign_mantissas, and OR the runs of the latter, all in scratch. Returns the rests. All
+// words have arrived then.
 Rests split(const Block& block);
 // Where split() puts them.
 Rests rests_of(const Block& block);
@@ -57,7 +58,8 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
 
 // Blocks of a tensor are alike. So profile fast writes verbatim rests and the first tier as the block before had them,
 // in one pass over the words; it has counted most exponents then, and is right about both nearly always. What it writes
-// to the block is overwritten otherwise. False if there is no such tier or the words are not whole runs.
+// to the block is overwritten otherwise. False if there is no such tier or the words are not whole runs. Else all words
+// have arrived.
 bool write_ahead(const Block& block);
 // What the next block is to begin with, by the plan of this one.
 FirstTier first_tier_of(const RestPlan& plan, const CascadeParams& params);
@@ -79,6 +81,8 @@ struct ZerosPlan {
 
 // What the zeros of a block take. False if kind zeros would gain nothing: the block has next to none.
 bool plan_zeros(const Block& block, ZerosPlan* plan);
+// Whether plan_zeros() would look at all words that are at `words`, of a block of so many.
+bool sample_has_zero(const Dtype& dtype, const uint8_t* words, size_t n);
 // The block by the plan. Returns its length, or 0 if it gains nothing.
 size_t write_zeros(const Block& block, const ZerosPlan& plan);
 

@@ -4,11 +4,13 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <type_traits>
 
 #include "frame/block_words.h"
 #include "frame/content_hash.h"
 #include "frame/encode_block.h"
 #include "frame/layout.h"
+#include "frame/once_reader.h"
 #include "frame/workers.h"
 
 namespace tw {
@@ -19,6 +21,9 @@ constexpr uint64_t kTileNbytes = 524288, kMaxTileNbytes = kMaxBlockWords * kMaxW
 
 struct TileScratch {
   EncodeScratch block;
+  OnceReader content, base;
+  alignas(64) uint8_t words[kMaxTileNbytes + kSlack];
+  alignas(64) uint8_t base_words[kMaxTileNbytes + kSlack];
   alignas(64) uint8_t blocks[kMaxTileNbytes];
 };
 
@@ -30,8 +35,6 @@ struct Chunk {
   uint64_t nbytes;
   uint64_t first_byte;
   uint8_t* index;
-  uint8_t* leaves;
-  uint8_t* base_leaves;  // nullptr where they are not asked for
 
   uint64_t tile_nbytes() const {
     const uint64_t block = block_nbytes(frame);
@@ -39,33 +42,32 @@ struct Chunk {
   }
 };
 
-// While a block is encoded that begins at `start`, one is fetched that has not been hashed. What is hashed is in the
-// cache by then.
+// Of content and base, what has hashed all bytes of the tiles that are done.
+struct Hashers {
+  LeafHasher content, base;
+};
+
+// While a block is encoded that begins at `start`, the next one is fetched.
 Upcoming upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
-  const uint64_t nbytes = block_nbytes(chunk.frame), from = start + ceil_to(nbytes, TW_LEAF_NBYTES);
-  return {chunk.src + std::min(from, end), chunk.src + std::min(from + nbytes, end)};
+  const uint64_t nbytes = block_nbytes(chunk.frame);
+  return {chunk.src + std::min(start + nbytes, end), chunk.src + std::min(start + 2 * nbytes, end)};
 }
 
 // Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.
-uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst, EncodeScratch* scratch) {
+uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst, TileScratch* scratch) {
   const tw_frame& frame = chunk.frame;
   const uint64_t first = tile * chunk.tile_nbytes();
   const uint64_t last = std::min(first + chunk.tile_nbytes(), chunk.nbytes);
-  const auto leaves_of = [&](const uint8_t* src, uint8_t* leaves) {
-    return LeavesAhead(src, chunk.first_byte, frame.uncompressed_nbytes, chunk.first_byte + first,
-                       chunk.first_byte + last, leaves);
-  };
-  LeavesAhead ahead = leaves_of(chunk.src, chunk.leaves), base_ahead = leaves_of(chunk.base, chunk.base_leaves);
+  const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : scratch->base_words);
   uint64_t size = 0;
   for (uint64_t start = first; start < last; start += block_nbytes(frame)) {
-    const uint64_t stop = chunk.first_byte + std::min(start + block_nbytes(frame), last);
-    ahead.reach(stop);
-    if (chunk.base_leaves != nullptr) base_ahead.reach(stop);
+    const uint64_t nbytes = std::min(block_nbytes(frame), last - start);
+    scratch->block.arrival = {&scratch->content, chunk.src + start, scratch->words, nbytes, 0};
+    if (chunk.base != nullptr) scratch->base.read(chunk.base + start, nbytes, scratch->base_words);
+    scratch->block.upcoming = upcoming(chunk, start, alone ? chunk.nbytes : last);
     const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
-    scratch->upcoming = upcoming(chunk, start, alone ? chunk.nbytes : last);
-    const BlockSpec spec = spec_of(frame, chunk.base == nullptr ? nullptr : chunk.base + start);
     uint8_t* out = dst + size;
-    const size_t length = encode_block(spec, chunk.src + start, num_block_words(frame, block), out, scratch);
+    const size_t length = encode_block(spec, scratch->words, num_block_words(frame, block), out, &scratch->block);
     const uint32_t checksum = length == 0 ? 0 : static_cast<uint32_t>(hash128(out, length).low);
     const IndexEntry entry = {static_cast<uint32_t>(size / kBlockAlign), checksum};
     store(chunk.index + block * sizeof entry, entry);
@@ -87,19 +89,25 @@ void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
 }
 
 // Threads encode tiles in any order and write them one behind the other: each waits to learn where the tile before
-// ends.
-int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_t* written, uint32_t threads,
-                 tw_error* error) {
+// ends, and its last leaf's hash so far.
+int encode_chunk(const Chunk& chunk, Hashers* hashers, uint64_t data_offset, uint8_t* dst, uint64_t* written,
+                 uint32_t threads, tw_error* error) {
   const uint64_t num_tiles = ceil_div(chunk.nbytes, chunk.tile_nbytes());
+  const Hashers fresh = *hashers;
   std::atomic<uint64_t> turn{0};
   uint64_t end = 0;  // of the tiles before `turn`
   const bool alone = threads == 1 || num_tiles == 1;
   const bool ran = run_tiles<TileScratch>(num_tiles, threads, [&](TileScratch& scratch, uint64_t tile) {
     uint8_t* out = alone ? dst + end : scratch.blocks;
-    const uint64_t size = encode_tile(chunk, tile, alone, out, &scratch.block);
+    const uint64_t position = chunk.first_byte + tile * chunk.tile_nbytes();
+    scratch.content.start(fresh.content, position, alone ? &hashers->content : nullptr);
+    scratch.base.start(fresh.base, position, alone ? &hashers->base : nullptr);
+    const uint64_t size = encode_tile(chunk, tile, alone, out, &scratch);
     while (turn.load(std::memory_order_acquire) != tile) std::this_thread::yield();
     const uint64_t start = end;
     end += size;
+    scratch.content.finish(&hashers->content);
+    scratch.base.finish(&hashers->base);
     turn.store(tile + 1, std::memory_order_release);
     shift_index(chunk, tile, data_offset + start);
     if (!alone) std::memcpy(dst + start, scratch.blocks, size);
@@ -111,6 +119,25 @@ int encode_chunk(const Chunk& chunk, uint64_t data_offset, uint8_t* dst, uint64_
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtData, "the blocks exceed 2^37 bytes: split the tensor");
   }
   return TW_OK;
+}
+
+// The hasher that a chunk goes on with: the one that the chunk before left in `leaves`, or a new one.
+int open_leaves(const tw_leaves* leaves, uint64_t total, uint64_t first_byte, LeafHasher* hasher, tw_error* error) {
+  *hasher = LeafHasher(total);
+  if (leaves == nullptr) return TW_OK;
+  if (first_byte != 0) std::memcpy(hasher, leaves->state, sizeof *hasher);
+  if (hasher->position() != first_byte) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected the chunk at byte %llu, where the one before ended, got the one at byte %llu",
+                as_ull(hasher->position()), as_ull(first_byte));
+  }
+  hasher->store_to(static_cast<uint8_t*>(leaves->hashes));
+  return TW_OK;
+}
+
+void keep_leaves(const LeafHasher& hasher, tw_leaves* leaves) {
+  static_assert(std::is_trivially_copyable_v<LeafHasher> && sizeof hasher <= sizeof leaves->state, "it is kept as bytes");
+  if (leaves != nullptr) std::memcpy(leaves->state, &hasher, sizeof hasher);
 }
 
 int check_chunk(const Chunk& chunk, uint64_t data_offset, uint64_t dst_nbytes, tw_error* error) {
@@ -208,14 +235,21 @@ uint64_t tw_frame_bound(const tw_frame* frame) {
 }
 
 int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes, const void* base,
-                     uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index, void* leaves,
-                     uint32_t threads, tw_error* error) {
+                     uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written, void* index,
+                     tw_leaves* leaves, tw_leaves* base_leaves, uint32_t threads, tw_error* error) {
   *written = 0;
   const Chunk chunk = {*frame,     static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes,
-                       first_byte, static_cast<uint8_t*>(index),     static_cast<uint8_t*>(leaves),     nullptr};
-  const int status = check_chunk(chunk, data_offset, dst_nbytes, error);
+                       first_byte, static_cast<uint8_t*>(index)};
+  int status = check_chunk(chunk, data_offset, dst_nbytes, error);
   if (status != TW_OK || src_nbytes == 0) return status;
-  return encode_chunk(chunk, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
+  Hashers hashers;
+  status = open_leaves(leaves, frame->uncompressed_nbytes, first_byte, &hashers.content, error);
+  if (status == TW_OK) status = open_leaves(base_leaves, frame->uncompressed_nbytes, first_byte, &hashers.base, error);
+  if (status != TW_OK) return status;
+  status = encode_chunk(chunk, &hashers, data_offset, static_cast<uint8_t*>(dst), written, threads, error);
+  keep_leaves(hashers.content, leaves);
+  keep_leaves(hashers.base, base_leaves);
+  return status;
 }
 
 int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
@@ -272,18 +306,15 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
   uint8_t* base_leaves = relative ? leaves.get() + leaves_nbytes : nullptr;
-  const Chunk chunk = {*frame,
-                       static_cast<const uint8_t*>(src),
-                       static_cast<const uint8_t*>(base),
-                       src_nbytes,
-                       0,
-                       index,
-                       leaves.get(),
-                       base_leaves};
+  const Chunk chunk = {
+      *frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0, index};
+  Hashers hashers = {LeafHasher(src_nbytes, leaves.get()), LeafHasher(src_nbytes, base_leaves)};
   int status = check_chunk(chunk, 0, dst_nbytes - frame->header_nbytes, error);
   if (status != TW_OK) return status;
   uint64_t data_nbytes = 0;
-  if (src_nbytes != 0) status = encode_chunk(chunk, 0, out + frame->header_nbytes, &data_nbytes, threads, error);
+  if (src_nbytes != 0) {
+    status = encode_chunk(chunk, &hashers, 0, out + frame->header_nbytes, &data_nbytes, threads, error);
+  }
   if (status != TW_OK) return status;
   if (relative) store_hash(hash_root(src_nbytes, base_leaves), frame->base_hash);
   return tw_encode_header(frame, data_nbytes, index, leaves.get(), dst, error);

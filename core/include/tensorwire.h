@@ -91,21 +91,27 @@ TW_API uint64_t tw_data_bound(uint64_t nbytes);
 
 /* The whole frame in one call; sets frame->header_nbytes, data_nbytes, frame_nbytes and content_hash. `base` is the
  * base of a relative frame, as many bytes as src; NULL for a plain one. The call hashes it and sets frame->base_hash,
- * whatever tw_frame_init was given. */
+ * whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
                        uint64_t dst_nbytes, uint32_t threads, tw_error* error);
 
+/* The leaf hashes of content that comes in chunks. */
+typedef struct tw_leaves {
+  void* hashes;       /* 16 bytes per TW_LEAF_NBYTES of the whole content */
+  uint64_t state[48]; /* of the leaf that has begun: kept for the next chunk */
+} tw_leaves;
+
 /* A chunk of content: bytes [first_byte, first_byte + src_nbytes). Both are multiples of a block's size, block_words *
- * word_nbytes, but src_nbytes may also reach the end. The bytes of content since the last multiple of TW_LEAF_NBYTES
- * before first_byte must be readable in front of src: they complete a leaf. `base` has the same bytes of the base, or
+ * word_nbytes, but src_nbytes may also reach the end. Chunks come in order. `base` has the same bytes of the base, or
  * is NULL. The blocks go to dst, one behind the other, and `*written` is their size. `data_offset` is the size of all
- * blocks before. `index` (8 * num_blocks bytes) and `leaves` (16 bytes per TW_LEAF_NBYTES of content) are those of the
- * whole frame; the call fills in the blocks of the chunk and the leaves that end in it. */
+ * blocks before. `index` (8 * num_blocks bytes) is that of the whole frame; the call fills in the blocks of the chunk.
+ * `leaves` gets the leaves of the content that end in the chunk, `base_leaves`, if it is not NULL, those of the base.
+ * src and base are read once: what others write there meanwhile is in the frame and in the hashes, or in neither. */
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
                             const void* base, uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written,
-                            void* index, void* leaves, uint32_t threads, tw_error* error);
+                            void* index, tw_leaves* leaves, tw_leaves* base_leaves, uint32_t threads, tw_error* error);
 /* Header and index (at most frame->header_nbytes bytes to dst, which become fewer where no block differs from the base)
- * once all blocks are encoded; completes *frame as tw_compress does. */
+ * once all blocks are encoded; completes *frame as tw_compress does. `leaves` are the hashes of the content's. */
 TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
                             tw_error* error);
 

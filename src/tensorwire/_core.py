@@ -102,6 +102,24 @@ class BlockInfo(ctypes.Structure):
     ]
 
 
+class _Leaves(ctypes.Structure):
+    """tw_leaves"""
+
+    _fields_ = [("hashes", ctypes.c_void_p), ("state", ctypes.c_uint64 * 48)]
+
+
+class Leaves:
+    """The leaf hashes of content that `encode_blocks` takes chunk by chunk.
+
+    Attributes:
+        hashes: 16 bytes for each leaf, once all content is encoded.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.hashes = ctypes.create_string_buffer(16 * -(-nbytes // LEAF_NBYTES))
+        self.state = _Leaves(hashes=ctypes.addressof(self.hashes))
+
+
 class _PyBuffer(ctypes.Structure):
     """Py_buffer, the same in every CPython that we support."""
 
@@ -200,7 +218,7 @@ _data_bound = function("tw_data_bound", _u64, _u64)
 _compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
 _encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
-    _address, _u32, _error,
+    ctypes.POINTER(_Leaves), ctypes.POINTER(_Leaves), _u32, _error,
 )  # fmt: skip
 _encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
 _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
@@ -339,33 +357,26 @@ def encode_blocks(
     frame: Frame,
     first_byte: int,
     src: Buffer,
-    num_before: int,
     data_offset: int,
     dst: Buffer,
     index: Buffer,
-    leaves: Buffer,
+    leaves: Leaves,
     threads: int,
     base: Buffer | None = None,
+    base_leaves: Leaves | None = None,
 ) -> int:
-    """A chunk of content to blocks; returns their size.
-
-    `src` begins with the content before the chunk, `num_before` bytes: at least those since a multiple of LEAF_NBYTES.
-    `base` has none of those in front.
-    """
+    """The next chunk of content to blocks; returns their size. `base` has the same bytes of the base."""
     written, error = _u64(), Error()
     with (
         Pin(src) as source,
         _pin_base(base) as origin,
         Pin(dst, writable=True) as target,
         Pin(index, writable=True) as entries,
-        Pin(leaves, writable=True) as hashes,
     ):
-        if not first_byte % LEAF_NBYTES <= num_before <= source.nbytes:
-            raise ValueError(f"expected {first_byte % LEAF_NBYTES} bytes before the chunk, got {num_before}")
-        nbytes = source.nbytes - num_before
         status = _encode_blocks(
-            frame, first_byte, source.address + num_before, nbytes, _base_address(base, origin, nbytes), data_offset,
-            target.address, target.nbytes, written, entries.address, hashes.address, threads, error,
+            frame, first_byte, source.address, source.nbytes, _base_address(base, origin, source.nbytes), data_offset,
+            target.address, target.nbytes, written, entries.address, leaves.state,
+            None if base_leaves is None else base_leaves.state, threads, error,
         )  # fmt: skip
     check(status, error)
     return written.value

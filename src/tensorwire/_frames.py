@@ -108,9 +108,10 @@ class FrameEncoder:
             file.write(out[:nbytes])
         header = encoder.finish()                   # to be written at `position`
 
-    Chunks are copied only where they divide a block or a leaf of the content hash. One thread at a time. The bytes are
-    those of `compress` if the encoder is shown the beginning of the content. The header of a relative frame that
-    changes nothing is shorter than `header_nbytes`, and no blocks follow it.
+    Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress` if the
+    encoder is shown the beginning of the content. Each byte of content and base is read once, so that the frame is sound
+    though others write to this memory meanwhile; it then holds words of different moments. The header of a relative
+    frame that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
         header_nbytes: size of header and index; known from the start, but see above.
@@ -149,7 +150,6 @@ class FrameEncoder:
         if beginning is not None:
             old = None if base_beginning is None else byte_view(base_beginning).data
             _core.frame_fit(self._frame, byte_view(beginning).data, old)
-        self._base_hasher = ContentHasher(threads=threads) if relative else None
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
@@ -157,10 +157,11 @@ class FrameEncoder:
         self.consumed_nbytes = 0
         self.data_nbytes = 0
         self._index = bytearray(8 * self._frame.num_blocks)
-        self._leaves = bytearray(16 * -(-self.uncompressed_nbytes // _core.LEAF_NBYTES))
+        self._leaves = _core.Leaves(self.uncompressed_nbytes)
+        self._base_leaves = _core.Leaves(self.uncompressed_nbytes) if relative else None
         self._encoded_nbytes = 0  # whole blocks
-        self._kept = b""  # content from the leaf on that the next block completes
-        self._base_kept = b""  # the base of content from the next block on
+        self._kept = b""  # content of the block that has begun
+        self._base_kept = b""
 
     def data_bound(self, nbytes: int) -> int:
         """The most bytes that the next `encode`, of `nbytes` of content, can write."""
@@ -185,60 +186,46 @@ class FrameEncoder:
             )
         if len(target) < self.data_bound(len(view)):
             raise ValueError(f"expected an output of {self.data_bound(len(view))} bytes, got {len(target)}")
-        old = self._take_base(base, len(view))
+        old = self._checked_base(base, len(view))
         end = stop if stop == self.uncompressed_nbytes else stop // self.block_nbytes * self.block_nbytes
-        # Up to the first block that begins in a leaf of which the chunk has all, blocks need what was kept.
-        leaf = -(-start // _core.LEAF_NBYTES) * _core.LEAF_NBYTES
-        middle = min(end, -(-leaf // self.block_nbytes) * self.block_nbytes)
         written = 0
-        if middle > self._encoded_nbytes:
-            before = self._leaf_start()
-            part: Buffer | None = None if old is None else self._base_kept + old[: middle - start]
-            written += self._encode(self._kept + view[: middle - start], before, middle, target, part)
-        if end > self._encoded_nbytes:
-            before = self._leaf_start()
-            part = None if old is None else old[self._encoded_nbytes - start : end - start]
-            written += self._encode(view[before - start : end - start], before, end, target[written:], part)
-        kept_start, before = start - len(self._kept), self._leaf_start()
-        if before < start:
-            self._kept = self._kept[before - kept_start :] + view
-        else:
-            self._kept = bytes(view[before - start :])
-        if old is not None:
-            self._keep_base(old, start)
+        if self._kept and end > start:
+            border = min(self._encoded_nbytes + self.block_nbytes, end)
+            self._keep(view, old, 0, border - start)
+            written = self._encode(self._kept, self._base_kept, target)
+            self._kept = self._base_kept = b""
+        first = max(self._encoded_nbytes, start)
+        if end > first:
+            part = b"" if old is None else old[first - start : end - start]
+            written += self._encode(view[first - start : end - start], part, target[written:])
+        self._keep(view, old, max(end, start) - start, len(view))
         self.consumed_nbytes = stop
         return written
 
-    def _take_base(self, base: Buffer | None, nbytes: int) -> memoryview | None:
-        """The base of a chunk, hashed."""
-        if (base is None) != (self._base_hasher is None):
+    def _checked_base(self, base: Buffer | None, nbytes: int) -> memoryview | None:
+        """The base of a chunk."""
+        if (base is None) != (self._base_leaves is None):
             raise ValueError("expected a base for a relative frame, and none for a plain one")
-        if base is None or self._base_hasher is None:
+        if base is None:
             return None
         view = byte_view(base).data
         if len(view) != nbytes:
             raise ValueError(f"expected {nbytes} bytes of the base, got {len(view)}")
-        self._base_hasher.update(view)
         return view
 
-    def _keep_base(self, base: memoryview, start: int) -> None:
-        """Keep what the next block needs; `base` is that of the chunk from `start` on."""
-        if self._encoded_nbytes < start:
-            self._base_kept += base
-        else:
-            self._base_kept = bytes(base[self._encoded_nbytes - start :])
+    def _keep(self, content: memoryview, base: memoryview | None, start: int, stop: int) -> None:
+        """Keep bytes [start, stop) of a chunk for the block that they begin or go on with."""
+        self._kept += content[start:stop]
+        if base is not None:
+            self._base_kept += base[start:stop]
 
-    def _leaf_start(self) -> int:
-        """Where the leaf begins in which the next block does."""
-        return self._encoded_nbytes // _core.LEAF_NBYTES * _core.LEAF_NBYTES
-
-    def _encode(self, content: Buffer, start: int, stop: int, out: memoryview, base: Buffer | None) -> int:
-        """Encode the next blocks, up to `stop`; `content` is that of [start, stop), `base` the base of the blocks."""
+    def _encode(self, content: Buffer, base: Buffer, out: memoryview) -> int:
+        """Encode the next blocks."""
         written = _core.encode_blocks(
-            self._frame, self._encoded_nbytes, content, self._encoded_nbytes - start, self.data_nbytes, out,
-            self._index, self._leaves, self._threads, base,
+            self._frame, self._encoded_nbytes, content, self.data_nbytes, out, self._index, self._leaves, self._threads,
+            None if self._base_leaves is None else base, self._base_leaves,
         )  # fmt: skip
-        self._encoded_nbytes = stop
+        self._encoded_nbytes += memoryview(content).nbytes
         self.data_nbytes += written
         return written
 
@@ -250,10 +237,10 @@ class FrameEncoder:
         """
         if self.consumed_nbytes != self.uncompressed_nbytes:
             raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
-        if self._base_hasher is not None:
-            self._frame.base_hash[:] = self._base_hasher.digest()
+        if self._base_leaves is not None:
+            self._frame.base_hash[:] = _core.hash_root(self.uncompressed_nbytes, self._base_leaves.hashes)
         header = bytearray(self.header_nbytes)
-        _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves, header)
+        _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, header)
         self.info = _frame_info(self._frame)
         return bytes(header[: self.info.header_nbytes])
 

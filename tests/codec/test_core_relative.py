@@ -82,17 +82,17 @@ def test_nothing_changed_takes_no_index() -> None:
 def test_chunks_are_the_frame_of_one_call() -> None:
     base, content = contents()
     frame = init(base)
-    index, leaves = bytearray(8 * frame.num_blocks), bytearray(16 * -(-len(content) // _core.LEAF_NBYTES))
+    index, leaves, base_leaves = bytearray(8 * frame.num_blocks), _core.Leaves(len(content)), _core.Leaves(len(content))
     blocks = b""
     for first in range(0, len(content), 6 * BLOCK_WORDS):  # three blocks
-        chunk = content[first - first % _core.LEAF_NBYTES : first + 6 * BLOCK_WORDS]
+        chunk = content[first : first + 6 * BLOCK_WORDS]
         of_base = base[first : first + 6 * BLOCK_WORDS]
         out = bytearray(_core.data_bound(len(of_base)))
-        before = first % _core.LEAF_NBYTES
-        written = _core.encode_blocks(frame, first, chunk, before, len(blocks), out, index, leaves, 1, of_base)
+        written = _core.encode_blocks(frame, first, chunk, len(blocks), out, index, leaves, 1, of_base, base_leaves)
         blocks += out[:written]
+    assert _core.hash_root(len(base), base_leaves.hashes) == bytes(frame.base_hash)
     header = bytearray(frame.header_nbytes)
-    _core.encode_header(frame, len(blocks), index, leaves, header)
+    _core.encode_header(frame, len(blocks), index, leaves.hashes, header)
     assert bytes(header[: frame.header_nbytes]) + blocks == compress(content, base)
 
 
@@ -110,9 +110,9 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="hash of 16 bytes"):
         _core.frame_init("BF16", 0, (3,), 1, 0, b"short")
     frame = init(base)
-    scratch = [bytearray(len(content) + 64) for _ in range(3)]
-    with pytest.raises(ValueError, match="before the chunk"):
-        _core.encode_blocks(frame, 2 * BLOCK_WORDS, content[2 * BLOCK_WORDS :], 0, 0, *scratch, 1, base)
+    scratch = bytearray(len(content) + 64), bytearray(8 * frame.num_blocks), _core.Leaves(len(content))
+    with pytest.raises(ValueError, match="where the one before ended"):
+        _core.encode_blocks(frame, 2 * BLOCK_WORDS, content[2 * BLOCK_WORDS :], 0, *scratch, 1, base[2 * BLOCK_WORDS :])
     with pytest.raises(ValueError, match="overlaps the base"):
         _core.compress(frame, content, out, 1, out)
     memory = bytearray(base)
