@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from . import _core, _products
 from ._arrays import byte_view, checked_shape
 from ._dtypes import dtype_bits
-from ._hasher import ContentHasher
 from ._threads import num_threads
 
 if TYPE_CHECKING:
@@ -109,9 +108,9 @@ class FrameEncoder:
         header = encoder.finish()                   # to be written at `position`
 
     Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress` if the
-    encoder is shown the beginning of the content. Each byte of content and base is read once, so that the frame is sound
-    though others write to this memory meanwhile; it then holds words of different moments. The header of a relative
-    frame that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
+    encoder is shown the beginning of the content. Each byte of content and base is read once: the frame is sound even if
+    others write to this memory meanwhile, and holds words of different moments then. The header of a relative frame
+    that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
         header_nbytes: size of header and index; known from the start, but see above.

@@ -12,6 +12,7 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _core
@@ -146,7 +147,8 @@ def compress(
         shape: by default the array's own, or one dimension for a buffer whose dtype is given.
         base: another tensor of the same dtype and size, such as the weights one training step before. The frame then is
             relative to it: it holds what differs, and can be decompressed only with this base. A `dtype` that is given
-            says what the bytes of both are.
+            says what the bytes of both are. Others may not write to it meanwhile: it is read once more in the end, and
+            if it changed the frame is a plain one and a RuntimeWarning says so.
         out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor of at least
             `compress_bound` bytes, apart from `array` and `base`. Memory that is used again and again makes this the
             fastest way.
@@ -164,19 +166,31 @@ def compress(
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)
     old = None if base is None else base_to_encode(source, base, dtype, profile)
-    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=old is not None)
-    base_data = None if old is None else old.data
-    bound = _core.frame_bound(frame)
-    _core.frame_fit(frame, source.data, base_data)
+    bound = _core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
-        _core.compress(frame, source.data, target.data, count, base_data)
-        return lasting_view(target)[: frame.frame_nbytes]
+        return lasting_view(target)[: _compress(source, old, profile, target.data, count)]
     builder = BytesBuilder(bound)
-    _core.compress(frame, source.data, builder.data, count, base_data)
-    return builder.finish(frame.frame_nbytes)
+    return builder.finish(_compress(source, old, profile, builder.data, count))
+
+
+def _compress(source: TensorView, base: TensorView | None, profile: str, out: memoryview, threads: int) -> int:
+    """Put the frame at the front of `out`; return its size."""
+    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=base is not None)
+    data = None if base is None else base.data
+    _core.frame_fit(frame, source.data, data)
+    _core.compress(frame, source.data, out, threads, data)
+    if base is None or hash_of(base.data, threads) == bytes(frame.base_hash).hex():
+        return frame.frame_nbytes  # type: ignore[no-any-return]
+    # What the frame is relative to is what the base was while it was read, which nobody has.
+    warnings.warn(
+        "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to meanwhile",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return _compress(source, None, profile, out, threads)
 
 
 def compress_bound(

@@ -58,21 +58,24 @@ class BaseTensor:
                 self.known_hash = self.stored.hash_content(self.tensor, threads)
             return self.known_hash
 
-    def set_hash(self, found: str) -> None:
-        """What somebody else found who has read all of it.
+    def still_has(self, content_hash: str, threads: int | None) -> bool:
+        """Whether the content is the one with this hash, which somebody found who has read all of it. A plain tensor is
+        read again: others may write to it.
 
         Raises:
-            CorruptDataError: it is not the hash that was found before, or that the header of a frame claims.
+            CorruptDataError: the header of a frame claims another one.
         """
         with self._lock:
-            if self.known_hash not in (None, found):
+            if not self.tensor.compressed:
+                self.known_hash = self.stored.hash_content(self.tensor, threads)
+            elif self.known_hash != content_hash:
                 raise CorruptDataError(
-                    f"expected content with hash {self.known_hash}, got {found}",
+                    f"expected content with hash {self.known_hash}, got {content_hash}",
                     file=self.stored.path,
                     tensor=self.name,
-                    advice="the base changed while it was read, or is damaged: try again, then fetch it again",
+                    advice="the base is damaged: fetch it again",
                 )
-            self.known_hash = found
+            return self.known_hash == content_hash
 
 
 class _Layout(NamedTuple):

@@ -55,13 +55,23 @@ def saves(frame_nbytes: int, nbytes: int) -> bool:
 
 
 class Written(NamedTuple):
-    """What became of the tensors: the sizes of the file and of its data, the names of those that are frames, and of
-    those that are relative frames."""
+    """What became of the tensors.
+
+    Attributes:
+        nbytes, data_nbytes: sizes of the file and of its data.
+        compressed, relative: the names of those that are frames, and of those that are relative frames.
+        changed: the names of those that are plain and had another content when they were read again, which is the one
+            that was written and hashed.
+        lost_bases: the indices of those whose base has another content in the end than it had when it was read. If
+            there are any, the file is not whole: write it again without these bases.
+    """
 
     nbytes: int
     data_nbytes: int
     compressed: frozenset[str]
     relative: frozenset[str]
+    changed: frozenset[str]
+    lost_bases: frozenset[int]
 
 
 class CompressedWriter:
@@ -98,7 +108,7 @@ class CompressedWriter:
         for tensor in tensors:
             self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
         self._bases = bases or {}
-        self._relative: set[str] = set()
+        self._relative: dict[int, str] = {}  # with the hash of the base
         if base is not None and self._bases:
             self._metadata[BASE_NAME_KEY] = base.name
         for index, found in self._bases.items():
@@ -173,14 +183,12 @@ class CompressedWriter:
         header = encoder.finish()
         info = encoder.info
         self._metadata[HASH_PREFIX + tensor.name] = info.content_hash
-        if info.base_hash is not None:
-            self._bases[index].set_hash(info.base_hash)
         if not saves(info.frame_nbytes, tensor.nbytes):
             self._output.rewind(self._start)
             self._plain.append((index, tensor))
             return
         if info.base_hash is not None:
-            self._relative.add(tensor.name)
+            self._relative[index] = info.base_hash
             if len(header) < encoder.header_nbytes:  # nothing differs from the base: there is no index, and no block
                 self._output.rewind(self._start)
                 self._output.skip(len(header))
@@ -199,13 +207,17 @@ class CompressedWriter:
         """Replace a value that was given at first; the new one must not be longer."""
         self._metadata[key] = text
 
+    def _relative_names(self) -> frozenset[str]:
+        return frozenset(self._tensors[index].name for index in self._relative)
+
     def _drop_unused(self) -> None:
         """Forget what the header would say of the bases of tensors that are stored without one."""
         if not self._relative:
             for key in (BASE_NAME_KEY, BASE_HASH_KEY):
                 self._metadata.pop(key, None)
+        relative = self._relative_names()
         for key in [key for key in self._metadata if key.startswith(BASE_PREFIX)]:
-            if key.removeprefix(BASE_PREFIX) not in self._relative:
+            if key.removeprefix(BASE_PREFIX) not in relative:
                 del self._metadata[key]
 
     def finish(self, read: Callable[[int, int, memoryview], None]) -> Written:
@@ -213,13 +225,24 @@ class CompressedWriter:
 
         ``read(index, start, out)`` puts content of tensor `index` from byte `start` on into `out`.
         """
+        lost = {i for i, found in self._relative.items() if not self._bases[i].still_has(found, self._threads)}
+        if lost:
+            nothing: frozenset[str] = frozenset()
+            return Written(0, 0, nothing, nothing, nothing, frozenset(lost))
         entries = list(self._frames)
+        changed = set()
         for index, tensor in sorted(self._plain, key=lambda item: -dtype_bits(item[1].dtype)):
             begin = self._output.position - self._data_start
+            hasher = ContentHasher(threads=self._threads)
             for start in range(0, tensor.nbytes, WINDOW_NBYTES):
-                count = min(WINDOW_NBYTES, tensor.nbytes - start)
-                read(index, start, self._output.room(count))
-                self._output.advance(count)
+                room = self._output.room(min(WINDOW_NBYTES, tensor.nbytes - start))
+                with ErrorContext(tensor=tensor.name):
+                    read(index, start, room)
+                hasher.update(room)
+                self._output.advance(len(room))
+            if self._metadata[HASH_PREFIX + tensor.name] != hasher.hexdigest():
+                changed.add(tensor.name)
+                self._metadata[HASH_PREFIX + tensor.name] = hasher.hexdigest()
             entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, begin, begin + tensor.nbytes))
         plain = {tensor.name for _, tensor in self._plain}
         compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
@@ -234,7 +257,9 @@ class CompressedWriter:
         self._output.close()
         self._file.write(0, header.prefix)
         self._file.truncate(nbytes)
-        return Written(nbytes, nbytes - self._data_start, compressed, frozenset(self._relative))
+        return Written(
+            nbytes, nbytes - self._data_start, compressed, self._relative_names(), frozenset(changed), frozenset()
+        )
 
     def __enter__(self) -> CompressedWriter:
         self._output.__enter__()
@@ -336,6 +361,27 @@ def check_names(tensors: Sequence[TensorEntry]) -> None:
             raise ValueError(
                 f"tensor {shown(payload)} has the name that the payload of {shown(tensor.name)} needs; rename it"
             )
+
+
+def write_with_bases(
+    bases: Mapping[int, BaseTensor],
+    tensors: Sequence[TensorEntry],
+    write: Callable[[Mapping[int, BaseTensor]], Written],
+) -> tuple[Written, str | None]:
+    """``write(bases)``, and once more without those that are lost: a frame that is relative to what its base was for
+    a moment could not be decompressed. Returns also a notice of them."""
+    written = write(bases)
+    lost = written.lost_bases
+    if lost:
+        written = write({index: base for index, base in bases.items() if index not in lost})
+    if written.lost_bases:  # they go on changing
+        lost = frozenset(bases)
+        written = write({})
+    if not lost:
+        return written, None
+    first = shown(tensors[min(lost)].name)
+    others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+    return written, f"stored without a base, which changed while it was read: {first}{others}"
 
 
 def match_bases(

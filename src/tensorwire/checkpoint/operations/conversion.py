@@ -50,6 +50,9 @@ def compress_checkpoint(
 ) -> CheckpointReport:
     """Compress a checkpoint.
 
+    Somebody may write to the files of `src` meanwhile, without changing their sizes. The result then holds what was
+    read, which may be words of different moments (docs/api.md).
+
     Args:
         src: a .safetensors file or a directory.
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
@@ -58,7 +61,8 @@ def compress_checkpoint(
         base: a file or directory, plain or compressed, that the result is to be relative to: it then holds what
             differs, and only with this base it can be decompressed. A tensor is relative to the one of the same name
             or else of the same content, if dtype and size are the same; how tensors are spread over files does not
-            matter. Tensors without such a one are compressed as ever.
+            matter. Tensors without a match are compressed without a base, and so are those whose base is written to
+            meanwhile; a notice of the report tells of the latter.
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
@@ -76,7 +80,7 @@ def compress_checkpoint(
             `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
             or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
             checkpoints; `dst` and `src` lie in each other.
-        OSError: reading or writing fails, the disk is full; or a file of `src` changed while it was read.
+        OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
     return _convert("compress", src, dst, profile, base, threads, force, dry_run, progress, exclude=exclude)
 

@@ -94,6 +94,7 @@ class Converter:
         self.changed: list[ChangedFile] = []
         self._access: Access | None = None
         self._dropped: dict[str, list[str]] = {}
+        self._notices: list[str] = []
 
     def run(self, files: Sequence[SourceFile]) -> None:
         """Convert all files; those that depend on others come last."""
@@ -129,8 +130,8 @@ class Converter:
         return len(data)
 
     def notices(self) -> list[str]:
-        """What files had that their results do not get."""
-        return [
+        """What files had that their results do not get, and which tensors have no base."""
+        return self._notices + [
             f"not kept: {name} of {paths[0]}"
             + (f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else "")
             for name, paths in self._dropped.items()
@@ -180,6 +181,8 @@ class Converter:
                     path=source.path,
                 )
                 self._is_relative = self._is_relative or bool(done.relative)
+                if done.notice is not None:
+                    self._notices.append(f"{source.path}: {done.notice}")
                 self._shards[source.path] = Shard(done.compressed, done.data_nbytes, float_dtype(stored))
             check_size(source, done.original_nbytes)
             file.sync()

@@ -27,7 +27,7 @@ from ..progress import Meter
 from ..results import CheckpointReport, FileReport
 from ..storage.files import OutputFile
 from ..storage.staging import Staging
-from ..storage.streams import InputStream, OutputStream, SpoolFile
+from ..storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from .bases import check_another, check_apart, open_base
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def convert_stream(
     Args:
         src, dst: a path or a stream, one of them at least a stream. What has been written to a stream before an error
             stays written.
-        base: a path. If `src` is a stream, tensors are relative to those of the same name alone.
+        base: a path. What is compressed with one is first copied to a temporary file, if it is a stream.
 
     Raises:
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
@@ -76,7 +76,7 @@ def convert_stream(
             _check_base_apart(dst, opened)
             if profile is not None and isinstance(src, (str, os.PathLike)):
                 check_another(absolute(src), opened)
-        stored = stack.enter_context(_open(src))
+        stored = stack.enter_context(_open(src, again=opened is not None and profile is not None))
         stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
         record = stored.record()
@@ -120,6 +120,7 @@ def convert_stream(
             files=(file_report,),
             seconds=time.monotonic() - started,
             exact=action == "compress" or record is not None,
+            notices=() if done.notice is None else (done.notice,),
             base=None if base is None else str(base),
         )
 
@@ -145,14 +146,22 @@ def spooled(stream: IO[bytes]) -> Iterator[Path]:
             raise
 
 
-def _open(src: PathOrStream) -> StoredFile:
-    if not isinstance(src, (str, os.PathLike)):
-        return StoredStream(InputStream(src))
-    path = absolute(src)
-    if path.is_dir():
-        raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
-    single_file(path)
-    return StoredFile(path)
+@contextmanager
+def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
+    """The source; `again` if it may be read more than once."""
+    with ExitStack() as stack:
+        if isinstance(src, (str, os.PathLike)):
+            path = absolute(src)
+            if path.is_dir():
+                raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
+            single_file(path)
+            yield stack.enter_context(StoredFile(path))
+        elif again:
+            stored = stack.enter_context(StoredFile(stack.enter_context(spooled(src))))
+            stored.path = stream_path(src)
+            yield stored
+        else:
+            yield stack.enter_context(StoredStream(InputStream(src)))
 
 
 def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:

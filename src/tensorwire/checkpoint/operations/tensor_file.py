@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import warnings
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
@@ -13,7 +14,7 @@ from ..directory.sources import absolute
 from ..file.header import METADATA_KEY, TensorEntry, check_name
 from ..file.names import METADATA_PREFIX, shown
 from ..file.reader import BASE_HASH_KEY, StoredFile
-from ..file.writer import CompressedWriter, check_names, match_bases
+from ..file.writer import CompressedWriter, check_names, match_bases, write_with_bases
 from ..storage.files import OutputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from ..storage.staging import Staging
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ...codec import Framework, Profile
     from ..file.base import BaseTensor
+    from ..file.writer import Written
 
     Device: TypeAlias = str | int | torch.device
 
@@ -49,10 +51,13 @@ def save_file(
     whole, which gets the permissions of the old one. Only a regular file is replaced: never a directory, a link, a
     device or a pipe.
 
+    Somebody may write to the tensors meanwhile. The file then holds words of different moments (docs/api.md).
+
     Args:
         tensors: NumPy arrays or torch tensors.
         base: a file or directory, plain or compressed, that the file is to be relative to, as for
-            `compress_checkpoint`; never the file itself.
+            `compress_checkpoint`; never the file itself. A tensor whose base is written to meanwhile is stored without
+            it, and a RuntimeWarning says so.
         metadata: text for the header, as in safetensors.
 
     Raises:
@@ -87,21 +92,25 @@ def save_file(
             bases = match_bases(
                 opened, entries, location.name, threads, lambda index: content_hash(views[index].data, threads=threads)
             )
-            if bases:
-                metadata[BASE_HASH_KEY] = opened.tensors_hash(threads)
         work = stack.enter_context(Staging(Destination(location, force=True), {"action": "save"}))
         file = stack.enter_context(OutputFile(work.result, work.access_of_existing()))
-        writer = stack.enter_context(
-            CompressedWriter(file, entries, metadata, profile=profile, threads=threads, base=opened, bases=bases)
-        )
-        for index, view in enumerate(views):
-            for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
-                writer.put(index, start, view.data[start : start + WINDOW_NBYTES])
-        writer.finish(read)
-        if opened is not None:
-            opened.check_unchanged()
+
+        def write(bases: Mapping[int, BaseTensor]) -> Written:
+            if opened is not None and bases:
+                metadata[BASE_HASH_KEY] = opened.tensors_hash(threads)
+            with CompressedWriter(
+                file, entries, metadata, profile=profile, threads=threads, base=opened, bases=bases
+            ) as writer:
+                for index, view in enumerate(views):
+                    for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
+                        writer.put(index, start, view.data[start : start + WINDOW_NBYTES])
+                return writer.finish(read)
+
+        _, notice = write_with_bases(bases, entries, write)
         file.sync()
         work.commit(None)
+    if notice is not None:
+        warnings.warn(f"{location}: {notice}", RuntimeWarning, stacklevel=2)
 
 
 @overload

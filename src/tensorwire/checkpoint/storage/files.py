@@ -105,6 +105,14 @@ class InputFile:
     def stop(self) -> None:
         """End a read that waits in another thread: a file's does not wait for long."""
 
+    def check_size(self) -> None:
+        """Raise OSError if the file got longer or shorter since it was opened."""
+        nbytes = os.fstat(self._opened().number).st_size
+        if nbytes != self.nbytes:
+            change = "longer" if nbytes > self.nbytes else "shorter"
+            message = f"the file got {change} while it was read: expected {self.nbytes} bytes, got {nbytes}"
+            raise OSError(errno.EBUSY, message, str(self.path))
+
     def check_unchanged(self) -> None:
         """Raise OSError if the file was written to since it was opened."""
         now = os.fstat(self._opened().number)

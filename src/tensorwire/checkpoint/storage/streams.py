@@ -67,6 +67,11 @@ class SpoolFile(OutputFile):
         pass
 
 
+def stream_path(stream: IO[bytes]) -> Path:
+    """What errors and reports call a stream."""
+    return Path(str(stream.name).strip("<>"))
+
+
 class InputStream(InputFile):
     """Reads from what cannot seek. What a read leaves out is kept in a temporary file, for a later one.
 
@@ -80,7 +85,7 @@ class InputStream(InputFile):
 
     def __init__(self, stream: IO[bytes]) -> None:
         """`stream` has a file descriptor, and nothing of it has been read."""
-        self.path = Path(str(stream.name).strip("<>"))
+        self.path = stream_path(stream)
         self.nbytes = sys.maxsize
         self._position = 0
         self._first = b""
@@ -181,6 +186,10 @@ class InputStream(InputFile):
         """Raise CorruptDataError if there is more than `nbytes`; OSError for a file that was written to meanwhile."""
         if stat.S_ISREG(self.stat.st_mode):
             super().check_unchanged()
+        self.check_size()
+
+    def check_size(self) -> None:
+        """Raise CorruptDataError if there is more than `nbytes`."""
         if self._receive(memoryview(bytearray(1))):
             raise CorruptDataError(f"expected {self.nbytes} bytes, got more", file=self.path, byte=self.nbytes)
 
