@@ -108,8 +108,8 @@ class FrameEncoder:
         header = encoder.finish()                   # to be written at `position`
 
     Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress` if the
-    encoder is shown the beginning of the content. Each byte of content and base is read once: the frame is sound even if
-    others write to this memory meanwhile, and holds words of different moments then. The header of a relative frame
+    encoder is shown the beginning of the content. Each byte of content and base is read once: the frame is sound even
+    if others write to this memory meanwhile, and holds words of different moments then. The header of a relative frame
     that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
