@@ -46,6 +46,27 @@ class TensorView:
         self.data = data
         self.owner = owner
 
+    def check_memory(self) -> None:
+        """Raise BufferError if the owner has freed, moved or cut the memory since: FSDP frees storages, for one. What
+        exports a buffer cannot do that; NumPy and torch let it happen."""
+        numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        nbytes = len(self.data)
+        if not nbytes:
+            return
+        if torch is not None and isinstance(self.owner, torch.Tensor):
+            room = self.owner.untyped_storage().nbytes() - self.owner.storage_offset() * self.owner.element_size()
+            address = self.owner.data_ptr()
+        elif numpy is not None and isinstance(self.owner, numpy.ndarray):
+            room, address = self.owner.nbytes, self.owner.__array_interface__["data"][0]
+        else:
+            return
+        with _core.Pin(self.data) as pin:
+            if pin.address != address or nbytes > room:
+                raise BufferError(
+                    "the memory of the array was freed, moved or cut while it was read; "
+                    "leave arrays their memory until the call returns"
+                )
+
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of sizes that fit 64 bits, or ValueError."""

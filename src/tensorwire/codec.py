@@ -162,6 +162,7 @@ def compress(
         ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; `base` has another
             dtype or size; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
         TypeError: `dtype` is not a string.
+        BufferError: somebody has freed, moved or cut the memory of the array meanwhile.
     """
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)
@@ -182,6 +183,7 @@ def _compress(source: TensorView, base: TensorView | None, profile: str, out: me
     data = None if base is None else base.data
     _core.frame_fit(frame, source.data, data)
     _core.compress(frame, source.data, out, threads, data)
+    source.check_memory()
     if base is None or hash_of(base.data, threads) == bytes(frame.base_hash).hex():
         return frame.frame_nbytes  # type: ignore[no-any-return]
     # What the frame is relative to is what the base was while it was read, which nobody has.

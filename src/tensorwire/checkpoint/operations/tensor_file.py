@@ -66,6 +66,7 @@ def save_file(
             is relative to another one, or `path` is a file of it.
         FileExistsError: something stands at `path` that is not a regular file.
         BlockingIOError: another process is writing the same `path`.
+        BufferError: somebody has freed, moved or cut the memory of a tensor meanwhile.
         OSError: writing fails; the old file is unchanged.
     """
     metadata = dict(metadata or {})
@@ -80,8 +81,15 @@ def save_file(
             entries.append(TensorEntry(name, view.dtype, view.shape, 0, len(view.data)))
     check_names(entries)
 
+    def window(index: int, start: int, nbytes: int) -> memoryview:
+        try:
+            views[index].check_memory()
+        except BufferError as error:
+            raise BufferError(f"tensor {shown(entries[index].name)}: {error}") from None
+        return views[index].data[start : start + nbytes]
+
     def read(index: int, start: int, out: memoryview) -> None:
-        out[:] = views[index].data[start : start + len(out)]
+        out[:] = window(index, start, len(out))
 
     location = absolute(path)
     with ExitStack() as stack:
@@ -103,7 +111,7 @@ def save_file(
             ) as writer:
                 for index, view in enumerate(views):
                     for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
-                        writer.put(index, start, view.data[start : start + WINDOW_NBYTES])
+                        writer.put(index, start, window(index, start, WINDOW_NBYTES))
                 return writer.finish(read)
 
         _, notice = write_with_bases(bases, entries, write)
