@@ -102,22 +102,14 @@ class BlockInfo(ctypes.Structure):
     ]
 
 
-class _Leaves(ctypes.Structure):
-    """tw_leaves"""
+class Leaves(ctypes.Structure):
+    """tw_leaves of content of `nbytes` bytes; `hashes` has 16 bytes for each leaf once all is encoded."""
 
-    _fields_ = [("hashes", ctypes.c_void_p), ("state", ctypes.c_uint64 * 48)]
-
-
-class Leaves:
-    """The leaf hashes of content that `encode_blocks` takes chunk by chunk.
-
-    Attributes:
-        hashes: 16 bytes for each leaf, once all content is encoded.
-    """
+    _fields_ = [("_hashes", ctypes.c_void_p), ("_state", ctypes.c_uint64 * 48)]
 
     def __init__(self, nbytes: int) -> None:
         self.hashes = ctypes.create_string_buffer(16 * -(-nbytes // LEAF_NBYTES))
-        self.state = _Leaves(hashes=ctypes.addressof(self.hashes))
+        super().__init__(_hashes=ctypes.addressof(self.hashes))
 
 
 class _PyBuffer(ctypes.Structure):
@@ -218,7 +210,7 @@ _data_bound = function("tw_data_bound", _u64, _u64)
 _compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
 _encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
-    ctypes.POINTER(_Leaves), ctypes.POINTER(_Leaves), _u32, _error,
+    ctypes.POINTER(Leaves), ctypes.POINTER(Leaves), _u32, _error,
 )  # fmt: skip
 _encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
 _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
@@ -375,8 +367,8 @@ def encode_blocks(
     ):
         status = _encode_blocks(
             frame, first_byte, source.address, source.nbytes, _base_address(base, origin, source.nbytes), data_offset,
-            target.address, target.nbytes, written, entries.address, leaves.state,
-            None if base_leaves is None else base_leaves.state, threads, error,
+            target.address, target.nbytes, written, entries.address, leaves, base_leaves,
+            threads, error,
         )  # fmt: skip
     check(status, error)
     return written.value
