@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._arrays import byte_view, tensor_view
+from ._frames import new_frame
 from ._hasher import ContentHasher
 from .errors import BaseMismatchError, CorruptDataError, FormatError
 
@@ -48,6 +50,24 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
             f"expected a base of {len(source.data)} bytes, as the tensor has, got {len(view.data)}; leave the base out"
         )
     return view
+
+
+def compress_into(source: TensorView, base: TensorView | None, profile: str, out: memoryview, threads: int) -> int:
+    """Put the frame of a tensor at the front of `out`; return its size. It has no base if that changes meanwhile."""
+    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=base is not None)
+    data = None if base is None else base.data
+    _core.frame_fit(frame, source.data, data)
+    _core.compress(frame, source.data, out, threads, data)
+    source.check_memory()
+    if base is None or hash_of(base.data, threads) == bytes(frame.base_hash).hex():
+        return frame.frame_nbytes  # type: ignore[no-any-return]
+    # What the frame is relative to is what the base was while it was read, which nobody has.
+    warnings.warn(
+        "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to meanwhile",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return compress_into(source, None, profile, out, threads)
 
 
 def base_mismatch(

@@ -12,7 +12,6 @@ equal frames whatever the machine, the CPU target and the number of threads.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from . import _core
@@ -46,6 +45,7 @@ from ._relative import (
     check_chain,
     check_result,
     check_takes_base,
+    compress_into,
     decode_checked,
     hash_of,
     is_same_memory,
@@ -172,27 +172,9 @@ def compress(
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
-        return lasting_view(target)[: _compress(source, old, profile, target.data, count)]
+        return lasting_view(target)[: compress_into(source, old, profile, target.data, count)]
     builder = BytesBuilder(bound)
-    return builder.finish(_compress(source, old, profile, builder.data, count))
-
-
-def _compress(source: TensorView, base: TensorView | None, profile: str, out: memoryview, threads: int) -> int:
-    """Put the frame at the front of `out`; return its size."""
-    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=base is not None)
-    data = None if base is None else base.data
-    _core.frame_fit(frame, source.data, data)
-    _core.compress(frame, source.data, out, threads, data)
-    source.check_memory()
-    if base is None or hash_of(base.data, threads) == bytes(frame.base_hash).hex():
-        return frame.frame_nbytes  # type: ignore[no-any-return]
-    # What the frame is relative to is what the base was while it was read, which nobody has.
-    warnings.warn(
-        "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to meanwhile",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return _compress(source, None, profile, out, threads)
+    return builder.finish(compress_into(source, old, profile, builder.data, count))
 
 
 def compress_bound(

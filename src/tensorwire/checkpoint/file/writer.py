@@ -42,6 +42,8 @@ _BUFFER_NBYTES = WINDOW_NBYTES + (WINDOW_NBYTES >> 2)
 """Room for the blocks of a window and for the largest block, which may have begun in the window before."""
 _NUM_BUFFERS = 3
 _NO_HASH = "0" * 32
+_MAX_ATTEMPTS = 3
+"""How often a file is written of whose bases some are always lost, before all are left out."""
 
 
 def may_save(dtype: str, nbytes: int) -> bool:
@@ -368,13 +370,15 @@ def write_with_bases(
     tensors: Sequence[TensorEntry],
     write: Callable[[Mapping[int, BaseTensor]], Written],
 ) -> tuple[Written, str | None]:
-    """``write(bases)``, and once more without those that are lost: a frame that is relative to what its base was for
-    a moment could not be decompressed. Returns also a notice of them."""
-    written = write(bases)
-    lost = written.lost_bases
-    if lost:
+    """``write(bases)``, and again without those that are lost: a frame that is relative to what its base was for a
+    moment could not be decompressed. Returns also a notice of them."""
+    lost: frozenset[int] = frozenset()
+    for _ in range(_MAX_ATTEMPTS):
         written = write({index: base for index, base in bases.items() if index not in lost})
-    if written.lost_bases:  # they go on changing
+        if not written.lost_bases:
+            break
+        lost |= written.lost_bases
+    else:
         lost = frozenset(bases)
         written = write({})
     if not lost:
