@@ -15,7 +15,6 @@ import torch
 from .._arrays import byte_view
 from ..checkpoint.storage.direct import READ_NBYTES
 from ..codec import new_buffer
-from ..errors import FormatError
 from ._frames import OpenFrame, attach, opened
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class FileFrame(OpenFrame):
     """
 
     _in_memory = False
+    _file: DirectFile
 
     def __init__(self, frame: Tensor, origin: Origin, file: DirectFile, start: int, reads: Ahead[FileFrame]) -> None:
         """
@@ -42,8 +42,7 @@ class FileFrame(OpenFrame):
                 who touches a page that the file has lost is killed.
             start: where the frame begins in the file.
         """
-        super().__init__(frame, origin)
-        self._file = file
+        super().__init__(frame, origin, file)
         self._start = start + self.info.header_nbytes
         self._reads = reads
 
@@ -53,19 +52,16 @@ class FileFrame(OpenFrame):
 
     def in_memory(self, frame: Tensor) -> Tensor:
         whole = torch.empty(self.info.frame_nbytes, dtype=torch.uint8, device="cpu")  # whatever the default is
-        with self._telling_of_changes(), self._context():
+        with self._reading():
             self._file.read_into(self._start - self.info.header_nbytes, byte_view(whole, writable=True).data)
             attach(whole, self.origin._replace(verify=False))
             if self.origin.verify:
                 opened(whole).check()
         return whole
 
-    def check_unchanged(self) -> None:
-        self._file.check_unchanged()
-
     @contextmanager
     def loaded(self) -> Iterator[OpenFrame]:
-        with self._telling_of_changes():
+        with self._reading():
             lease = self._reads.take(self)
             if lease is None:
                 memory = new_buffer(self.room_nbytes)
@@ -94,8 +90,7 @@ class FileFrame(OpenFrame):
             with self.loaded() as frame:
                 frame.decode(first, out, threads)
         else:
-            with self._telling_of_changes():
-                super().decode(first, out, threads)
+            super().decode(first, out, threads)
 
     def linear(self, inputs: Tensor) -> Tensor:
         with self.loaded() as frame:
@@ -109,15 +104,6 @@ class FileFrame(OpenFrame):
         data = new_buffer(hi - lo)
         self._file.read_into(self._start + lo, data)
         return data
-
-    @contextmanager
-    def _telling_of_changes(self) -> Iterator[None]:
-        """What looks like damage may be another file's content."""
-        try:
-            yield
-        except FormatError:
-            self._file.check_unchanged()
-            raise
 
 
 class _Loaded(OpenFrame):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .._products import PlacedFrame
+    from ..checkpoint.storage.direct import DirectFile
     from ..checkpoint.storage.files import InputFile
     from ._ahead import Ahead
     from .triton_decode import DeviceFrame
@@ -62,10 +63,10 @@ class OpenFrame:
     _in_memory = True  # all blocks
     _placed: PlacedFrame | None = None
 
-    def __init__(self, frame: Tensor, origin: Origin, mapped: InputFile | None = None) -> None:
-        """`mapped` is the file that the frame is mapped from, open, if it is."""
+    def __init__(self, frame: Tensor, origin: Origin, file: InputFile | DirectFile | None = None) -> None:
+        """`file` is the open file that the bytes of the frame lie in, if they do."""
         self.origin = origin
-        self._mapped = mapped
+        self._file = file
         # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
         # tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
@@ -101,8 +102,8 @@ class OpenFrame:
 
     def check_unchanged(self) -> None:
         """Raise OSError if the bytes of the frame lie in a file that was written to."""
-        if self._mapped is not None:
-            self._mapped.check_unchanged()
+        if self._file is not None:
+            self._file.check_unchanged()
 
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
@@ -185,23 +186,21 @@ class OpenFrame:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Around every use of the blocks. A mapped file is looked at before, since who touches a page that it has lost
-        is killed, and once more behind: what was written to it meanwhile may have been used.
+        """Around every use of the blocks. The file is looked at before, since a process that touches a lost page of a
+        map is killed, and once more behind: what was written to it meanwhile may have been used.
         """
-        if self._mapped is not None:
-            self._mapped.check_unchanged()
+        self.check_unchanged()
         try:
             with self._context():
                 yield
         finally:
-            if self._mapped is not None:
-                self._mapped.check_unchanged()
+            self.check_unchanged()
 
     def _context(self) -> ErrorContext:
         return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
 
 
-def attach(frame: Tensor, origin: Origin, mapped: InputFile | None = None) -> Tensor:
+def attach(frame: Tensor, origin: Origin, file: InputFile | None = None) -> Tensor:
     """`frame`, opened, with where it came from. Its bytes must not change from now on.
 
     If it is mapped from a file, each use looks whether that was written to.
@@ -210,7 +209,7 @@ def attach(frame: Tensor, origin: Origin, mapped: InputFile | None = None) -> Te
         FormatError: it is not a frame.
         UnsupportedTensorError: it is relative, or torch lacks its dtype.
     """
-    _open_frames[frame] = OpenFrame(frame, origin, mapped)
+    _open_frames[frame] = OpenFrame(frame, origin, file)
     return frame
 
 
