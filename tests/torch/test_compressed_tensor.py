@@ -197,20 +197,6 @@ def test_saved_and_loaded_with_weights_only(dense: Any, compressed: CompressedTe
     assert same(loaded.decode(), dense)
 
 
-def test_it_is_sent_to_other_processes(dense: Any, compressed: CompressedTensor) -> None:
-    """Torch moves the memory of tensors that it sends; what reads the frame must not be left behind."""
-    address = compressed.frame.data_ptr()
-    for sent in (compressed, nn.Parameter(compressed, requires_grad=False)):
-        pickled = io.BytesIO()
-        ForkingPickler(pickled).dump(sent)
-        received = ForkingPickler.loads(pickled.getvalue())
-        assert isinstance(received, CompressedTensor)
-        assert isinstance(received, nn.Parameter) == isinstance(sent, nn.Parameter)
-        assert same(received.decode(), dense)
-    assert compressed.frame.data_ptr() == address
-    assert same(compressed.decode(), dense)
-
-
 def test_a_module_is_moved_into_shared_memory(dense: Any, compressed: CompressedTensor) -> None:
     module = nn.Linear(COLUMNS, ROWS, bias=False)
     module.weight = nn.Parameter(compressed, requires_grad=False)

@@ -56,10 +56,12 @@ class OpenFrame:
         origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
         product: None; a `DeviceFrame` may have kernels for products.
+        sent_by: torch's sharing strategy by which other processes get it, None if torch would move it to send it.
     """
 
     ahead: Ahead[OpenFrame] | None = None
     product: None = None
+    sent_by: str | None = None
     _in_memory = True  # all blocks
     _placed: PlacedFrame | None = None
 
@@ -67,6 +69,7 @@ class OpenFrame:
         """`file` is the open file that the bytes of the frame lie in, if they do."""
         self.origin = origin
         self._file = file
+        self._copies_to_send: dict[str, Tensor] = {}
         # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
         # tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
@@ -238,11 +241,23 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
 
 
-def shared_copy_of(frame: Tensor) -> Tensor:
-    """A copy in memory that processes share. Torch moves what it shares, so the copy is opened once more."""
-    copy = copy_of(frame)
-    origin = opened(copy).origin
-    return attach(copy.share_memory_(), origin)
+def sendable(frame: Tensor) -> Tensor:
+    """`frame`, or a copy in shared memory, for all who ask the same one, that torch sends to other processes as it is.
+
+    Torch moves the memory of anything else that it sends, and from under those who read it. It keeps nothing alive that
+    a process is started with: the caller holds what it sends.
+    """
+    if frame.device.type != "cpu":
+        return frame
+    found, strategy = opened(frame), torch.multiprocessing.get_sharing_strategy()
+    if found.sent_by == strategy:
+        return frame
+    if strategy not in found._copies_to_send:
+        copy = copy_of(frame)
+        attach(copy.share_memory_(), opened(copy).origin)  # again: it was moved
+        opened(copy).sent_by = strategy
+        found._copies_to_send.setdefault(strategy, copy)  # another thread may have been first
+    return found._copies_to_send[strategy]
 
 
 def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:

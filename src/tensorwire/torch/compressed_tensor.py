@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
-from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, shared_copy_of
+from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,8 +119,9 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
             if id(self.frame) not in memo:
                 memo[id(self.frame)] = copy_of(self.frame)
             twin = memo[id(self)] = _like(self, memo[id(self.frame)])
-            for name, value in _attributes(self).items():
-                setattr(twin, name, copy.deepcopy(value, memo))
+            for name, value in vars(self).items():  # what others have set: a parameter is one by an attribute
+                if name not in ("_held", "linear_mode"):
+                    setattr(twin, name, copy.deepcopy(value, memo))
         return cast("CompressedTensor", memo[id(self)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -182,21 +183,15 @@ def _kind_of(value: object) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _like(tensor: CompressedTensor, frame: Tensor) -> CompressedTensor:
-    return _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode)
-
-
-def _attributes(tensor: CompressedTensor) -> dict[str, Any]:
-    """What others have set: a parameter is one by an attribute."""
-    return {name: value for name, value in vars(tensor).items() if name not in ("_held", "linear_mode")}
+def _like(tensor: CompressedTensor, frame: Tensor, held: list[Tensor] | None = None) -> CompressedTensor:
+    twin = _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode, held)
+    return twin
 
 
 def _for_another_process(tensor: CompressedTensor) -> Any:
-    """How multiprocessing pickles it. Torch shares memory that it sends, and moves it: so it gets some of its own."""
-    twin = _like(tensor, tensor.frame if tensor.is_shared() else copy_of(tensor.frame))
-    for name, value in _attributes(tensor).items():
-        setattr(twin, name, value)
-    return twin.__reduce_ex__(2)
+    """How multiprocessing pickles it: its frame moves into shared memory, as a dense tensor does."""
+    tensor._held[0] = sendable(tensor.frame)
+    return tensor.__reduce_ex__(2)
 
 
 # Functions, which see the arguments as the caller gave them ----------------------------------------------------------
@@ -229,7 +224,7 @@ def _set_data(tensor: Any, value: Any) -> Any:
 def _share_memory(tensor: CompressedTensor) -> CompressedTensor:
     """A copy takes the place of the frame: torch moves the memory of what it shares from under those who read it."""
     if not tensor.frame.is_shared():
-        tensor._held[0] = shared_copy_of(tensor.frame)
+        tensor._held[0] = sendable(tensor.frame)
     return tensor
 
 
