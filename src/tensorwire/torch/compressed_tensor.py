@@ -16,7 +16,7 @@ from . import _ops
 from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -32,9 +32,9 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
     It stands wherever a frozen weight stands: as a parameter of a module, in a state dict, under an adapter, in a
     compiled graph. `torch.nn.functional.linear` and `embedding` and slices of rows decode what they need of it, any
     other operation all of it; results are bit-identical to those of the dense tensor. It never requires a gradient.
-    Only `copy_` of a whole tensor writes to it, as `load_state_dict` does; that compresses anew.
+    What writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
 
-    Safe to be read by several threads at once, but not while another one calls `copy_` or `set_linear_mode`.
+    Safe to be read by several threads at once, but not while another one writes to it or calls `set_linear_mode`.
 
     Attributes:
         linear_mode: "exact" or "fused": how `torch.nn.functional.linear` multiplies with it.
@@ -42,8 +42,8 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
 
     linear_mode: str
     _held: list[Tensor]
-    """The frame. All that pass for views of one tensor, such as its `detach()`, hold it together, so that all see a
-    `copy_` to one of them. A list: it can be unpickled with `weights_only=True`."""
+    """The frame. All that pass for views of one tensor, such as its `detach()`, hold it together, so that all see what
+    is written to one of them. A list: it can be unpickled with `weights_only=True`."""
 
     @staticmethod
     def __new__(cls, frame: Tensor, requires_grad: bool = False, *, linear_mode: str = "exact") -> CompressedTensor:
@@ -162,8 +162,9 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
     result = NotImplemented if handler is None else handler(*args, **kwargs)
     if result is NotImplemented:
         result = func.decompose(*args, **kwargs)  # under inference_mode composite operations come whole
+    if result is NotImplemented and func._schema.is_mutable:
+        return _write(func, args, kwargs)
     if result is NotImplemented:
-        _refuse_writes(func, args, kwargs)
         args, kwargs = tree_map_only(CompressedTensor, CompressedTensor.decode, (args, kwargs))
         result = func(*args, **kwargs)
     return result
@@ -200,6 +201,8 @@ def _for_another_process(tensor: CompressedTensor) -> Any:
 def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - as torch calls it
     if not isinstance(weight, CompressedTensor) or isinstance(input, CompressedTensor) or weight.dim() != 2:
         return NotImplemented
+    if weight.requires_grad:  # something that does was written to it: torch decodes and differentiates
+        return NotImplemented
     if torch.is_autocast_enabled(input.device.type):
         return torch.nn.functional.linear(input, weight.decode(), bias)  # which casts as autocast has it
     if isinstance(bias, CompressedTensor):
@@ -210,15 +213,24 @@ def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:  # noqa: A002 
 def _set_item(tensor: Any, key: Any, value: Any) -> Any:
     """Through a slice, which is a dense copy, the write would be lost."""
     if isinstance(tensor, CompressedTensor):
-        raise RuntimeError(_read_only("item assignment", tensor))
+        raise RuntimeError(_refused_write("item assignment", tensor))
     return NotImplemented
 
 
 def _set_data(tensor: Any, value: Any) -> Any:
-    """Torch would change the shape that the tensor shows, and nothing else."""
-    if isinstance(tensor, CompressedTensor):
-        raise RuntimeError(_read_only("assignment to .data", tensor))
-    return NotImplemented
+    """Torch changes what the tensor shows: dtype, shape and device. A dense value is compressed anew."""
+    if not isinstance(tensor, CompressedTensor):
+        return NotImplemented
+    compressed = value if isinstance(value, CompressedTensor) else _compressed_as(tensor, value)
+    with torch._C.DisableTorchFunctionSubclass():
+        torch.Tensor.data.__set__(tensor, compressed.detach())
+    tensor._held = compressed._held
+    return None
+
+
+def _takes_data(tensor: Any, value: Any) -> Any:
+    """Of a dense value, too: so modules that are converted set it. On the device "meta" nothing can be compressed."""
+    return value.device.type != "meta" if isinstance(tensor, CompressedTensor) else NotImplemented
 
 
 def _share_memory(tensor: CompressedTensor) -> CompressedTensor:
@@ -236,6 +248,16 @@ def _to_dlpack(tensor: CompressedTensor, **options: Any) -> Any:
     return tensor.decode().__dlpack__(**options)
 
 
+def _no_storage(tensor: Any) -> Any:
+    """Who asks wants the bytes of the values: safetensors does."""
+    if isinstance(tensor, CompressedTensor):
+        raise RuntimeError(
+            f"expected a dense tensor, got a compressed one of shape {tuple(tensor.shape)}, which has no memory with "
+            "its values; give tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
+        )
+    return NotImplemented
+
+
 def _stay_frozen(tensor: Any, requires_grad: bool = True) -> Any:
     """``load_state_dict(assign=True)`` asks for what the dense parameter had."""
     return tensor if isinstance(tensor, CompressedTensor) else NotImplemented
@@ -251,7 +273,7 @@ def _embedding(
     sparse: bool = False,
 ) -> Any:
     """All but `max_norm` is about gradients, which a frozen tensor has not; that one writes to the tensor."""
-    if not isinstance(weight, CompressedTensor) or max_norm is not None:
+    if not isinstance(weight, CompressedTensor) or weight.requires_grad or max_norm is not None:
         return NotImplemented
     return tensorwire.rows(weight.frame, weight.dtype, weight.shape, input)
 
@@ -262,6 +284,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__setitem__: _set_item,
     torch.Tensor.requires_grad_: _stay_frozen,
     torch.Tensor.data.__set__: _set_data,
+    torch._has_compatible_shallow_copy_type: _takes_data,
+    torch.Tensor.storage: _no_storage,
     torch.Tensor.share_memory_: _share_memory,
     torch.Tensor.is_shared: _is_shared,
     torch.Tensor.__dlpack__: _to_dlpack,
@@ -271,7 +295,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def _detach(tensor: CompressedTensor) -> CompressedTensor:
-    return _wrap(tensor.frame, tensor.dtype, tensor.shape, tensor.linear_mode, tensor._held)
+    return _like(tensor, tensor.frame, tensor._held)
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
@@ -287,13 +311,12 @@ def _to_copy(
     pin_memory: Any = None,
     non_blocking: bool = False,
     memory_format: Any = None,
-) -> CompressedTensor:
-    """To another device the frame travels; to another dtype the values are compressed anew."""
+) -> Tensor:
+    """To another device the frame travels. In another dtype it is dense: a model that converts a weight does so at
+    every call, and for the call alone."""
     if dtype is None or dtype == tensor.dtype:
         return _like(tensor, copy_of(tensor.frame, device, non_blocking))
-    converted = tensor.decode().to(dtype)
-    again = CompressedTensor.from_dense(converted, _profile_of(tensor), linear_mode=tensor.linear_mode)
-    return again if device is None else again.to(device)
+    return tensor.decode().to(dtype=dtype, device=device, non_blocking=non_blocking)
 
 
 def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
@@ -306,14 +329,14 @@ def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
         target._held[0] = source.frame.to(target.device)
     else:
         dense = source.decode() if isinstance(source, CompressedTensor) else source
-        compressed = CompressedTensor.from_dense(dense.to(target.dtype), _profile_of(target))
-        target._held[0] = compressed.frame.to(target.device)
+        target._held[0] = _compressed_as(target, dense.to(target.dtype)).frame.to(target.device)
     return target
 
 
-def _profile_of(tensor: CompressedTensor) -> Profile:
-    """What it was compressed with, and is with other values again."""
-    return opened(tensor.frame.cpu()).info.profile
+def _compressed_as(tensor: CompressedTensor, values: Tensor) -> CompressedTensor:
+    """Other values, compressed with what the tensor was compressed with."""
+    profile = opened(tensor.frame.cpu()).info.profile
+    return CompressedTensor.from_dense(values, profile, linear_mode=tensor.linear_mode)
 
 
 def _rows_of(tensor: CompressedTensor, start: int, stop: int) -> Tensor:
@@ -389,23 +412,43 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-def _refuse_writes(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise RuntimeError for an operation that changes one of its arguments that is compressed."""
-    if not func._schema.is_mutable:
-        return
+def _write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """An operation that changes some of its arguments. Those that are compressed are decoded, and compressed anew.
+
+    Raises:
+        RuntimeError: one would have another shape, dtype or layout.
+    """
+    dense: dict[CompressedTensor, Tensor] = {}
+
+    def decoded(tensor: CompressedTensor) -> Tensor:
+        if tensor not in dense:
+            dense[tensor] = tensor.decode()
+        return dense[tensor]
+
+    dense_args, dense_kwargs = tree_map_only(CompressedTensor, decoded, (args, kwargs))
+    result = func(*dense_args, **dense_kwargs)
+    for tensor in _written(func, args, kwargs):
+        values = dense[tensor]
+        if (values.shape, values.dtype, values.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+            raise RuntimeError(_refused_write(str(func), tensor))
+        _copy_(tensor, values)
+    compressed = {id(values): tensor for tensor, values in dense.items()}
+    return tree_map_only(torch.Tensor, lambda found: compressed.get(id(found), found), result)
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CompressedTensor]:
+    """The compressed arguments that an operation changes."""
     for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = args[position] if position < len(args) else kwargs.get(argument.name)
-        for written in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(written, CompressedTensor):
-                raise RuntimeError(_read_only(str(func), written))
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            values = value if isinstance(value, list | tuple) else [value]
+            yield from (tensor for tensor in values if isinstance(tensor, CompressedTensor))
 
 
-def _read_only(what: str, tensor: CompressedTensor) -> str:
+def _refused_write(what: str, tensor: CompressedTensor) -> str:
     return (
-        f"{what} writes to a compressed tensor of shape {tuple(tensor.shape)}, which is read-only; write to "
-        "tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
+        f"{what} writes to a part of a compressed tensor of shape {tuple(tensor.shape)}, or changes its shape; write "
+        "to tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
     )
 
 
