@@ -90,7 +90,7 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= _MAX_FUSED_INPUT_ROWS * columns:
         return _linear_fused(x, frame, rows, bias)
     slab = _slab_rows(rows, columns * x.element_size())
-    few = 0 < x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and _has_usual_strides(x)
+    few = 0 < x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and has_usual_strides(x)
     if few and slab < rows and _slabs_give_the_same_bits(_product_of(x, rows, bias), slab):
         return _linear_by_slabs(x, frame, rows, slab, bias)
     memory = _scratch.take(rows * columns * x.element_size())
@@ -128,7 +128,7 @@ def _as_weight(memory: Tensor, rows: int, x: Tensor) -> Tensor:
     return memory[: rows * columns * x.element_size()].view(x.dtype).view(rows, columns)
 
 
-def _has_usual_strides(x: Tensor) -> bool:
+def has_usual_strides(x: Tensor) -> bool:
     """Whether its strides are those of a new tensor. For a slice of one row, which has others, torch takes a path that
     is many times slower; slabs, and their trial, would take it several times."""
     expected = 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from ._frames import in_memory_nbytes
+from ._linear import has_usual_strides
 from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
 
@@ -28,10 +30,12 @@ def compress_module(
 ) -> nn.Module:
     """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
 
-    Parameters are frozen by it. Tied parameters stay tied. Not thread-safe while it runs.
+    What is compressed is frozen. Tied parameters stay tied. Not thread-safe while it runs.
 
     Args:
-        model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed.
+        model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed. Those that share memory with other
+            tensors of the model stay as they are, and so do those with other strides than a new tensor has: torch
+            sums in another order where a matrix lies by columns.
         profile: "fast", or "resident", which is larger; where it decodes faster, docs/performance.md says.
         min_numel: smaller parameters stay as they are, and so do those that would not become smaller.
         linear_mode: "exact", or "fused": linear layers in a summation order of our own, without a dense weight.
@@ -44,9 +48,10 @@ def compress_module(
     """
     check_linear_mode(linear_mode)
     frozen: dict[torch.Tensor, nn.Parameter] = {}
+    shared = _shared_storages(model)
     for module, name, parameter in list(_parameters(model)):
         if parameter not in frozen:
-            if not _worth_it(parameter, min_numel):
+            if not _worth_it(parameter, min_numel) or parameter.untyped_storage() in shared:
                 continue
             compressed = CompressedTensor.from_dense(parameter, profile, linear_mode=linear_mode)
             if compressed.frame.numel() >= parameter.numel() * parameter.element_size():
@@ -98,8 +103,8 @@ class ModuleMemory:
 
     Attributes:
         name: of the module in the model; "" for the model itself.
-        nbytes: what they take now. Frames that are mapped from a file count whole, blocks that `resident_nbytes` leaves
-            in a file not at all.
+        nbytes: what they take now. A view of other memory takes all of that. Frames that are mapped from a file count
+            whole, blocks that `resident_nbytes` leaves in a file not at all.
         dense_nbytes: what they would take uncompressed.
     """
 
@@ -118,8 +123,8 @@ class MemoryReport:
     """Memory of a model's parameters and buffers. ``print(report)`` shows a table.
 
     Attributes:
-        modules: those that hold any, in the order of ``model.named_modules()``. What is tied counts once, where it
-            comes first.
+        modules: those that hold any, in the order of ``model.named_modules()``. Memory of several tensors, tied ones
+            or views, counts once, where it comes first.
     """
 
     modules: tuple[ModuleMemory, ...]
@@ -149,16 +154,20 @@ class MemoryReport:
 
 def memory_report(model: nn.Module) -> MemoryReport:
     """What the parameters and buffers of a model take, module by module, and what they would take uncompressed."""
-    seen: set[torch.Tensor] = set()
+    seen: set[object] = set()
     modules = []
     for name, module in model.named_modules():
-        held = [t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None]
-        new = [tensor for tensor in held if tensor not in seen]
-        seen.update(new)
+        held = {_holder(tensor): _nbytes(tensor) for tensor in _tensors(module)}
+        new = [held[holder] for holder in held.keys() - seen]
+        seen.update(held)
         if new:
-            dense = sum(tensor.numel() * tensor.element_size() for tensor in new)
-            modules.append(ModuleMemory(name, sum(_nbytes(tensor) for tensor in new), dense))
+            modules.append(ModuleMemory(name, *map(sum, zip(*new, strict=True))))
     return MemoryReport(tuple(modules))
+
+
+def _tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Its parameters and buffers, without those of its children."""
+    yield from (t for t in (*module._parameters.values(), *module._buffers.values()) if t is not None)
 
 
 def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
@@ -169,10 +178,29 @@ def _parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter
 
 
 def _worth_it(parameter: torch.Tensor, min_numel: int) -> bool:
-    return not isinstance(parameter, CompressedTensor) and parameter.dtype in DTYPES and parameter.numel() >= min_numel
+    if isinstance(parameter, CompressedTensor) or parameter.dtype not in DTYPES or parameter.numel() < min_numel:
+        return False
+    return has_usual_strides(parameter)
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
+def _shared_storages(model: nn.Module) -> set[object]:
+    """The memory that several tensors of a model are views of: it stays as long as one of them does."""
+    tensors = {tensor for module in model.modules() for tensor in _tensors(module)}
+    return {holder for holder, count in Counter(map(_holder, tensors)).items() if count > 1}
+
+
+def _holder(tensor: torch.Tensor) -> object:
+    """What its memory belongs to: the same for all views of it."""
     if isinstance(tensor, CompressedTensor):
-        return in_memory_nbytes(tensor.frame)
-    return int(tensor.numel() * tensor.element_size())
+        return tensor.frame
+    return tensor.untyped_storage() if tensor.layout == torch.strided else tensor
+
+
+def _nbytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """What the memory of a tensor takes, and what it would uncompressed."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if isinstance(tensor, CompressedTensor):
+        return in_memory_nbytes(tensor.frame), nbytes
+    if tensor.layout == torch.strided:
+        nbytes = tensor.untyped_storage().nbytes()
+    return nbytes, nbytes
