@@ -5,7 +5,8 @@ happens when transformers is imported, before or after. The Triton kernels are m
 need.
 """
 
-from . import _torch_version  # noqa: F401 - raises where torch is missing or too old
+from . import _torch_version  # noqa: F401, I001 - raises where torch is missing or too old
+from . import _training  # noqa: F401 - registers a hook
 from ._after_import import after_import
 from ._decode_ahead import DecodeAhead, decode_ahead
 from ._versions import is_older

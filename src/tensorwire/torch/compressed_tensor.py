@@ -41,6 +41,8 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
     """
 
     linear_mode: str
+    _asked_to_train: bool = False
+    """Whether it was last asked to require a gradient: then a dense parameter in its place would train."""
     _held: list[Tensor]
     """The frame. All that pass for views of one tensor, such as its `detach()`, hold it together, so that all see what
     is written to one of them. A list: it can be unpickled with `weights_only=True`."""
@@ -186,6 +188,8 @@ def _kind_of(value: object) -> str:
 
 def _like(tensor: CompressedTensor, frame: Tensor, held: list[Tensor] | None = None) -> CompressedTensor:
     twin = _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode, held)
+    if tensor._asked_to_train:
+        twin._asked_to_train = True
     return twin
 
 
@@ -259,8 +263,19 @@ def _no_storage(tensor: Any) -> Any:
 
 
 def _stay_frozen(tensor: Any, requires_grad: bool = True) -> Any:
-    """``load_state_dict(assign=True)`` asks for what the dense parameter had."""
-    return tensor if isinstance(tensor, CompressedTensor) else NotImplemented
+    """``load_state_dict(assign=True)`` asks for what the dense parameter had.
+
+    To become a parameter again is not to be asked: `nn.Module.to` makes one that requires what the old one did.
+    """
+    if not isinstance(tensor, CompressedTensor):
+        return NotImplemented
+    if requires_grad or isinstance(tensor, torch.nn.Parameter):
+        tensor._asked_to_train = requires_grad
+    return tensor
+
+
+def _set_requires_grad(tensor: Any, requires_grad: bool) -> Any:
+    return NotImplemented if _stay_frozen(tensor, requires_grad) is NotImplemented else None
 
 
 def _embedding(
@@ -283,6 +298,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.embedding: _embedding,
     torch.Tensor.__setitem__: _set_item,
     torch.Tensor.requires_grad_: _stay_frozen,
+    torch.Tensor.requires_grad.__set__: _set_requires_grad,
     torch.Tensor.data.__set__: _set_data,
     torch._has_compatible_shallow_copy_type: _takes_data,
     torch.Tensor.storage: _no_storage,

@@ -56,7 +56,7 @@ def compress_module(
             compressed = CompressedTensor.from_dense(parameter, profile, linear_mode=linear_mode)
             if compressed.frame.numel() >= parameter.numel() * parameter.element_size():
                 continue
-            frozen[parameter] = torch.nn.Parameter(compressed, requires_grad=False)
+            frozen[parameter] = torch.nn.Parameter(compressed, requires_grad=parameter.requires_grad)
         module._parameters[name] = frozen[parameter]
     return model
 

@@ -180,7 +180,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         found = self._files.take(tensor)
         if is_parameter and isinstance(found, CompressedTensor) and found.dtype == self._dtype_of(name, model):
             found.set_linear_mode(self.quantization_config.linear_mode)
-            return torch.nn.Parameter(found.to(tensor.device), requires_grad=False)
+            return torch.nn.Parameter(found.to(tensor.device))
         dense = self._dense(found, name, model).to(tensor.device)
         return self.compress(dense) if is_parameter else dense
 
@@ -197,7 +197,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         compressed = CompressedTensor.from_dense(tensor, config.profile, linear_mode=config.linear_mode)
         if compressed.frame.numel() >= tensor.numel() * tensor.element_size():
             return tensor
-        return torch.nn.Parameter(compressed, requires_grad=False)
+        return torch.nn.Parameter(compressed)
 
     def _dtype_of(self, name: str, model: Any) -> torch.dtype:
         for pattern, dtype in self._dtype_plan.items():
