@@ -120,6 +120,22 @@ def test_parameters_that_share_memory_do_not_grow(parts: list[slice]) -> None:
 
 
 @torch.no_grad()
+def test_what_the_page_says_makes_them_like_others() -> None:
+    for model, change in (
+        (by_columns(torch.float32), torch.Tensor.contiguous),
+        (Views([slice(0, 512)] * 2), torch.clone),
+    ):
+        for parameter in model.parameters():
+            parameter.data = change(parameter.data)
+        x = inputs(model, torch.float32)
+        expected = model(x)
+        compress_module(model, min_numel=1000)
+        assert all(isinstance(p, CompressedTensor) for p in model.parameters() if p.dim() == 2)
+        assert memory_report(model).ratio > 1.1
+        assert same(model(x), expected)
+
+
+@torch.no_grad()
 def test_a_small_view_keeps_the_whole() -> None:
     """To compress the matrix would free nothing, as long as a bias or a buffer lies in the same memory."""
     for name in ("bias", "buffer"):
