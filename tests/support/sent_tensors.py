@@ -21,7 +21,8 @@ def bits(tensor: Any) -> bytes:
 
 
 def described(tensor: Any) -> tuple[str, bool, bytes]:
-    """The type of a tensor, whether it is a parameter, and its bits."""
+    """The type of a tensor, or of the weight of a layer, whether it is a parameter, and its bits."""
+    tensor = tensor.weight if isinstance(tensor, torch.nn.Module) else tensor
     return type(tensor).__name__, isinstance(tensor, torch.nn.Parameter), bits(tensor)
 
 

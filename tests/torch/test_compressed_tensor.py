@@ -174,6 +174,12 @@ def test_other_writes_are_refused(dense: Any, compressed: CompressedTensor, writ
     assert same(compressed.decode(), dense)
 
 
+def test_writes_in_a_compiled_graph_are_refused(dense: Any, compressed: CompressedTensor) -> None:
+    with pytest.raises(RuntimeError, match="expected a tensor with memory of its own"):
+        torch.compile(lambda weight: weight.mul_(2).sum(), backend="aot_eager")(compressed)
+    assert same(compressed.decode(), dense)
+
+
 def test_gradients_reach_what_was_written_to_it(dense: Any) -> None:
     gradients = []
     for weight in (dense.float(), CompressedTensor.from_dense(dense.float())):

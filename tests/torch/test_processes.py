@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
+from tensorwire.torch._frames import sendable  # noqa: E402
 from tests.support.linear_models import chain, loaded, same, saved  # noqa: E402
 from tests.support.sent_tensors import Rows, answer, bits  # noqa: E402
 
@@ -67,24 +70,24 @@ def test_it_is_sent_and_sent_back(method: str, strategy: str, file: Path, dense:
     tensors: dict[str, Any] = {kind: made(kind, file, dense) for kind in KINDS}
     tensors["parameter"] = nn.Parameter(made("mapped", file, dense), requires_grad=False)
     tensors["dense"] = dense.clone()
-    module = nn.Sequential(nn.Linear(1, 1), loaded(file, NUM_LAYERS, resident_nbytes=0)[1])
+    layers = [loaded(file, NUM_LAYERS, resident_nbytes=0)[1], loaded(file, NUM_LAYERS)[1].share_memory()]
     described = {name: (type(t).__name__, name == "parameter", expected) for name, t in tensors.items()}
     queue, back = context.Queue(), context.Queue()
     ours, theirs = context.Pipe()
     twice = {f"{name} again": tensor for name, tensor in tensors.items()}
-    sent = {**tensors, **twice, "of a module": module[1].weight}
+    sent = {**tensors, **twice, "a module": layers[0], "a shared module": layers[1]}
     child = context.Process(target=answer, args=(sent, queue, back, theirs), daemon=True)
     by_queue, by_pipe = tensors["streamed"], tensors["mapped"]
     del tensors, twice, sent
     child.start()
     try:
-        del module
+        del layers
         gc.collect()
         ours.send("go on: the copies of this process are gone")
         found = answered(ours)
         for name, what in described.items():
             assert found[name] == found[f"{name} again"] == what
-        assert found["of a module"] == ("CompressedTensor", True, expected)
+        assert found["a module"] == found["a shared module"] == ("CompressedTensor", True, expected)
         queue.put(by_queue)
         ours.send("go on")
         assert answered(ours) == described["streamed"]
@@ -135,6 +138,21 @@ def test_workers_of_a_data_loader(method: str, kind: str, file: Path, dense: Any
         assert isinstance(item["weight"], CompressedTensor)
         assert same(item["weight"].decode(), dense)
     assert same(dataset.weight.decode(), dense)
+
+
+def test_threads_that_send_it_at_once_send_the_same(strategy: str, dense: Any) -> None:
+    """Else what one of them sends would be gone before it came."""
+    frame = CompressedTensor.from_dense(dense).frame
+    start = threading.Barrier(8)
+
+    def send() -> Any:
+        start.wait()
+        return sendable(frame)
+
+    with ThreadPoolExecutor(8) as pool:
+        sent = [future.result() for future in [pool.submit(send) for _ in range(8)]]
+    assert all(copy is sent[0] for copy in sent)
+    assert sendable(sent[0]) is sent[0]
 
 
 def test_another_strategy_moves_nothing_that_is_read(strategy: str, dense: Any) -> None:
