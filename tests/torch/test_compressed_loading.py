@@ -241,7 +241,9 @@ def test_a_mapped_file_that_is_written_to_in_the_middle_of_a_use(
         torch.nn.functional.linear(torch.ones(1, 512).bfloat16(), weight)
 
 
-@pytest.mark.parametrize("use", [torch.clone, copy.deepcopy, torch.Tensor.share_memory_], ids=lambda use: use.__name__)
+@pytest.mark.parametrize(
+    "use", [torch.clone, copy.deepcopy, CompressedTensor.share_memory_], ids=lambda use: use.__name__
+)
 def test_a_mapped_file_that_was_written_to_is_not_copied(tmp_path: Path, use: Callable[[Any], Any]) -> None:
     """The blocks of a copy would not be checked by anybody."""
     path = tmp_path / "model.safetensors"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import operator
+import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,13 @@ READS: dict[str, Callable[[Any], Any]] = {
     "a mask": lambda w: w[torch.arange(ROWS) % 3 == 0],
     "index_select": lambda w: w.index_select(0, torch.tensor([9, 2])),
     "transposed": lambda w: w.t(),
+    "rows of the transpose": lambda w: w.t()[5:7],
+    "transposed twice": lambda w: w.t().t() + 1,
+    "a product with the transpose": lambda w: torch.ones(2, COLUMNS, dtype=w.dtype) @ w.t(),
+    "with the transpose, added": lambda w: torch.addmm(torch.ones(2, 1).to(w), torch.ones(2, COLUMNS).to(w), w.t()),
+    "the transpose, copied": lambda w: copy.deepcopy(w.t()),
+    "the transpose, pickled": lambda w: pickle.loads(pickle.dumps(w.t())),
+    "the transpose, exported": lambda w: torch.from_dlpack(w.t()),
     "reshaped": lambda w: w.reshape(-1),
     "viewed": lambda w: w.view(2, -1),
     "added to": lambda w: w + 1,
@@ -346,6 +354,48 @@ def test_autocast_has_the_bits_of_torch() -> None:
     x = torch.randn(2, COLUMNS)
     with torch.autocast("cpu", torch.bfloat16):
         assert same(linear(x, CompressedTensor.from_dense(dense)), linear(x, dense))
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference_mode"])
+def test_a_use_in_another_dtype_compresses_nothing(inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast converts the weight at each use, and so do some models."""
+    dense, x = weights(torch.float32), torch.randn(2, COLUMNS)
+    compressed = CompressedTensor.from_dense(dense)
+    monkeypatch.setattr("tensorwire.torch.compressed_tensor.compress", None)
+    with torch.inference_mode(inference):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert same(linear(x, compressed), linear(x, dense))
+        assert same(linear(x.bfloat16(), compressed.bfloat16()), linear(x.bfloat16(), dense.bfloat16()))
+        assert same(linear(x.half(), compressed.to(torch.float16)), linear(x.half(), dense.half()))
+
+
+def test_what_was_converted_is_compressed_once_it_is_kept() -> None:
+    dense = weights(torch.float32)
+    compressed = CompressedTensor.from_dense(dense, "resident")
+    converted = compressed.bfloat16()
+    with torch.no_grad():
+        compressed.copy_(dense * 2)
+    parameter = nn.Parameter(converted)
+    assert bytes(parameter.frame.numpy()) == tensorwire.compress(dense.bfloat16(), profile="resident")
+    assert parameter.frame is converted.frame
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("inference", [False, True], ids=["", "inference_mode"])
+@pytest.mark.parametrize("kind", ["nested", "jagged", "sparse"])
+def test_an_input_of_another_layout(kind: str, inference: bool) -> None:
+    layer = nn.Linear(COLUMNS, ROWS).requires_grad_(False)
+    rows = torch.randn(5, COLUMNS)
+    make: dict[str, Callable[[], Any]] = {
+        "nested": lambda: torch.nested.nested_tensor([rows[:2], rows[2:]]),
+        "jagged": lambda: torch.nested.nested_tensor([rows[:2], rows[2:]], layout=torch.jagged),
+        "sparse": lambda: rows.to_sparse(),
+    }
+    with torch.inference_mode(inference):
+        expected = layer(make[kind]())
+        got = compress_module(copy.deepcopy(layer), min_numel=1)(make[kind]())
+        assert got.layout == expected.layout
+        assert same(*(torch.cat(t.unbind()) for t in (got, expected)))
 
 
 def model() -> nn.Sequential:

@@ -33,7 +33,7 @@ _SLAB_NBYTES = 4 << 20
 _MAX_SLAB_INPUT_ROWS = 8
 _ROWS_ALIGNMENT = 64
 _FUSED_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_MAX_FUSED_INPUT_ROWS = 8
+MAX_FUSED_INPUT_ROWS = 8
 """More are multiplied by torch, which is faster from there on."""
 _TRIALS = 4
 _TRIAL_ROWS = 64
@@ -87,7 +87,7 @@ def linear_on_cpu(x: Tensor, frame: OpenFrame, shape: Sequence[int], bias: Tenso
     if x.dtype != frame.dtype or x.shape[-1:] != (columns,):
         weight = torch.empty((rows, columns), dtype=frame.dtype)
         return linear(x, weight, bias)  # which says what is wrong, in torch's words
-    if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= _MAX_FUSED_INPUT_ROWS * columns:
+    if mode == "fused" and frame.dtype in _FUSED_DTYPES and x.numel() <= MAX_FUSED_INPUT_ROWS * columns:
         return _linear_fused(x, frame, rows, bias)
     slab = _slab_rows(rows, columns * x.element_size())
     few = 0 < x.numel() <= _MAX_SLAB_INPUT_ROWS * columns and has_usual_strides(x)

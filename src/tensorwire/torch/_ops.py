@@ -1,13 +1,14 @@
 """The operators ``torch.ops.tensorwire``: what a compressed tensor is made of, for eager torch and for torch.compile.
 
 Each takes the frame as a uint8 tensor and, for shape inference, dtype and shape of the tensor that it holds. They are
-functional; a frame's gradient does not exist, since its tensor is frozen.
+functional; a frame's gradient does not exist, since its tensor is frozen. `compressed_tensor` has the derivatives of
+`linear`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import linear
@@ -133,22 +134,3 @@ torch.library.register_fake("tensorwire::decode", _fake_decode, lib=_library)
 torch.library.register_fake("tensorwire::decode.out", _fake_decode_out, lib=_library)
 torch.library.register_fake("tensorwire::rows", _fake_rows, lib=_library)
 torch.library.register_fake("tensorwire::linear", _fake_linear, lib=_library)
-
-
-def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, frame, ctx.dtype, ctx.shape, _, _ = inputs
-    ctx.save_for_backward(frame)
-
-
-def _linear_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    """The tensor is decoded anew: between forward and backward it stays compressed."""
-    (frame,) = ctx.saved_tensors
-    of_x = of_bias = None
-    if ctx.needs_input_grad[0]:
-        of_x = gradient @ torch.ops.tensorwire.decode(frame, ctx.dtype, ctx.shape)
-    if ctx.needs_input_grad[4]:
-        of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
-    return of_x, None, None, None, of_bias, None
-
-
-torch.library.register_autograd("tensorwire::linear", _linear_backward, setup_context=_save_for_backward, lib=_library)

@@ -8,15 +8,18 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
 from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
+from ._lazy import LazyTensor, refused_write
+from ._view import view_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -26,13 +29,13 @@ aten = torch.ops.aten
 tensorwire = torch.ops.tensorwire
 
 
-class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see torch
+class CompressedTensor(LazyTensor):
     """A tensor that holds a frame, with dtype, shape and device of the tensor that was compressed.
 
     It stands wherever a frozen weight stands: as a parameter of a module, in a state dict, under an adapter, in a
     compiled graph. `torch.nn.functional.linear` and `embedding` and slices of rows decode what they need of it, any
-    other operation all of it; results are bit-identical to those of the dense tensor. It never requires a gradient.
-    What writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
+    other operation all of it; results and derivatives are bit-identical to those of the dense tensor. A parameter is
+    frozen. What writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
 
     Safe to be read by several threads at once, but not while another one writes to it or calls `set_linear_mode`.
 
@@ -42,10 +45,11 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
 
     linear_mode: str
     _asked_to_train: bool = False
-    """Whether it was last asked to require a gradient: then a dense parameter in its place would train."""
-    _held: list[Tensor]
-    """The frame. All that pass for views of one tensor, such as its `detach()`, hold it together, so that all see what
-    is written to one of them. A list: it can be unpickled with `weights_only=True`."""
+    """Whether it was last asked to require a gradient as a parameter: then a dense one in its place would train."""
+    _held: list[Tensor | CompressedTensor]
+    """The frame; or, until somebody asks for it, the tensor of another dtype that it is made of. All that pass for
+    views of one tensor, such as its `detach()`, hold it together, so that all see what is written to one of them. A
+    list: it can be unpickled with `weights_only=True`."""
 
     @staticmethod
     def __new__(cls, frame: Tensor, requires_grad: bool = False, *, linear_mode: str = "exact") -> CompressedTensor:
@@ -60,7 +64,7 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         if requires_grad:
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
         if isinstance(frame, CompressedTensor):
-            return _like(frame, frame.frame)  # whose bytes may be nowhere: on the device "meta"
+            return _like(frame, [frame._inner])
         _ops.check_linear_mode(linear_mode)
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
@@ -68,11 +72,17 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
                 advice="CompressedTensor.from_dense compresses a tensor",
             )
         head = opened_anywhere(frame)
-        return _wrap(frame, head.dtype, head.shape, linear_mode)
+        return _wrap([frame], head.dtype, head.shape, linear_mode)
 
     @property
     def frame(self) -> Tensor:
         """One plain frame (docs/format.md), a uint8 tensor of one dimension on the same device."""
+        if isinstance(self._inner, CompressedTensor):
+            self._held[0] = _compressed_as(self._inner, self.decode()).frame
+        return self._held[0]
+
+    @property
+    def _inner(self) -> Tensor | CompressedTensor:
         return self._held[0]
 
     @classmethod
@@ -99,28 +109,111 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         Raises:
             FormatError: a block is damaged.
         """
+        if isinstance(self._inner, CompressedTensor):
+            return self._inner.decode().to(self.dtype)
         return cast("Tensor", tensorwire.decode(self.frame, self.dtype, self.shape))
 
     def set_linear_mode(self, mode: str) -> None:
         """How `torch.nn.functional.linear` multiplies with it from now on: "exact" or "fused"; else ValueError."""
         self.linear_mode = _ops.check_linear_mode(mode)
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether somebody differentiates by it. Parameters are frozen: what they are asked for is only remembered, and
+        ``load_state_dict(assign=True)`` asks for what the dense parameter had."""
+        return bool(torch.Tensor.requires_grad.__get__(self))
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if self._is_param:
+            self._asked_to_train = value
+        else:
+            torch.Tensor.requires_grad.__set__(self, value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> CompressedTensor:
+        """The same, as a method."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def _is_param(self) -> bool:
+        return bool(self.__dict__.get("_is_param"))
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        """What torch sets to make a parameter of it. To be one again is not to be asked: `nn.Module.to` makes one that
+        requires what the old one did. A parameter is kept, so it is compressed, but for one without memory."""
+        self._asked_to_train |= self.requires_grad
+        self.requires_grad = False
+        self.__dict__["_is_param"] = value
+        if self.device.type != "meta":
+            self._held[0] = self.frame
+
+    def share_memory_(self) -> CompressedTensor:
+        """A copy takes the place of the frame: torch moves the memory of what it shares from under its readers."""
+        if not self.is_shared():
+            self._held[0] = sendable(self.frame)
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether the frame lies in memory that processes share."""
+        return bool(self.frame.is_shared())
+
+    def _set_data(self, value: Tensor) -> None:
+        """Torch changes what the tensor shows: dtype, shape and device. A dense value is compressed anew."""
+        compressed = value if isinstance(value, CompressedTensor) else _compressed_as(self, value)
+        torch.Tensor.data.__set__(self, compressed.detach())
+        self._held = compressed._held
+
+    @classmethod
+    def _write(cls, func: Any, args: Any, kwargs: Any) -> Any:
+        """Those that are compressed are decoded, and compressed anew.
+
+        Raises:
+            RuntimeError: one would have another shape, dtype or layout.
+        """
+        dense: dict[CompressedTensor, Tensor] = {}
+
+        def decoded(tensor: CompressedTensor) -> Tensor:
+            if tensor not in dense:
+                dense[tensor] = tensor.decode()
+            return dense[tensor]
+
+        dense_args, dense_kwargs = tree_map_only(CompressedTensor, decoded, (args, kwargs))
+        result = func(*dense_args, **dense_kwargs)
+        for tensor in cls._written(func, args, kwargs):
+            values = dense[tensor]
+            if (values.shape, values.dtype, values.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+                raise RuntimeError(refused_write(str(func), tensor))
+            _copy_(tensor, values)
+        compressed = {id(values): tensor for tensor, values in dense.items()}
+        return tree_map_only(torch.Tensor, lambda found: compressed.get(id(found), found), result)
+
+    def _linear(self, x: Tensor, bias: Tensor | None) -> Any:
+        """What `torch.nn.functional.linear` gives with it; NotImplemented where that needs the dense tensor."""
+        if self.dim() != 2 or isinstance(self._inner, CompressedTensor):
+            return NotImplemented
+        if isinstance(x, LazyTensor) or x.is_nested or x.layout != torch.strided:
+            return NotImplemented
+        if isinstance(bias, CompressedTensor):
+            bias = bias.decode()
+        return tensorwire.linear(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
+
     def _stable_hash_for_caching(self) -> str:
         """What compiled code depends on."""
-        return f"CompressedTensor {self.dtype} {tuple(self.shape)} {self.frame.shape} {self.device} {self.linear_mode}"
+        return f"CompressedTensor {self.dtype} {tuple(self.shape)} {self._inner.shape} {self.device} {self.linear_mode}"
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
-        return (
-            f"CompressedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, "
-            f"{self.frame.numel():,} of {self.numel() * self.dtype.itemsize:,} bytes)"
-        )
+        inner, nbytes = self._inner, self.numel() * self.dtype.itemsize
+        size = f"of {inner!r}" if isinstance(inner, CompressedTensor) else f"{inner.numel():,} of {nbytes:,} bytes"
+        return f"CompressedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device}, {size})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompressedTensor:
         """A frame that two tensors share stays shared."""
         if id(self) not in memo:
             if id(self.frame) not in memo:
                 memo[id(self.frame)] = copy_of(self.frame)
-            twin = memo[id(self)] = _like(self, memo[id(self.frame)])
+            twin = memo[id(self)] = _like(self, [memo[id(self.frame)]])
             for name, value in vars(self).items():  # what others have set: a parameter is one by an attribute
                 if name not in ("_held", "linear_mode"):
                     setattr(twin, name, copy.deepcopy(value, memo))
@@ -132,53 +225,21 @@ class CompressedTensor(torch.Tensor):  # type: ignore[misc] # the checker does n
         return super().__reduce_ex__(protocol)
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        return ["frame"], (self.dtype, self.linear_mode)
+        return ["_inner"], (self.dtype, self.linear_mode)
 
     @staticmethod
     def __tensor_unflatten__(
         inner: Mapping[str, Tensor], context: Any, outer_size: Sequence[int], outer_stride: Sequence[int]
     ) -> CompressedTensor:
         dtype, linear_mode = context
-        return _wrap(inner["frame"], dtype, outer_size, linear_mode)
-
-    @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = _FUNCTIONS.get(func)
-        if handler is not None:
-            result = handler(*args, **(kwargs or {}))
-            if result is not NotImplemented:
-                return result
-        with torch._C.DisableTorchFunctionSubclass():  # results that are dense stay so
-            return func(*args, **(kwargs or {}))
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.is_view and torch.is_inference_mode_enabled():
-            with torch.inference_mode(False):  # torch wants to track views, which tensors of that mode do not allow
-                return _run(func, args, kwargs or {})
-        return _run(func, args, kwargs or {})
+        return _wrap([inner["_inner"]], dtype, outer_size, linear_mode)
 
 
-def _run(func: Any, args: Any, kwargs: Any) -> Any:
-    handler = _OPERATIONS.get(func)
-    result = NotImplemented if handler is None else handler(*args, **kwargs)
-    if result is NotImplemented:
-        result = func.decompose(*args, **kwargs)  # under inference_mode composite operations come whole
-    if result is NotImplemented and func._schema.is_mutable:
-        return _write(func, args, kwargs)
-    if result is NotImplemented:
-        args, kwargs = tree_map_only(CompressedTensor, CompressedTensor.decode, (args, kwargs))
-        result = func(*args, **kwargs)
-    return result
-
-
-def _wrap(
-    frame: Tensor, dtype: torch.dtype, shape: Sequence[int], linear_mode: str, held: list[Tensor] | None = None
-) -> CompressedTensor:
+def _wrap(held: list[Any], dtype: torch.dtype, shape: Sequence[int], linear_mode: str) -> CompressedTensor:
     tensor = torch.Tensor._make_wrapper_subclass(
-        CompressedTensor, shape, dtype=dtype, device=frame.device, requires_grad=False
+        CompressedTensor, shape, dtype=dtype, device=held[0].device, requires_grad=False
     )
-    tensor._held, tensor.linear_mode = [frame] if held is None else held, linear_mode
+    tensor._held, tensor.linear_mode = held, linear_mode
     return cast("CompressedTensor", tensor)
 
 
@@ -186,8 +247,8 @@ def _kind_of(value: object) -> str:
     return f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _like(tensor: CompressedTensor, frame: Tensor, held: list[Tensor] | None = None) -> CompressedTensor:
-    twin = _wrap(frame, tensor.dtype, tensor.shape, tensor.linear_mode, held)
+def _like(tensor: CompressedTensor, held: list[Any], dtype: torch.dtype | None = None) -> CompressedTensor:
+    twin = _wrap(held, dtype or tensor.dtype, tensor.shape, tensor.linear_mode)
     if tensor._asked_to_train:
         twin._asked_to_train = True
     return twin
@@ -199,123 +260,19 @@ def _for_another_process(tensor: CompressedTensor) -> Any:
     return tensor.__reduce_ex__(2)
 
 
-# Functions, which see the arguments as the caller gave them ----------------------------------------------------------
-
-
-def _linear(input: Tensor, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - as torch calls it
-    if not isinstance(weight, CompressedTensor) or isinstance(input, CompressedTensor) or weight.dim() != 2:
-        return NotImplemented
-    if weight.requires_grad:  # something that does was written to it: torch decodes and differentiates
-        return NotImplemented
-    if torch.is_autocast_enabled(input.device.type):
-        return torch.nn.functional.linear(input, weight.decode(), bias)  # which casts as autocast has it
-    if isinstance(bias, CompressedTensor):
-        bias = bias.decode()
-    return tensorwire.linear(input, weight.frame, weight.dtype, weight.shape, bias, weight.linear_mode)
-
-
-def _set_item(tensor: Any, key: Any, value: Any) -> Any:
-    """Through a slice, which is a dense copy, the write would be lost."""
-    if isinstance(tensor, CompressedTensor):
-        raise RuntimeError(_refused_write("item assignment", tensor))
-    return NotImplemented
-
-
-def _set_data(tensor: Any, value: Any) -> Any:
-    """Torch changes what the tensor shows: dtype, shape and device. A dense value is compressed anew."""
-    if not isinstance(tensor, CompressedTensor):
-        return NotImplemented
-    compressed = value if isinstance(value, CompressedTensor) else _compressed_as(tensor, value)
-    with torch._C.DisableTorchFunctionSubclass():
-        torch.Tensor.data.__set__(tensor, compressed.detach())
-    tensor._held = compressed._held
-    return None
-
-
-def _takes_data(tensor: Any, value: Any) -> Any:
-    """Of a dense value, too: so modules that are converted set it. On the device "meta" nothing can be compressed."""
-    return value.device.type != "meta" if isinstance(tensor, CompressedTensor) else NotImplemented
-
-
-def _share_memory(tensor: CompressedTensor) -> CompressedTensor:
-    """A copy takes the place of the frame: torch moves the memory of what it shares from under those who read it."""
-    if not tensor.frame.is_shared():
-        tensor._held[0] = sendable(tensor.frame)
-    return tensor
-
-
-def _is_shared(tensor: CompressedTensor) -> bool:
-    return bool(tensor.frame.is_shared())
-
-
-def _to_dlpack(tensor: CompressedTensor, **options: Any) -> Any:
-    return tensor.decode().__dlpack__(**options)
-
-
-def _no_storage(tensor: Any) -> Any:
-    """Who asks wants the bytes of the values: safetensors does."""
-    if isinstance(tensor, CompressedTensor):
-        raise RuntimeError(
-            f"expected a dense tensor, got a compressed one of shape {tuple(tensor.shape)}, which has no memory with "
-            "its values; give tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
-        )
-    return NotImplemented
-
-
-def _stay_frozen(tensor: Any, requires_grad: bool = True) -> Any:
-    """``load_state_dict(assign=True)`` asks for what the dense parameter had.
-
-    To become a parameter again is not to be asked: `nn.Module.to` makes one that requires what the old one did.
-    """
-    if not isinstance(tensor, CompressedTensor):
-        return NotImplemented
-    if requires_grad or isinstance(tensor, torch.nn.Parameter):
-        tensor._asked_to_train = requires_grad
-    return tensor
-
-
-def _set_requires_grad(tensor: Any, requires_grad: bool) -> Any:
-    return NotImplemented if _stay_frozen(tensor, requires_grad) is NotImplemented else None
-
-
-def _embedding(
-    input: Tensor,  # noqa: A002 - as torch calls it
-    weight: Any,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
-    """All but `max_norm` is about gradients, which a frozen tensor has not; that one writes to the tensor."""
-    if not isinstance(weight, CompressedTensor) or weight.requires_grad or max_norm is not None:
-        return NotImplemented
-    return tensorwire.rows(weight.frame, weight.dtype, weight.shape, input)
-
-
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    torch.nn.functional.linear: _linear,
-    torch.nn.functional.embedding: _embedding,
-    torch.Tensor.__setitem__: _set_item,
-    torch.Tensor.requires_grad_: _stay_frozen,
-    torch.Tensor.requires_grad.__set__: _set_requires_grad,
-    torch.Tensor.data.__set__: _set_data,
-    torch._has_compatible_shallow_copy_type: _takes_data,
-    torch.Tensor.storage: _no_storage,
-    torch.Tensor.share_memory_: _share_memory,
-    torch.Tensor.is_shared: _is_shared,
-    torch.Tensor.__dlpack__: _to_dlpack,
-}
-
 # Operations of aten ---------------------------------------------------------------------------------------------------
 
 
+def _linear(x: Tensor, weight: Any, bias: Any = None) -> Any:
+    return weight._linear(x, bias) if isinstance(weight, CompressedTensor) else NotImplemented
+
+
 def _detach(tensor: CompressedTensor) -> CompressedTensor:
-    return _like(tensor, tensor.frame, tensor._held)
+    return _like(tensor, tensor._held)
 
 
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
-    return _like(tensor, copy_of(tensor.frame))
+    return _like(tensor, [copy_of(tensor.frame)])
 
 
 def _to_copy(
@@ -327,12 +284,13 @@ def _to_copy(
     pin_memory: Any = None,
     non_blocking: bool = False,
     memory_format: Any = None,
-) -> Tensor:
-    """To another device the frame travels. In another dtype it is dense: a model that converts a weight does so at
-    every call, and for the call alone."""
+) -> CompressedTensor:
+    """To another device the frame travels; to another dtype the values are compressed anew once a frame is needed. A
+    module that is converted needs one. Autocast, which converts a weight for one product, does not."""
     if dtype is None or dtype == tensor.dtype:
-        return _like(tensor, copy_of(tensor.frame, device, non_blocking))
-    return tensor.decode().to(dtype=dtype, device=device, non_blocking=non_blocking)
+        return _like(tensor, [copy_of(tensor.frame, device, non_blocking)])
+    source = _like(tensor, [tensor.frame]) if device is None else tensor.to(device)
+    return _like(tensor, [source], dtype)
 
 
 def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
@@ -356,7 +314,10 @@ def _compressed_as(tensor: CompressedTensor, values: Tensor) -> CompressedTensor
 
 
 def _rows_of(tensor: CompressedTensor, start: int, stop: int) -> Tensor:
-    """Dense rows; only their blocks are decoded."""
+    """Dense rows; only their blocks are decoded. In forward mode all are: torch wants the rows to lie in memory as
+    those of a tangent do."""
+    if forward_ad._current_level >= 0:
+        return tensor.decode()[start:stop]
     size = tensor.shape[1:]
     return cast("Tensor", tensorwire.decode(tensor.frame, tensor.dtype, (stop - start, *size), start * size.numel()))
 
@@ -411,8 +372,19 @@ def _embedding_op(weight: Any, indices: Tensor, *options: Any) -> Any:
     return _index_select(weight, 0, indices)
 
 
-_OPERATIONS: dict[Any, Callable[..., Any]] = {
+def _encoder_layer(x: Tensor, *arguments: Any) -> Any:
+    """Torch's fast path of a layer. Autocast casts for the operations that it is made of, and not for it as a whole.
+    Down here autocast is off, so it is switched on again for them if it was on above."""
+    with torch._C._RestorePythonTLSSnapshot():
+        autocast = torch.is_autocast_enabled(x.device.type)
+    x, *arguments = tree_map_only(CompressedTensor, CompressedTensor.decode, [x, *arguments])
+    with torch.autocast(x.device.type, torch.get_autocast_dtype(x.device.type), enabled=autocast):
+        return torch._transformer_encoder_layer_fwd(x, *arguments)
+
+
+CompressedTensor._operations = {
     aten.linear.default: _linear,
+    aten.t.default: view_by(aten.t.default),
     aten.detach.default: _detach,
     aten.alias.default: _detach,
     aten.clone.default: _clone,
@@ -425,48 +397,22 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
     aten.embedding.default: _embedding_op,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
 
 
-def _write(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """An operation that changes some of its arguments. Those that are compressed are decoded, and compressed anew.
-
-    Raises:
-        RuntimeError: one would have another shape, dtype or layout.
-    """
-    dense: dict[CompressedTensor, Tensor] = {}
-
-    def decoded(tensor: CompressedTensor) -> Tensor:
-        if tensor not in dense:
-            dense[tensor] = tensor.decode()
-        return dense[tensor]
-
-    dense_args, dense_kwargs = tree_map_only(CompressedTensor, decoded, (args, kwargs))
-    result = func(*dense_args, **dense_kwargs)
-    for tensor in _written(func, args, kwargs):
-        values = dense[tensor]
-        if (values.shape, values.dtype, values.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
-            raise RuntimeError(_refused_write(str(func), tensor))
-        _copy_(tensor, values)
-    compressed = {id(values): tensor for tensor, values in dense.items()}
-    return tree_map_only(torch.Tensor, lambda found: compressed.get(id(found), found), result)
+def _linear_of_frame(
+    x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
+) -> Any:
+    """The operator for inputs that somebody differentiates by, or that vmap takes: torch's rules for its own linear."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(frame):  # as all arguments are, whatever is asked for
+        frame = torch._C._functorch.get_unwrapped(frame)
+    return torch.nn.functional.linear(x, _wrap([frame], dtype, shape, mode), bias)
 
 
-def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CompressedTensor]:
-    """The compressed arguments that an operation changes."""
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            values = value if isinstance(value, list | tuple) else [value]
-            yield from (tensor for tensor in values if isinstance(tensor, CompressedTensor))
-
-
-def _refused_write(what: str, tensor: CompressedTensor) -> str:
-    return (
-        f"{what} writes to a part of a compressed tensor of shape {tuple(tensor.shape)}, or changes its shape; write "
-        "to tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"
-    )
-
+_rules = torch.library.Library("tensorwire", "FRAGMENT")
+for _key in ("Autograd", "FuncTorchBatched"):
+    _rules.impl("linear", _linear_of_frame, _key)
 
 torch.serialization.add_safe_globals([CompressedTensor])
 ForkingPickler.register(CompressedTensor, _for_another_process)

@@ -1,0 +1,118 @@
+"""The views of a weight that torch makes when it multiplies with it: of them, too, only products decode what they need.
+
+Except under inference_mode, ``linear`` is no operation of torch's own but a transpose of the weight and a product, to
+which autograd, torch.func and vmap are applied one by one. What they keep of the weight for later is a view.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from ._lazy import LazyTensor
+from ._linear import MAX_FUSED_INPUT_ROWS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+aten = torch.ops.aten
+
+
+class View(LazyTensor):
+    """A view of a compressed matrix: its transpose, or what torch makes of that one.
+
+    Attributes:
+        weight: the compressed tensor.
+    """
+
+    weight: Any
+    _of: Any
+    _made: tuple[Any, tuple[Any, ...]]
+    """The operation that makes it of `_of`, and its arguments."""
+
+    @staticmethod
+    def __new__(cls, of: Any, func: Any, arguments: tuple[Any, ...]) -> View:
+        like = func(torch.empty_strided(of.shape, of.stride(), dtype=of.dtype, device="meta"), *arguments)
+        view = torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, strides=like.stride(), dtype=of.dtype, device=of.device, storage_size=0
+        )
+        view.weight = of.weight if isinstance(of, View) else of
+        view._of, view._made = of, (func, arguments)
+        return cast("View", view)
+
+    def decode(self) -> Tensor:
+        """The same view of the dense tensor."""
+        func, arguments = self._made
+        return cast("Tensor", func(self._of.decode(), *arguments))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """It is pickled as the dense tensor."""
+        return self.decode().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.decode()
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"View(shape={tuple(self.shape)}, of={self.weight!r})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["_of"], self._made
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: Mapping[str, Any], context: Any, outer_size: Sequence[int], outer_stride: Sequence[int]
+    ) -> View:
+        return View(inner["_of"], *context)
+
+
+def view_by(func: Any) -> Callable[..., View]:
+    """The handler of an operation whose result is a view again."""
+    return lambda of, *arguments: View(of, func, arguments)
+
+
+def _is_transpose(view: Any) -> bool:
+    """Whether it is the transpose of its weight, or that one again and again in a batch."""
+    if not isinstance(view, View):
+        return False
+    rows, columns = view.weight.shape
+    batch = zip(view.shape[:-2], view.stride()[:-2], strict=True)
+    again = all(size == 1 or stride == 0 for size, stride in batch)
+    return again and view.shape[-2:] == (columns, rows) and view.stride()[-2:] == (1, columns)
+
+
+def _mm(x: Any, weight: Any) -> Any:
+    return weight.weight._linear(x, None) if _is_transpose(weight) else NotImplemented
+
+
+def _addmm(bias: Any, x: Any, weight: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if not _is_transpose(weight) or bias.shape != weight.shape[1:] or (beta, alpha) != (1, 1):
+        return NotImplemented
+    return weight.weight._linear(x, bias)
+
+
+def _bmm(x: Any, weight: Any) -> Any:
+    """What torch makes of a product if the inputs do not lie one behind the other. In mode "exact" it needs the whole
+    weight, as the dense model does."""
+    few = x.shape[0] * x.shape[1] <= MAX_FUSED_INPUT_ROWS
+    if not few or not _is_transpose(weight) or weight.weight.linear_mode != "fused":
+        return NotImplemented
+    return weight.weight._linear(x, None)
+
+
+_VIEWS = (
+    aten.t.default,
+    aten.transpose.int,
+    aten.expand.default,
+    aten.view.default,
+    aten.alias.default,
+    aten.detach.default,
+)
+View._operations = {
+    **{func: view_by(func) for func in _VIEWS},
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.bmm.default: _bmm,
+}
