@@ -172,6 +172,9 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "resize_": lambda w: w.resize_(3, 3),
     "t_": lambda w: w.t_(),
     "unsqueeze_": lambda w: w.unsqueeze_(0),
+    "through the transpose": lambda w: w.t().zero_(),
+    "item of the transpose": lambda w: w.t().__setitem__(0, 1),
+    "data of the transpose": lambda w: setattr(w.t(), "data", torch.ones(3)),
 }
 
 
