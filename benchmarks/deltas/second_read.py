@@ -1,0 +1,74 @@
+"""What it costs `compress` to read a base once more, which shows that nobody wrote to it meanwhile.
+
+``python -m benchmarks.deltas.second_read`` writes benchmarks/results/second-read.json: on each CPU target and for each
+share of changed words the time of `compress` with a base, of that of `FrameEncoder`, which trusts its base; both on one
+thread, in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tensorwire
+from benchmarks.environment import ROOT, child, describe
+from benchmarks.timing import interleave, timed
+from tensorwire import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESULT = ROOT / "benchmarks" / "results" / "second-read.json"
+NUMEL = 1 << 25
+CHANGED = (0.001, 0.018, 0.5)
+CPUS = ("avx2", "avx512")
+ROUNDS = 31
+
+
+def _measure(share: float) -> float:
+    """The median quotient of the two times."""
+    random = np.random.default_rng(1)
+    words = random.standard_normal(NUMEL, dtype=np.float32).view(np.uint32) >> 16
+    base = words.astype(np.uint16)
+    content = base + (random.random(NUMEL) < share).astype(np.uint16)
+    out = codec.new_buffer(tensorwire.compress_bound(content, dtype="BF16"))
+
+    def encode() -> None:
+        encoder = codec.FrameEncoder("BF16", (NUMEL,), relative=True, threads=1)
+        encoder.encode(content, out, base=base)
+        encoder.finish()
+
+    def compress() -> None:
+        tensorwire.compress(content, dtype="BF16", base=base, out=out, threads=1)
+
+    def seconds_of(call: Callable[[], None]) -> Callable[[], float]:
+        return lambda: timed(call)[0]
+
+    operations = {"compress": seconds_of(compress), "encode": seconds_of(encode)}
+    warm_up = {name: operation() for name, operation in operations.items()}
+    times = interleave(operations, warm_up, ROUNDS, float("inf"))
+    return statistics.median((a or 0) / (b or 1) for a, b in zip(times["compress"], times["encode"], strict=True))
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--child"]:
+        print(json.dumps({"cpu": tensorwire.codec.cpu_target(), "times": [_measure(share) for share in CHANGED]}))
+        return
+    rows: list[dict[str, Any]] = []
+    for cpu in CPUS:
+        command = [sys.executable, "-m", "benchmarks.deltas.second_read", "--child"]
+        done = subprocess.run(command, env=child(TENSORWIRE_CPU=cpu), stdout=subprocess.PIPE, check=True)
+        rows.append(json.loads(done.stdout))
+        for share, times in zip(CHANGED, rows[-1]["times"], strict=True):
+            print(f"{rows[-1]['cpu']}: {share:.1%} of the words changed: {times:.2f} times as long", flush=True)
+    facts = describe("python -m benchmarks.deltas.second_read")
+    RESULT.write_text(json.dumps({"environment": facts, "changed": CHANGED, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
