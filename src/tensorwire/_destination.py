@@ -75,9 +75,10 @@ class Destination:
             force: whether anything at all may be replaced.
             is_directory: whether the result is a directory.
             source: the file or directory that the result is made from.
-            source_files: the files in it.
+            source_files: the files in it, and all others that the result is made from.
             owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that
-                must stay. Of a directory it returns the relative paths of all files that may go with it.
+                must stay. Of a directory it returns the relative paths of all that may go with it: files, and with a
+                slash at the end directories in which no such file stands.
             example: the name of a file, for advice.
         """
         self.path = path
@@ -111,6 +112,13 @@ class Destination:
         if not self.force:
             raise self._refusal(f"already exists; pass force=True to replace it, or {NAMED_OTHERWISE}")
         return existing
+
+    def check_no_source_in(self, place: Path) -> None:
+        """Raise ValueError if a source is, or lies in, a path whose content will be removed."""
+        sources = [*self._source_files, *([] if self.source is None else [self.source])]
+        for source in sources if place.is_dir() else ():
+            if lies_in(source, place):
+                raise ValueError(f"{source} lies in {place}, which tensorwire writes to; move it")
 
     def confirm(self, checked: Existing | None) -> Existing | None:
         """`check` again, now that the result is whole.
@@ -247,14 +255,14 @@ class Destination:
         inside: dict[str, str] = {}
         inodes = set()
         mount_points = mounts()
-        files: Collection[str] | None = None
+        owned: Collection[str] | None = None
         directories: set[str] = set()
         for path, entry in walk(self.path):
-            if files is None:  # an empty directory belongs to nobody
-                files = frozenset(() if self._owned is None else self._owned(self.path))
-                directories = {str(parent) for file in files for parent in Path(file).parents}
+            if owned is None:  # an empty directory belongs to nobody
+                owned = frozenset(() if self._owned is None else self._owned(self.path))
+                directories = {str(parent) for path in owned for parent in Path(f"{path}*").parents}
             mode = entry.st_mode
-            if not (path in directories if stat.S_ISDIR(mode) else path in files and stat.S_ISREG(mode)):
+            if not (path in directories if stat.S_ISDIR(mode) else path in owned and stat.S_ISREG(mode)):
                 raise self._refusal(
                     f"holds {kind(mode)} that the result does not replace: {path!r}; move it, or {NAMED_OTHERWISE}"
                 )

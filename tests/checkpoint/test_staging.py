@@ -52,7 +52,6 @@ def with_socket(path: Path) -> None:
 
 
 FOREIGN: dict[str, Callable[[Path], object]] = {
-    "empty directory": lambda path: path.mkdir(),
     "directory of the same names": lookalike,
     "link": link,
     "dangling link": lambda path: path.symlink_to("nowhere"),
@@ -73,6 +72,16 @@ def test_a_partial_path_that_is_not_ours(model: Path, tmp_path: Path, kind: str)
             compress_checkpoint(model, tmp_path / "x", force=force)
         assert caught.value.filename == str(tmp_path / "x.partial")
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("lock", [None, b"", staging._LOCK_TEXT])
+def test_what_a_kill_in_the_first_or_last_moment_leaves(model: Path, tmp_path: Path, lock: bytes | None) -> None:
+    """The directory, its lock, and what the lock says are made one after the other, and removed so."""
+    (tmp_path / "x.partial").mkdir()
+    if lock is not None:
+        (tmp_path / "x.partial" / "lock").write_bytes(lock)
+    compress_checkpoint(model, tmp_path / "x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "x"]
 
 
 def interrupt(model: Path, dst: Path) -> None:

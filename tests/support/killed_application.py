@@ -34,9 +34,8 @@ def start(delta: Path, base: Path) -> int:
 
 def state(base: Path, old: dict[str, str], new: dict[str, str]) -> tuple[list[str], int]:
     """The files that are neither old nor new, and how many are new that were another before."""
-    found = {path: digest for path, digest in tree_hashes(base).items() if ".partial" not in path}
-    paths = (old.keys() | new.keys()) - {path for path in found if ".tensorwire-" in path}
-    odd = [path for path in sorted(paths) if found.get(path) not in (old.get(path), new.get(path))]
+    found = {path: digest for path, digest in tree_hashes(base).items() if ".partial/" not in path}
+    odd = [path for path in sorted({*found, *old, *new}) if found.get(path) not in (old.get(path), new.get(path))]
     return odd, sum(found.get(path) == digest != old.get(path) for path, digest in new.items())
 
 
@@ -59,9 +58,9 @@ def main(delta: Path, old_root: Path, new_root: Path, directory: Path, rounds: i
         os.waitpid(child, 0)
         odd, num_new = state(base, old, new)
         finished = [os.waitpid(start(delta, base), 0)[1] == 0 for _ in range(2)]  # the second one does nothing
-        left = [path.name for path in base.rglob("*") if path.name.endswith(".partial")]
-        result = {path: digest for path, digest in tree_hashes(base).items() if ".tensorwire-" not in path}
-        done = all(finished) and result == new and not left
+        paths = (path.relative_to(base) for path in base.rglob("*"))
+        left = sorted(path.as_posix() for path in paths if not (new_root / path).exists())
+        done = all(finished) and tree_hashes(base) == new and not left
         print(json.dumps({"odd": odd, "num_new": num_new, "done": done, "left": left}), flush=True)
         shutil.rmtree(base)
 

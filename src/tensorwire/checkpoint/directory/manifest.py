@@ -88,6 +88,7 @@ class Manifest(NamedTuple):
 
     Attributes:
         excluded: relative paths of the files and directories that were left out; a directory's ends with a slash.
+        directories: relative paths, with a slash at the end, of the directories in which no file stands.
         writer: version of the package that wrote it.
         base: what files are relative to; None if none is.
     """
@@ -95,6 +96,7 @@ class Manifest(NamedTuple):
     profile: str
     files: tuple[ManifestFile, ...]
     excluded: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
     writer: str = __version__
     base: BaseRecord | None = None
 
@@ -111,6 +113,7 @@ class Manifest(NamedTuple):
             "profile": self.profile,
             "files": [file.as_json() for file in self.files],
             "excluded": list(self.excluded),
+            **({"directories": list(self.directories)} if self.directories else {}),
             **({} if self.base is None else {"base": self.base._asdict()}),
         }
         data = dump_object({**body, "checksum": _checksum(body)})
@@ -155,14 +158,14 @@ def parse_manifest(data: bytes) -> Manifest:
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
     if not isinstance(profile, str) or not isinstance(writer, str) or not isinstance(files, list):
         raise CorruptDataError("expected profile, writer and files in the manifest")
-    excluded = body.get("excluded")
-    if not isinstance(excluded, list) or not all(isinstance(path, str) for path in excluded):
-        raise CorruptDataError("expected a list of paths as excluded in the manifest")
-    check_paths(path.removesuffix("/") for path in excluded)
+    excluded, directories = (_parse_paths(body, name) for name in ("excluded", "directories"))
     entries = tuple(_parse_file(file) for file in files)
-    manifest = Manifest(profile, entries, tuple(excluded), writer, _parse_base(body.get("base")))
-    check_paths(file.path for file in manifest.files)
-    if any(file.path == MANIFEST_NAME for file in manifest.files):
+    manifest = Manifest(profile, entries, excluded, directories, writer, _parse_base(body.get("base")))
+    if not all(path.endswith("/") for path in directories):
+        raise CorruptDataError("expected paths that end with a slash as directories in the manifest")
+    paths = [*(file.path for file in manifest.files), *(path[:-1] for path in directories)]
+    check_paths(paths)
+    if MANIFEST_NAME in paths:
         raise CorruptDataError("expected a manifest that does not list itself")
     return manifest
 
@@ -193,6 +196,15 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _checksum(body: dict[str, Any]) -> str:
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:
+    """A list of paths, those of directories with a slash at the end; a manifest of files alone has no `directories`."""
+    paths = body.get(name, [] if name == "directories" else None)
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise CorruptDataError(f"expected a list of paths as {name} in the manifest")
+    check_paths(path.removesuffix("/") for path in paths)
+    return tuple(paths)
 
 
 def _parse_base(value: object) -> BaseRecord | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
 from ..file.names import shown
+from ..storage.staging import is_staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pathspec import GitIgnoreSpec
@@ -48,6 +49,11 @@ def is_config(path: str) -> bool:
 def parent(path: str) -> str:
     """The directory of a relative path, "" for the root."""
     return path.rpartition("/")[0]
+
+
+def parents(path: str) -> list[str]:
+    """The directories that a relative path leads through, with a slash at the end."""
+    return [path[: index + 1] for index, character in enumerate(path) if character == "/"]
 
 
 def join(directory: str, name: str) -> str:
@@ -102,15 +108,18 @@ class Listing(NamedTuple):
 
     Attributes:
         files: those that count.
-        excluded: relative paths of the files and directories that do not; a directory's ends with a slash.
+        directories: relative paths, with a slash at the end, of those in which nothing that counts stands.
+        excluded: relative paths of the files and directories that do not count; a directory's ends with a slash.
     """
 
     files: list[FoundFile]
+    directories: list[str]
     excluded: list[str]
 
 
 def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
-    """The files of a directory, at any depth. Links to files are followed.
+    """The files of a directory, at any depth. Links to files are followed. Staging directories do not count: what a
+    run in place makes beside the files, or has left there, is none of them.
 
     Args:
         exclude: patterns as in a .gitignore. They come after `.git`, the history of a clone: "!.git" includes it.
@@ -129,9 +138,9 @@ def scan(root: Path, exclude: Sequence[str] = ()) -> Listing:
         spec = GitIgnoreSpec.from_lines([GIT_DIRECTORY, *exclude])
     except (re.error, ValueError) as error:
         raise ValueError(f"expected patterns as in a .gitignore in exclude, got one that is none: {error}") from None
-    excluded: list[str] = []
-    files = sorted(_walk(root, "", spec, excluded))
-    return Listing(files, sorted(excluded))
+    found = Listing([], [], [])
+    _walk(root, "", spec, found)
+    return Listing(sorted(found.files), sorted(found.directories), sorted(found.excluded))
 
 
 def is_history(path: str) -> bool:
@@ -139,17 +148,18 @@ def is_history(path: str) -> bool:
     return GIT_DIRECTORY in path.split("/")
 
 
-def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, excluded: list[str]) -> Iterator[FoundFile]:
+def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, found: Listing) -> None:
+    num_before = len(found.files) + len(found.directories)
     with os.scandir(directory) as entries:
         for entry in entries:
             path = prefix + entry.name
             directory_path = path + "/" if entry.is_dir() else path
-            if spec.match_file(directory_path):
-                excluded.append(directory_path)
+            location = directory / entry.name
+            if spec.match_file(directory_path) or (entry.is_dir() and is_staging(location)):
+                found.excluded.append(directory_path)
                 continue
             if not is_listable(path):
                 raise ValueError(f"file {shown(path)}: expected a name of valid Unicode without backslash; rename it")
-            location = directory / entry.name
             if entry.is_dir():
                 if entry.is_symlink():
                     raise ValueError(
@@ -158,9 +168,11 @@ def _walk(directory: Path, prefix: str, spec: GitIgnoreSpec, excluded: list[str]
                     )
                 if path.count("/") == _MAX_DEPTH:
                     raise ValueError(f"{shown(path)} lies in {_MAX_DEPTH} directories; move it up, or exclude it")
-                yield from _walk(location, directory_path, spec, excluded)
+                _walk(location, directory_path, spec, found)
                 continue
             status = location.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ValueError(f"{shown(path)} is neither a file nor a directory")
-            yield FoundFile(path, location, status.st_size)
+            found.files.append(FoundFile(path, location, status.st_size))
+    if prefix and len(found.files) + len(found.directories) == num_before:
+        found.directories.append(prefix)

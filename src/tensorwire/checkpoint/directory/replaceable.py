@@ -1,25 +1,34 @@
-"""What compress and transcode may replace: what tensorwire wrote, never an original."""
+"""What a result may replace: what tensorwire wrote, never an original; nor a compressed file that has another content
+than the compressed file that the result is made of."""
 
 from __future__ import annotations
 
 import errno
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ...errors import FormatError
+from ...errors import FormatError, UnsupportedVersionError
 from ..file.reader import StoredFile
+from ..storage.staging import left_over
 from .manifest import SAFETENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from .manifest import Manifest
+    from .sources import Sources
 
 _PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth")
 _MODEL_SUFFIXES = (*_PICKLES, ".gguf", ".h5", ".msgpack", ".npz", ".onnx", ".safetensors")
 _ADVICE = "move it, or name another destination"
+_OTHER = "is compressed and holds another content than the source, so it is never replaced by it"
 
 
 def made_by_us(path: Path) -> frozenset[str]:
-    """The files that may go with the directory `path`: all that its manifest lists; none of a file.
+    """What may go with the directory `path`: all that its manifest lists, and what killed runs have left; of a file
+    nothing.
 
     Raises:
         FileExistsError: it is not a compressed checkpoint, or not only one, or a file that may be an original.
@@ -27,12 +36,7 @@ def made_by_us(path: Path) -> frozenset[str]:
     if not path.is_dir():
         _check_file(path)
         return frozenset()
-    try:
-        manifest = read_manifest(path)
-    except FormatError as error:
-        raise _refusal(path, f"has a {MANIFEST_NAME} that does not say what tensorwire wrote: {error}") from None
-    if manifest is None:
-        raise _refusal(path, f"has no {MANIFEST_NAME}: tensorwire did not write it, so it is never replaced")
+    manifest = _manifest_of(path)
     for file in manifest.files:
         place = path.joinpath(*file.path.split("/"))
         if not place.is_file() or place.is_symlink():
@@ -41,7 +45,78 @@ def made_by_us(path: Path) -> frozenset[str]:
             _check_file(place)
         elif _is_model(place) and place.stat().st_size not in (0, file.nbytes):
             raise _refusal(place, f"is not the model that {MANIFEST_NAME} lists, so it is never replaced")
-    return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files)})
+    return frozenset({MANIFEST_NAME, *(file.path for file in manifest.files), *manifest.directories, *left_over(path)})
+
+
+def made_of(sources: Sources, path: Path) -> frozenset[str]:
+    """`made_by_us` for a result that is made of compressed files: what gives way to it holds the same content.
+
+    Raises:
+        FileExistsError: it holds another content, or may be an original.
+    """
+    owned = made_by_us(path)
+    if not path.is_dir():
+        check_same(path, sources.files[0].location)
+    elif sources.manifest is not None:
+        known = {file.path: file.sha256 for file in sources.manifest.files}
+        for file in _manifest_of(path).files:
+            if file.kind == SAFETENSORS and known.get(file.path) != file.sha256:
+                raise _refusal(path.joinpath(*file.path.split("/")), _OTHER)
+    return owned
+
+
+def restored_from(sources: Sources, written: Collection[str], path: Path) -> frozenset[str]:
+    """What may go with `path` when `written` is restored there: the same paths, and what killed runs have left.
+
+    Raises:
+        FileExistsError: one of them is a compressed file with another content than the file of `sources`.
+    """
+    is_directory = path.is_dir()
+    for source in sources.files:
+        place = path.joinpath(*source.path.split("/")) if is_directory else path
+        if source.kind == SAFETENSORS and place.is_file():
+            check_same(place, source.location)
+    return frozenset({*written, *(left_over(path) if is_directory else ())})
+
+
+def check_same(path: Path, source: Path | None) -> None:
+    """Raise FileExistsError for a compressed file whose content is not that of the compressed file `source`, or is not
+    known to be: it may be the only copy."""
+    with ExitStack() as stack:
+        try:
+            stored = stack.enter_context(StoredFile(path))
+        except UnsupportedVersionError:
+            raise _refusal(path, _OTHER) from None
+        except FormatError:  # nothing of ours
+            return
+        if stored.compressed and (source is None or not _is_same(stored, stack.enter_context(StoredFile(source)))):
+            raise _refusal(path, _OTHER)
+
+
+def _is_same(a: StoredFile, b: StoredFile) -> bool:
+    """Whether two compressed files restore one original."""
+    records = a.record(), b.record()
+    if None not in records:
+        return records[0] == records[1]
+    return records == (None, None) and a.metadata == b.metadata and _tensors(a) == _tensors(b)
+
+
+def _tensors(stored: StoredFile) -> dict[str, object]:
+    """Layout and content of each tensor; of one without a recorded hash the content is read."""
+    return {
+        name: (stored.layout(name), tensor.content_hash or stored.hash_content(tensor, None))
+        for name, tensor in stored.tensors.items()
+    }
+
+
+def _manifest_of(path: Path) -> Manifest:
+    try:
+        manifest = read_manifest(path)
+    except FormatError as error:
+        raise _refusal(path, f"has a {MANIFEST_NAME} that does not say what tensorwire wrote: {error}") from None
+    if manifest is None:
+        raise _refusal(path, f"has no {MANIFEST_NAME}: tensorwire did not write it, so it is never replaced")
+    return manifest
 
 
 def _check_file(path: Path) -> None:

@@ -15,7 +15,7 @@ from ..file.reader import StoredFile
 from ..storage.files import InputFile, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
-from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, scan
+from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
     import os
@@ -66,11 +66,13 @@ class Sources(NamedTuple):
     Attributes:
         files: all of them.
         manifest: None for originals.
+        directories: relative paths, with a slash at the end, of the directories in which no file stands.
         ignored: files and directories that the manifest does not know; a directory's path ends with a slash.
         excluded: those that were left out when it was compressed, or are to be.
     """
 
     files: tuple[SourceFile, ...]
+    directories: tuple[str, ...] = ()
     manifest: Manifest | None = None
     ignored: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
@@ -103,7 +105,7 @@ def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
             something that cannot be carried along.
     """
     _refuse_hub_cache(root)
-    found, excluded = scan(root, exclude)
+    found, directories, excluded = scan(root, exclude)
     for directory in sorted({file.location.parent.parent for file in found if file.location.parent.name == "refs"}):
         _refuse_hub_cache(directory)
     if any(file.path == MANIFEST_NAME for file in found):
@@ -118,7 +120,7 @@ def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
     if not any(is_safetensors(file.path) for file in found):
         raise ValueError(f"{root} holds no .safetensors file{_other_model(found)}")
     files = tuple(SourceFile(*file[:2], _kind(file), file.nbytes) for file in found)
-    return Sources(files, excluded=tuple(excluded))
+    return Sources(files, tuple(directories), excluded=tuple(excluded))
 
 
 def _refuse_compressed(file: FoundFile, root: Path) -> None:
@@ -149,10 +151,11 @@ def compressed_directory(root: Path) -> Sources:
         for file in manifest.files
     )
     known = {file.path for file in files} | {MANIFEST_NAME}
-    found, excluded = scan(root)
+    found, directories, excluded = scan(root)
+    places = {place for path in known for place in parents(path)} | set(manifest.directories)
     ignored = [file.path for file in found if file.path not in known]
-    ignored += [path for path in excluded if not any(file.startswith(path) for file in known)]
-    return Sources(files, manifest, tuple(sorted(ignored)), manifest.excluded)
+    ignored += [path for path in (*directories, *excluded) if path not in places]
+    return Sources(files, manifest.directories, manifest, tuple(sorted(ignored)), manifest.excluded)
 
 
 def check_complete(sources: Sources) -> None:

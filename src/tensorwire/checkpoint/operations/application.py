@@ -19,7 +19,8 @@ from ..._destination import Destination
 from ..._filesystem import is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
-from ..directory.paths import is_history, scan
+from ..directory.paths import is_history, parents, scan
+from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
 from ..directory.sources import absolute, check_complete, compressed_directory, single_file
 from ..file.base import Base, BaseTensor
@@ -28,8 +29,8 @@ from ..file.reader import StoredFile
 from ..file.transfer import copy_file, restore_file
 from ..progress import Meter
 from ..results import ChangedFile, CheckpointReport, FileReport
-from ..storage.access import access_of, dropped
-from ..storage.files import InputFile, OutputFile
+from ..storage.access import access_of, dropped, give_access
+from ..storage.files import InputFile, OutputFile, sync_directory
 from ..storage.staging import Staging
 from .changes import current_sha256, find_change
 
@@ -124,6 +125,7 @@ def apply_checkpoint(
         steps = applying.plan()
         if not dry_run:
             applying.try_places(steps)
+            applying.make_directories()
         meter = Meter(progress, sources.nbytes)
         files = [applying.take(step, meter, dry_run=dry_run) for step in steps]
     return CheckpointReport(
@@ -196,6 +198,7 @@ class _Application:
         """
         files = sorted(self._sources.files, key=lambda file: (file.kind != SAFETENSORS, file.path))
         self._refuse_history()
+        self._check_directories()
         steps = []
         for source in files:
             place = self._place(source)
@@ -208,10 +211,26 @@ class _Application:
         if not any(step.num_relative for step in steps):
             raise ValueError(f"nothing of {self._named(self._sources)} is relative to a base; {_OUT}")
         if self._root.is_dir():
-            known = {source.path for source in self._sources.files}
-            others = [file.path for file in scan(self._root).files if not _is_of(file.path, known)]
-            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
+            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in self._others()]
         return steps
+
+    def _others(self) -> list[str]:
+        """What the base has and the delta does not list."""
+        known = {*(source.path for source in self._sources.files), *self._sources.directories}
+        known |= {f"{path}.partial/" for path in known} | {place for path in known for place in parents(path)}
+        files, directories, excluded = scan(self._root)
+        left = [path for path in excluded if not is_history(path.rstrip("/"))]  # staging directories of other runs
+        return [path for path in (*(file.path for file in files), *directories, *left) if path not in known]
+
+    def make_directories(self) -> None:
+        """Make the directories in which no file stands, and that the base lacks."""
+        for path in self._sources.directories:
+            place, like = self._root / path, self._named(self._sources) / path
+            if not place.is_dir():
+                place.mkdir(parents=True)
+                if like.is_dir():
+                    give_access(place, access_of(like))
+                sync_directory(place.parent)
 
     def try_places(self, steps: list[_Step]) -> None:
         """Make and remove the staging directory of each file that is to change: what would stop us at the last one is
@@ -222,17 +241,31 @@ class _Application:
         """
         for step in steps:
             if not step.is_done and step.place.parent.is_dir():
-                with Staging(Destination(step.place, force=True), _PURPOSE) as work:
+                with self._staging(step.place) as work:
                     self.notices += work.notices
+
+    def _staging(self, place: Path) -> Staging:
+        """Where the new file is made that is to stand at a place."""
+        sources = [source.location for source in self._sources.files]
+        return Staging(Destination(place, force=True, source_files=sources), _PURPOSE)
 
     def _refuse_history(self) -> None:
         """Raise ValueError if the delta lists files of a clone's history, whose hooks are programs. The base's is not
         looked at, nor whether links in it lead elsewhere."""
-        for source in self._sources.files:
-            if is_history(source.path):
+        for path in (*(source.path for source in self._sources.files), *self._sources.directories):
+            if is_history(path.rstrip("/")):
                 raise ValueError(
-                    f"{shown(source.path)} lies in the history of a clone, which is never changed in place; {_OUT}"
+                    f"{shown(path)} lies in the history of a clone, which is never changed in place; {_OUT}"
                 )
+
+    def _check_directories(self) -> None:
+        """Raise FileExistsError if something else stands where the delta needs a directory."""
+        paths = (*(source.path for source in self._sources.files), *self._sources.directories)
+        for directory in sorted({place for path in paths for place in parents(path)}) if self._root.is_dir() else ():
+            place = self._root / directory
+            if os.path.lexists(place) and not place.is_dir():
+                text = f"stands where the new checkpoint has a directory; move it, or {_OUT}"
+                raise FileExistsError(errno.EEXIST, text, str(place))
 
     def _named(self, sources: Sources) -> Path:
         first = sources.files[0]
@@ -344,6 +377,8 @@ class _Application:
         mark = mark_of(place)
         if mark is None:
             return _Step(source, place, mark, is_done=False)
+        if source.kind == SAFETENSORS:
+            check_same(place, source.location)
         with InputFile(place) as file:
             found = copy_file(file, None, advance=lambda _: None)
         if found not in (new, source.known.base_sha256) and not self._force:
@@ -380,7 +415,7 @@ class _Application:
         """Make the new file beside the old one and exchange them; if it is there, only clear up after a killed run."""
         source, place = step.source, step.place
         place.parent.mkdir(parents=True, exist_ok=True)
-        with Staging(Destination(place, force=True), _PURPOSE) as work:
+        with self._staging(place) as work:
             self.notices += work.notices
             if step.is_done:
                 return
@@ -416,10 +451,3 @@ class _Application:
                     stored.use_base(base, source.path)
                     restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
                     base.check_unchanged()
-
-
-def _is_of(path: str, known: set[str]) -> bool:
-    """Whether a file of the base is one that the delta lists, or lies in the staging directory of one."""
-    parts = path.split("/")
-    directories = ["/".join(parts[:count]) for count in range(1, len(parts))]
-    return path in known or any(directory.removesuffix(".partial") in known for directory in directories)

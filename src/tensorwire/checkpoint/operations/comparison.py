@@ -187,12 +187,15 @@ def _differing_files(a: Path, b: Path) -> tuple[str, ...]:
 
 
 def _file_hashes(root: Path) -> dict[str, str]:
-    """SHA-256 of the originals of a directory's files that are neither safetensors nor index, nor history."""
+    """SHA-256 of the originals of a directory's files that are neither safetensors nor index, nor history; of a
+    directory in which no file stands, whose path ends with a slash, an empty text."""
     manifest = read_manifest(root)
     if manifest is not None:
-        return {file.path: file.sha256 for file in manifest.files if _counts(file.path)}
-    hashes = {}
-    for file in scan(root).files:
+        hashes = dict.fromkeys(manifest.directories, "")
+        return hashes | {file.path: file.sha256 for file in manifest.files if _counts(file.path)}
+    found = scan(root)
+    hashes = dict.fromkeys(found.directories, "")
+    for file in found.files:
         if _counts(file.path):
             with InputFile(file.location) as source:
                 hashes[file.path] = copy_file(source, None, advance=lambda _: None)

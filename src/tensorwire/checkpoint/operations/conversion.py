@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Destination
 from ..._version import __version__
 from ...errors import ErrorContext
 from ..directory.paths import MANIFEST_NAME
-from ..directory.replaceable import made_by_us
+from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import (
     absolute,
     check_complete,
@@ -26,9 +27,10 @@ from .converter import Converter
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from ..._destination import Owned
     from ...codec import Profile
     from ..directory.sources import Sources
     from ..file.base import Base
@@ -164,7 +166,7 @@ def _convert(
             check_another(source_path, opened)
         if opened is not None and not dry_run:
             check_apart(target_path, opened)
-        written = {file.path for file in sources.files}
+        written = {*(file.path for file in sources.files), *sources.directories}
         work = None
         if not dry_run:
             destination = Destination(
@@ -173,7 +175,7 @@ def _convert(
                 is_directory=is_directory,
                 source=source_path,
                 source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
-                owned=(lambda _: written) if action == "decompress" else made_by_us,
+                owned=_owned(action, sources, written),
                 example=source_path.name,
             )
             work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
@@ -184,11 +186,12 @@ def _convert(
             conversion.run(sources.files)
             if is_directory:
                 nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
-                nbytes_out = conversion.write_manifest(sources.excluded) if profile is not None else 0
+                nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                 conversion.reports.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
         if work is not None:
-            written.intersection_update(conversion.written)
-            work.commit(conversion.written if is_directory else None, source_path if is_directory else None)
+            paths = {*conversion.written, *sources.directories}
+            written.intersection_update(paths)
+            work.commit(paths if is_directory else None, source_path if is_directory else None)
     return CheckpointReport(
         action=action,
         src=str(src),
@@ -216,6 +219,13 @@ def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
     sources = compressed_directory(src)
     check_complete(sources)
     return sources
+
+
+def _owned(action: Action, sources: Sources, written: Collection[str]) -> Owned:
+    """What gives way to the result, as `Destination` asks for it."""
+    if action == "compress":
+        return made_by_us
+    return partial(made_of, sources) if action == "transcode" else partial(restored_from, sources, written)
 
 
 def _purpose(action: Action, profile: Profile | None, src: Path, base: Base | None) -> dict[str, Any]:

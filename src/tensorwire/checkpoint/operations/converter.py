@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...codec import Profile
-    from ..directory.sources import SourceFile
+    from ..directory.sources import SourceFile, Sources
     from ..file.base import Base
     from ..progress import Meter
     from ..storage.staging import Staging
@@ -116,14 +116,14 @@ class Converter:
                     self._copy(source, access)
             self._meter.end()
 
-    def write_manifest(self, excluded: tuple[str, ...]) -> int:
+    def write_manifest(self, sources: Sources) -> int:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
         assert self._profile is not None
-        listed = tuple(path for path in excluded if is_listable(path.removesuffix("/")))
+        excluded = tuple(path for path in sources.excluded if is_listable(path.removesuffix("/")))
         record = None
         if self._base is not None and self._is_relative:
             record = BaseRecord(self._base.name, self._base.tensors_hash(self._threads))
-        data = Manifest(self._profile, tuple(sorted(self.entries)), listed, base=record).dump()
+        data = Manifest(self._profile, tuple(sorted(self.entries)), excluded, sources.directories, base=record).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()

@@ -12,11 +12,13 @@ import stat
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..._destination import Destination
 from ...errors import FormatError, TensorwireError
-from ..directory.replaceable import made_by_us
+from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import absolute, check_compressed, check_original, single_file
 from ..file.foreign import PREFIX_NBYTES
 from ..file.header import checked_length, parse_header
@@ -31,8 +33,7 @@ from ..storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from .bases import check_another, check_apart, open_base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
     from ...codec import Profile
@@ -85,7 +86,10 @@ def convert_stream(
         meter = Meter(progress, nbytes)
         meter.begin(stored.path.name, nbytes)
         kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if isinstance(stored, StoredStream) else None
-        with _result(dst, force=force, in_order=profile is None) as file:
+        sources = [] if opened is None else opened.paths()
+        if not isinstance(src, (str, os.PathLike)):
+            sources.append(Path(f"/proc/self/fd/{src.fileno()}"))  # a link to what was redirected
+        with _result(action, dst, sources, force=force) as file:
             if profile is None:
                 done = restore_file(stored, record, file, threads=threads, advance=meter.advance)
             else:
@@ -185,10 +189,11 @@ def _status(place: PathOrStream) -> os.stat_result:
 
 
 @contextmanager
-def _result(dst: PathOrStream, *, force: bool, in_order: bool) -> Iterator[OutputFile]:
-    """What a result is written to; after it is whole it is at `dst`. `in_order`: it is written from begin to end."""
+def _result(action: Action, dst: PathOrStream, sources: Sequence[Path], *, force: bool) -> Iterator[OutputFile]:
+    """What a result, made from `sources`, is written to; after it is whole it is at `dst`."""
     if isinstance(dst, (str, os.PathLike)):
-        destination = Destination(absolute(dst), force=force, owned=None if in_order else made_by_us)
+        owned = partial(_of_stream, action)
+        destination = Destination(absolute(dst), force=force, source_files=sources, owned=owned)
         with (
             Staging(destination, {"action": "stream"}) as work,
             OutputFile(work.result, work.access_of_existing()) as file,
@@ -198,8 +203,15 @@ def _result(dst: PathOrStream, *, force: bool, in_order: bool) -> Iterator[Outpu
             work.commit(None)
         return
     with closing(OutputStream(dst)) as output, closing(SpoolFile()) as spool:
-        yield output if in_order else spool
+        yield output if action == "decompress" else spool  # the one that is written from begin to end
         spool.copy_to(output, spool.nbytes)
+
+
+def _of_stream(action: Action, path: Path) -> frozenset[str]:
+    """What gives way to a file that is made from a stream, as `Destination` asks for it."""
+    if action != "compress":
+        check_same(path, None)
+    return frozenset() if action == "decompress" else made_by_us(path)
 
 
 def _name(place: PathOrStream) -> str:

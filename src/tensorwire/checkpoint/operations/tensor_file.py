@@ -100,7 +100,9 @@ def save_file(
             bases = match_bases(
                 opened, entries, location.name, threads, lambda index: content_hash(views[index].data, threads=threads)
             )
-        work = stack.enter_context(Staging(Destination(location, force=True), {"action": "save"}))
+        sources = [] if opened is None else opened.paths()
+        destination = Destination(location, force=True, source_files=sources)
+        work = stack.enter_context(Staging(destination, {"action": "save"}))
         file = stack.enter_context(OutputFile(work.result, work.access_of_existing()))
 
         def write(bases: Mapping[int, BaseTensor]) -> Written:

@@ -15,15 +15,15 @@ import errno
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Existing
-from ..._filesystem import lies_in, mark_of, naming, rename_new, walk
+from ..._filesystem import lstat, mark_of, naming, rename_new, walk
 from .access import access_of, give_access
 from .files import OutputFile, sync_directory
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..._destination import Destination
     from .access import Access
 
+_SUFFIX = ".partial"
 _LOCK, _JOURNAL, _RESULT, _OLD = "lock", "journal.jsonl", "result", "old"
 _NAMES = {_LOCK, _JOURNAL, _RESULT, _OLD}
 _OF_PARENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
@@ -61,9 +62,8 @@ class Staging:
         self._destination = destination
         self._dst = destination.path
         self._purpose = purpose
-        self._partial = self._dst.with_name(self._dst.name + ".partial")
-        if destination.source is not None and lies_in(destination.source, self._partial):
-            raise ValueError(f"{destination.source} lies in {self._partial}, which tensorwire writes to; move it")
+        self._partial = self._dst.with_name(self._dst.name + _SUFFIX)
+        destination.check_no_source_in(self._partial)
         self._replacing: dict[str, Any] | None = None
         self.result = self._partial / _RESULT
         self.finished: dict[str, dict[str, Any]] = {}
@@ -88,63 +88,48 @@ class Staging:
         return None if self.existing is None else access_of(self._dst)
 
     def _acquire(self) -> int:
+        """Make or join the partial directory, and lock it."""
         while True:
-            lock = self._join() if os.path.lexists(self._partial) else self._make()
+            try:
+                self._partial.mkdir(0o700)
+            except FileExistsError:
+                self._check_owner()
+            except OSError as error:
+                place = self._dst.parent if error.errno in _OF_PARENT else self._partial
+                raise type(error)(error.errno, error.strerror, str(place)) from error
+            try:
+                lock = self._join()
+            except FileNotFoundError:  # another process that worked here is done
+                continue
             if lock is not None:
                 return lock
 
-    def _make(self) -> int | None:
-        """Make the partial directory, which appears with its lock held. None if somebody else was faster."""
-        new = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
-        try:
-            new.mkdir(0o700)
-        except OSError as error:
-            place = self._dst.parent if error.errno in _OF_PARENT else self._partial  # the hidden name says nothing
-            raise type(error)(error.errno, error.strerror, str(place)) from error
-        lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with naming(self._partial):
-                os.write(lock, _LOCK_TEXT)
-                rename_new(new, self._partial)
-        except BaseException as error:
-            os.close(lock)
-            (new / _LOCK).unlink()
-            new.rmdir()
-            if isinstance(error, FileExistsError):
-                return None
-            raise
-        return lock
+    def _check_owner(self) -> None:
+        """Raise FileExistsError for what is no directory of ours. One that is gone by now raises nothing."""
+        status = lstat(self._partial)
+        if status is None:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            raise self._foreign()
+        if status.st_uid != os.geteuid() and status.st_uid != self._owner_of_new():
+            # What its journal says would be done with our rights.
+            text = "is in the way, and belongs to another user; move it if no process works in it"
+            raise FileExistsError(errno.EEXIST, text, str(self._partial))
 
     def _join(self) -> int | None:
-        """Lock the partial directory that is there. None if it is gone by now."""
-        path = self._partial / _LOCK
-        try:
-            status = self._partial.lstat()
-            if not stat.S_ISDIR(status.st_mode):
-                raise self._foreign()
-            if status.st_uid != os.geteuid() and status.st_uid != self._owner_of_new():
-                # What its journal says would be done with our rights.
-                text = "is in the way, and belongs to another user; move it if no process works in it"
-                raise FileExistsError(errno.EEXIST, text, str(self._partial))
-            if not stat.S_ISREG(path.lstat().st_mode):
-                raise self._foreign()
-            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            if os.path.lexists(self._partial) and not os.path.lexists(path):
-                raise self._foreign() from None
-            return None
+        """Lock the partial directory that is there. None if another process has locked and removed it meanwhile."""
+        lock = self._open_lock()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The lock counts only if the file is still the one that others will find.
-            if not os.path.samestat(os.fstat(lock), path.lstat()):
+            if not os.path.samestat(os.fstat(lock), (self._partial / _LOCK).lstat()):
                 os.close(lock)
                 return None
-            if os.pread(lock, len(_LOCK_TEXT) + 1, 0) != _LOCK_TEXT or not self._is_all_ours():
+            text = os.pread(lock, len(_LOCK_TEXT) + 1, 0)
+            if not text and _names(self._partial) == {_LOCK}:
+                self._sign(lock)
+            elif text != _LOCK_TEXT or not _is_all_ours(self._partial):
                 raise self._foreign()
-        except FileNotFoundError:
-            os.close(lock)
-            return None
         except BlockingIOError:
             os.close(lock)
             raise BlockingIOError(
@@ -155,27 +140,38 @@ class Staging:
             raise
         return lock
 
+    def _open_lock(self) -> int:
+        """The lock, which is made in a directory that is empty: a new one, or one whose maker was killed at once."""
+        path = self._partial / _LOCK
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        names = _names(self._partial)
+        if names:
+            if _LOCK not in names or not stat.S_ISREG(path.lstat().st_mode):
+                raise self._foreign()
+            return os.open(path, flags)
+        try:
+            return os.open(path, flags | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            with suppress(OSError):
+                self._partial.rmdir()
+            raise type(error)(error.errno, error.strerror, str(self._partial)) from error
+
+    def _sign(self, lock: int) -> None:
+        """Say in a new lock whose it is."""
+        try:
+            with naming(self._partial):
+                os.write(lock, _LOCK_TEXT)
+        except BaseException:
+            _remove(self._partial / _LOCK)
+            self._partial.rmdir()
+            raise
+
     def _owner_of_new(self) -> int:
         """Who owns what we make here: some file systems give all they hold to one user."""
-        new = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
-        new.mkdir(0o700)
-        try:
-            return new.lstat().st_uid
-        finally:
-            new.rmdir()
-
-    def _is_all_ours(self) -> bool:
-        """Names and kinds alone; a link in the result would lead us out of it."""
-        for path, status in walk(self._partial):
-            directory = stat.S_ISDIR(status.st_mode)
-            first, _, inside = path.partition("/")
-            if first == _OLD and inside:  # whatever came into what stood at the destination
-                continue
-            if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
-                return False
-            if directory and first in (_LOCK, _JOURNAL):
-                return False
-        return True
+        with TemporaryFile(dir=self._dst.parent) as file:
+            return os.fstat(file.fileno()).st_uid
 
     def _foreign(self) -> FileExistsError:
         text = "is in the way, and tensorwire did not make all of it; move it"
@@ -247,6 +243,7 @@ class Staging:
         """Put the result in the place of `dst`: a directory of these files, or with None a single file.
 
         Args:
+            paths: relative; one with a slash at the end is an empty directory, which is made.
             like: a directory that gives the directories of the result their permissions.
 
         Raises:
@@ -269,7 +266,7 @@ class Staging:
         self.finished.clear()
 
     def _finish_directories(self, paths: set[str], like: Path | None) -> None:
-        """Sync the directories of the result, and drop what an earlier run has left and nobody wants now."""
+        """Drop what an earlier run has left and nobody wants now, make empty directories, sync all."""
         for directory, _, names in os.walk(self.result, topdown=False):
             place = Path(directory)
             for name in names:
@@ -277,7 +274,11 @@ class Staging:
                     (place / name).unlink()
             if place != self.result and not any(place.iterdir()):
                 place.rmdir()
-                continue
+        for path in paths:
+            if path.endswith("/"):
+                (self.result / path).mkdir(parents=True, exist_ok=True)
+        for directory, _, _ in os.walk(self.result, topdown=False):
+            place = Path(directory)
             sync_directory(place)
             if like is not None:
                 source = like / place.relative_to(self.result)
@@ -299,16 +300,70 @@ class Staging:
         """Remove the partial directory unless it holds what a later run can use."""
         if self.finished:
             return
-        place = self._partial
-        for name in (_RESULT, _OLD):  # what is large, while the next run finds it should this one be killed
-            _remove(place / name)
-        if self._is_all_ours():  # under another name first: nobody else finds half of it
-            place = self._dst.with_name(f".tensorwire-{secrets.token_hex(8)}")
-            self._partial.rename(place)
-        for name in (_JOURNAL, _LOCK):
-            _remove(place / name)
+        # What is large first, and the lock last: the next run finds the rest should this one be killed.
+        for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
+            _remove(self._partial / name)
         with suppress(OSError):  # somebody has put something in
-            place.rmdir()
+            self._partial.rmdir()
+
+
+def is_staging(path: Path) -> bool:
+    """Whether a directory is one in which a run works, or has left what it made: by its name and all that it holds."""
+    if not path.name.endswith(_SUFFIX) or path.is_symlink() or not _is_all_ours(path):
+        return False
+    names = _names(path)
+    if _LOCK not in names:
+        return not names
+    text = (path / _LOCK).read_bytes()
+    return text == _LOCK_TEXT or (not text and names == {_LOCK})
+
+
+def left_over(root: Path) -> set[str]:
+    """What runs that were killed have left in a directory: relative paths, those of directories with a slash at the
+    end."""
+    found = set()
+    for path, status in walk(root):
+        if path.endswith(_SUFFIX) and stat.S_ISDIR(status.st_mode) and _is_abandoned(root / path):
+            found.add(f"{path}/")
+            for inner, entry in walk(root / path):
+                found.add(f"{path}/{inner}" + "/" * stat.S_ISDIR(entry.st_mode))
+    return found
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a directory is a staging directory in which no process works."""
+    if not is_staging(path):
+        return False
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _names(directory: Path) -> set[str]:
+    """What a directory holds; FileNotFoundError if there is none."""
+    return {entry.name for entry in directory.iterdir()}
+
+
+def _is_all_ours(partial: Path) -> bool:
+    """Names and kinds alone; a link in the result would lead us out of it."""
+    for path, status in walk(partial):
+        directory = stat.S_ISDIR(status.st_mode)
+        first, _, inside = path.partition("/")
+        if first == _OLD and inside:  # whatever came into what stood at the destination
+            continue
+        if first not in _NAMES or not (directory or stat.S_ISREG(status.st_mode)):
+            return False
+        if directory and first in (_LOCK, _JOURNAL):
+            return False
+    return True
 
 
 def _remove(path: Path) -> None:

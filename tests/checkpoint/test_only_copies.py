@@ -1,0 +1,178 @@
+"""What may be the only copy of something stays: compressed files of another content, and whatever a result is made of,
+wherever it lies."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorwire.checkpoint import (
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    save_file,
+    transcode_checkpoint,
+)
+from tensorwire.checkpoint.operations.stream import convert_stream
+from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes, write_model
+from tests.support.command_line import COMMAND
+from tests.support.deltas import next_layer
+from tests.support.destination_cells import snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OTHER = "is compressed and holds another content than the source"
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """Two compressed shards, the only copies of what they hold."""
+    for number in range(2):
+        plain = tmp_path / f"{number}.safetensors"
+        plain.write_bytes(container(layer(number, number)))
+        compress_checkpoint(plain, tmp_path / f"{number}.tensorwire.safetensors")
+        plain.unlink()
+    return sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [("decompress",), ("transcode", "--profile", "compact")])
+def test_a_pattern_that_two_compressed_shards_match(shards: list[Path], command: tuple[str, ...]) -> None:
+    before = snapshot(shards[0].parent)
+    done = subprocess.run([*COMMAND, *command, *shards, "--force"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{str(shards[1])!r}: {OTHER}" in done.stderr
+    assert snapshot(shards[0].parent) == before
+
+
+@pytest.mark.parametrize("action", ["decompress", "transcode"])
+def test_standard_input_does_not_replace_a_compressed_file(shards: list[Path], action: str) -> None:
+    before = snapshot(shards[0].parent)
+    with shards[0].open("rb") as source, pytest.raises(FileExistsError, match=OTHER):
+        convert_stream(
+            action,  # type: ignore[arg-type]
+            source,
+            shards[1],
+            profile="compact" if action == "transcode" else None,
+            force=True,
+        )
+    assert snapshot(shards[0].parent) == before
+
+
+def test_the_same_content_is_replaced(shards: list[Path], tmp_path: Path) -> None:
+    """Nothing is lost then: a command can be repeated."""
+    small = tmp_path / "small.safetensors"
+    for profile in ("compact", "enec"):
+        transcode_checkpoint(shards[0], small, profile=profile, force=True)
+    decompress_checkpoint(shards[0], small, force=True)
+    assert small.read_bytes() == container(layer(0, 0))
+
+
+def test_files_without_a_record_are_told_apart_by_their_tensors(tmp_path: Path) -> None:
+    """Those of a compressed directory, whose manifest has the records, and of `save_file`."""
+    tensors = {"w": np.arange(70_000, dtype=np.float32)}
+    for name, changed in (("a", 0), ("same", 0), ("other", 1)):
+        tensors["w"][5] = changed
+        save_file(tensors, tmp_path / name)
+    save_file({"w": tensors["w"].reshape(700, 100)}, tmp_path / "shape")
+    save_file(tensors, tmp_path / "metadata", metadata={"step": "2"})
+    for name in ("other", "shape", "metadata"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(FileExistsError, match=OTHER):
+            transcode_checkpoint(tmp_path / "a", tmp_path / name, profile="compact", force=True)
+        assert (tmp_path / name).read_bytes() == before
+    transcode_checkpoint(tmp_path / "a", tmp_path / "same", profile="compact", force=True)
+
+
+def test_a_compressed_directory_of_another_model(packed: Path, tmp_path: Path) -> None:
+    write_model(tmp_path / "other", num_shards=1)
+    compress_checkpoint(tmp_path / "other", tmp_path / "only")
+    before = snapshot(tmp_path)
+    with pytest.raises(FileExistsError, match=OTHER):
+        transcode_checkpoint(packed, tmp_path / "only", profile="compact", force=True)
+    assert snapshot(tmp_path) == before
+    transcode_checkpoint(packed, tmp_path / "small", profile="compact")
+    transcode_checkpoint(packed, tmp_path / "small", profile="enec", force=True)
+
+
+def test_a_directory_with_compressed_files_of_the_same_names(model: Path, packed: Path, tmp_path: Path) -> None:
+    """Such as a part of a compressed directory that lost its manifest."""
+    shutil.copytree(model, tmp_path / "x")
+    (tmp_path / "x" / SHARD).write_bytes(container(layer(5, 5)))
+    compress_checkpoint(tmp_path / "x" / SHARD, tmp_path / "small")
+    (tmp_path / "small").replace(tmp_path / "x" / SHARD)
+    before = snapshot(tmp_path / "x")
+    with pytest.raises(FileExistsError, match=OTHER):
+        decompress_checkpoint(packed, tmp_path / "x", force=True)
+    assert snapshot(tmp_path / "x") == before
+    shutil.copy(packed / SHARD, tmp_path / "x" / SHARD)
+    decompress_checkpoint(packed, tmp_path / "x", force=True)
+    assert tree_hashes(tmp_path / "x") == tree_hashes(model)
+
+
+def test_a_delta_in_place_replaces_no_other_compressed_file(tmp_path: Path) -> None:
+    """Not even with force, where a file of the delta has no relative tensor."""
+    old, new, delta = (tmp_path / name for name in ("old", "new", "delta"))
+    for root, entries in ((old, layer(0, 1)), (new, next_layer(0, 1))):
+        root.mkdir()
+        (root / "a.safetensors").write_bytes(container(entries))
+    (new / "b.safetensors").write_bytes(container(layer(9, 9, 40)))
+    compress_checkpoint(new, delta, base=old)
+    save_file({"only": np.ones(70_000, np.float32)}, old / "b.safetensors")
+    before = snapshot(old)
+    with pytest.raises(FileExistsError, match=OTHER):
+        apply_checkpoint(delta, old, force=True)
+    assert snapshot(old) == before
+
+
+@pytest.fixture
+def in_the_way(tmp_path: Path) -> Path:
+    """A plain file where a killed run would have left its result, in the directory of `z.safetensors`."""
+    (tmp_path / "z.safetensors").write_bytes(container(layer(0, 1)))
+    (tmp_path / "new.safetensors").write_bytes(container(next_layer(0, 1)))
+    partial = tmp_path / "z.safetensors.partial"
+    partial.mkdir()
+    (partial / "lock").write_bytes(b"tensorwire works here; see docs/checkpoints.md\n")
+    (partial / "journal.jsonl").write_text('{"action": "another"}\n')
+    shutil.copy(tmp_path / "z.safetensors", partial / "result")
+    return partial / "result"
+
+
+def test_a_base_in_the_staging_directory(in_the_way: Path, tmp_path: Path) -> None:
+    source, dst = tmp_path / "new.safetensors", tmp_path / "z.safetensors"
+    dst.unlink()
+    before = snapshot(tmp_path)
+    link = tmp_path / "linked"
+    link.mkdir()
+    (link / "model.safetensors").symlink_to(in_the_way)
+    for base in (in_the_way, link):
+        with pytest.raises(ValueError, match="lies in"):
+            compress_checkpoint(source, dst, base=base)
+        with pytest.raises(ValueError, match="lies in"):
+            save_file({"w": np.ones(9)}, dst, base=base)
+        with pytest.raises(ValueError, match="lies in"), source.open("rb") as stream:
+            convert_stream("compress", stream, dst, profile="fast", base=base)
+    shutil.rmtree(link)
+    assert snapshot(tmp_path) == before
+
+
+def test_standard_input_in_the_staging_directory(in_the_way: Path, tmp_path: Path) -> None:
+    (tmp_path / "z.safetensors").unlink()
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match="lies in"), in_the_way.open("rb") as stream:
+        convert_stream("compress", stream, tmp_path / "z.safetensors", profile="fast")
+    assert snapshot(tmp_path) == before
+
+
+def test_a_delta_in_the_staging_directory_of_its_base(in_the_way: Path, tmp_path: Path) -> None:
+    base = tmp_path / "z.safetensors"
+    compress_checkpoint(tmp_path / "new.safetensors", tmp_path / "delta", base=base)
+    (tmp_path / "delta").replace(in_the_way)
+    before = snapshot(tmp_path)
+    with pytest.raises(ValueError, match="lies in"):
+        apply_checkpoint(in_the_way, base)
+    assert snapshot(tmp_path) == before
