@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Mapping
 from math import prod
 
 from . import _core
@@ -92,7 +93,7 @@ def tensor_view(array: Any, dtype: str | None = None, shape: Sequence[int] | Non
             f"expected a dtype that safetensors names, got {source.native_dtype}",
             advice='say with dtype=, e.g. dtype="BF16", what the bytes are'
             if source.is_buffer
-            else "give its bytes: array.view(numpy.uint8) or tensor.view(torch.uint8)",
+            else "give its bytes: array.flatten().view(numpy.uint8) or tensor.contiguous().flatten().view(torch.uint8)",
         )
     bits = dtype_bits(name)
     if shape is not None:
@@ -255,12 +256,12 @@ class _Source:
 
     def _from_numpy(self, numpy: Any, array: Any, copy: bool) -> None:
         if array.dtype.hasobject or array.dtype.names is not None:
-            raise UnsupportedTensorError(
-                f"expected an array of numbers, got dtype {array.dtype}", advice="compress its fields one by one"
-            )
+            fields = array.dtype.names is not None and not array.dtype.hasobject
+            advice = "give its fields one by one: array[name]" if fields else "leave it out, or make numbers of it"
+            raise UnsupportedTensorError(f"expected an array of numbers, got dtype {array.dtype}", advice=advice)
         if isinstance(array, numpy.ma.MaskedArray):
             raise UnsupportedTensorError(
-                "expected a plain array, got a masked one", advice="compress its data and its mask one by one"
+                "expected a plain array, got a masked one", advice="give array.data and array.mask one by one"
             )
         array = numpy.asarray(array)
         self.native_dtype = str(array.dtype)
@@ -275,11 +276,10 @@ class _Source:
         self.owner = array
 
     def _from_torch(self, torch: Any, tensor: Any, copy: bool) -> None:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-            raise UnsupportedTensorError(
-                f"expected a dense tensor on the CPU, got {tensor.dtype}, {tensor.layout}, on {tensor.device}",
-                advice="convert it first, e.g. with tensor.cpu()",
-            )
+        advice = _advice_for_torch(torch, tensor)
+        if advice is not None:
+            found = "a nested one" if tensor.is_nested else f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            raise UnsupportedTensorError(f"expected a dense tensor on the CPU, got {found}", advice=advice)
         self.native_dtype = str(tensor.dtype)
         self.dtype = FROM_TORCH.get(self.native_dtype.removeprefix("torch."))
         self.shape = tuple(tensor.shape)
@@ -313,7 +313,7 @@ class _Source:
         except TypeError:
             raise UnsupportedTensorError(
                 f"expected a NumPy array, a torch tensor or a buffer, got {type(buffer).__name__}",
-                advice="convert it first, e.g. with numpy.asarray",
+                advice=_advice_for_other(buffer),
             ) from None
         self.is_buffer = True
         self.native_dtype = f"a buffer of format {view.format!r}"
@@ -325,6 +325,30 @@ class _Source:
         with _core.Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
             self.data = _core.view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
         self.owner = view
+
+
+def _advice_for_torch(torch: Any, tensor: Any) -> str | None:
+    """What to do with a tensor whose values are not one after the other in memory; None for one whose values are."""
+    if tensor.device.type == "meta":
+        return "one on meta has no values: load them first, or leave it out"
+    if tensor.is_nested:
+        return "give its parts one by one: tensor.unbind()"
+    if tensor.layout != torch.strided:
+        return "make it dense: tensor.to_dense()"
+    if tensor.is_quantized:
+        return "give its integers, tensor.int_repr(), and what scales them one by one"
+    return None if tensor.device.type == "cpu" else "copy it to the CPU: tensor.cpu()"
+
+
+def _advice_for_other(value: object) -> str:
+    """What to do with what is no array."""
+    if isinstance(value, Mapping):
+        return 'give the tensors in it one by one, each under a name of its own, such as "model.weight"'
+    if isinstance(value, (list, tuple)):
+        return "give the tensors in it one by one; or make one array of its numbers: numpy.asarray(value)"
+    if isinstance(value, (int, float, complex)):
+        return "make an array of it: numpy.asarray(value)"
+    return "it holds no numbers to compress: leave it out"
 
 
 def _refuse_copy(copy: bool) -> None:
