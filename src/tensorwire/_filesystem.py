@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
-_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+"""EPERM is what a container answers that filters system calls. Where it is the file system's own, the plain call that
+follows fails with it too."""
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """A path from the root on; FileNotFoundError if it is relative, and the working directory is gone."""
+    found = Path(path)
+    if found.is_absolute():
+        return found
+    try:
+        return Path.cwd() / found
+    except FileNotFoundError:
+        text = "the working directory is gone; change to one that exists, or give a path that begins with a slash"
+        raise FileNotFoundError(errno.ENOENT, text, str(path)) from None
 
 
 @contextmanager

@@ -6,14 +6,14 @@ import errno
 import os
 import secrets
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._destination import Destination
-from ._filesystem import kind, lstat, naming
+from ._filesystem import absolute, kind, lstat, naming
 
 if TYPE_CHECKING:
     from io import FileIO
+    from pathlib import Path
 
 
 class NewFile:
@@ -21,7 +21,7 @@ class NewFile:
 
     def __init__(self, path: Path, *, force: bool, example: str) -> None:
         """Check the place before the work, as `Destination.check` does. `example` is the name of a file, for advice."""
-        self._destination = Destination(Path.cwd() / path, force=force, example=example)
+        self._destination = Destination(absolute(path), force=force, example=example)
         self._checked = self._destination.check()
 
     def write(self, data: bytes, *, sync: bool = True) -> None:

@@ -16,6 +16,8 @@ USAGE = 2
 FINDING = 3
 INTERRUPTED = 130
 
+_NO_THREAD = "can't start new thread"
+"""What Python says then."""
 _ADVICE = {
     errno.ENOSPC: "make room and repeat the command: it goes on with the files that are finished",
     errno.EDQUOT: "make room and repeat the command: it goes on with the files that are finished",
@@ -50,6 +52,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
         return USAGE if isinstance(error, FileExistsError) else BAD_DATA, _explain_os(error)
     if isinstance(error, MemoryError):
         return BAD_DATA, "out of memory; free some, or use fewer --threads"
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return BAD_DATA, "no more threads can be started; end other processes, or raise the limit (ulimit -u, pids.max)"
     if isinstance(error, ValueError):
         return USAGE, str(error)
     raise error

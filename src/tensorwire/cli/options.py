@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from .._filesystem import absolute, resolved
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -172,4 +174,4 @@ def decompressed_path(src: Path) -> Path:
 
 def _named(path: Path) -> Path:
     """`path`, made absolute if it is one of those without a name of their own: "." and ".."."""
-    return path.absolute().resolve() if path.name in ("", "..") else path
+    return resolved(absolute(path)) if path.name in ("", "..") else path

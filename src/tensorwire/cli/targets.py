@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._destination import NAMED_OTHERWISE
-from .._filesystem import is_same, lies_in, lstat, resolved
+from .._filesystem import absolute, is_same, lies_in, lstat, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
     seen: dict[str, Path] = {}
     for source, place in zip(sources, places, strict=True):
         # Names that differ only by case are one on some file systems, and nothing says on which.
-        name = unicodedata.normalize("NFC", str(resolved(Path.cwd() / place))).casefold()
+        name = unicodedata.normalize("NFC", str(resolved(absolute(place)))).casefold()
         if name in seen:
             raise ValueError(f"{seen[name]} and {source} would both become {place}; name a destination for each")
         seen[name] = source
@@ -58,4 +58,4 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
 
 
 def _own_name(source: Path) -> str:
-    return source.name if source.name not in ("", "..") else resolved(source.absolute()).name
+    return source.name if source.name not in ("", "..") else resolved(absolute(source)).name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
@@ -18,8 +17,8 @@ from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, 
 from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
+    from pathlib import Path
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 
@@ -80,10 +79,6 @@ class Sources(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(file.nbytes for file in self.files)
-
-
-def absolute(path: str | os.PathLike[str]) -> Path:
-    return Path.cwd() / path
 
 
 def single_file(path: Path) -> Sources:

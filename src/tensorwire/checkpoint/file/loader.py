@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -137,9 +138,12 @@ def _run_all(tasks: Iterable[Task], threads: int) -> None:
         except BaseException as error:
             errors.append(error)
 
-    helpers = [threading.Thread(target=work, name="tensorwire-load", daemon=True) for _ in range(threads - 1)]
-    for helper in helpers:
-        helper.start()
+    helpers: list[threading.Thread] = []
+    with suppress(RuntimeError):  # no more threads: those that are there do all
+        for _ in range(threads - 1):
+            helper = threading.Thread(target=work, name="tensorwire-load", daemon=True)
+            helper.start()
+            helpers.append(helper)
     work()
     for helper in helpers:
         helper.join()

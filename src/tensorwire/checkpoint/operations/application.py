@@ -16,13 +16,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._destination import Destination
-from ..._filesystem import is_same, lies_in, mark_of
+from ..._filesystem import absolute, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import is_history, parents, scan
 from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
-from ..directory.sources import absolute, check_complete, compressed_directory, single_file
+from ..directory.sources import check_complete, compressed_directory, single_file
 from ..file.base import Base, BaseTensor
 from ..file.names import shown
 from ..file.reader import StoredFile

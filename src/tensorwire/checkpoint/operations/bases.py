@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ..._filesystem import is_same, lies_in, resolved
+from ..._filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
 from ..directory.manifest import read_manifest
 from ..directory.paths import scan
 from ..directory.shards import safetensors_files
-from ..directory.sources import absolute
 from ..file.base import Base
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file

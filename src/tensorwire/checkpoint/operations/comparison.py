@@ -8,11 +8,11 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..._filesystem import absolute
 from ...codec import dtype_bits, new_buffer
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import safetensors_files
-from ..directory.sources import absolute
 from ..file.base import Base
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Destination
+from ..._filesystem import absolute
 from ..._version import __version__
 from ...errors import ErrorContext
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import (
-    absolute,
     check_complete,
     compressed_directory,
     original_directory,

@@ -11,10 +11,11 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..._filesystem import absolute
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
 from ..directory.manifest import SAFETENSORS
-from ..directory.sources import absolute, check_original, original_directory, single_file
+from ..directory.sources import check_original, original_directory, single_file
 from ..file.reader import StoredFile
 from ..file.writer import may_save, saves
 from ..results import Estimate

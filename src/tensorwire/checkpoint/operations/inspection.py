@@ -8,11 +8,12 @@ from fnmatch import fnmatchcase
 from math import log2, prod
 from typing import TYPE_CHECKING
 
+from ..._filesystem import absolute
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
 from ..directory.paths import MANIFEST_NAME
 from ..directory.shards import safetensors_files
-from ..directory.sources import absolute, compressed_directory
+from ..directory.sources import compressed_directory
 from ..file.reader import StoredFile
 from ..progress import Meter
 from ..results import InspectReport, RecordedBase, TensorInfo

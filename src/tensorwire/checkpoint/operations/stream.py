@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from ..._destination import Destination
+from ..._filesystem import absolute
 from ...errors import FormatError, TensorwireError
 from ..directory.replaceable import check_same, made_by_us
-from ..directory.sources import absolute, check_compressed, check_original, single_file
+from ..directory.sources import check_compressed, check_original, single_file
 from ..file.foreign import PREFIX_NBYTES
 from ..file.header import checked_length, parse_header
 from ..file.reader import StoredFile

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ..._filesystem import absolute
 from ...codec import num_threads
 from ...errors import CorruptDataError
 from ..directory.shards import find_shards
-from ..directory.sources import absolute
 from ..file.names import shown
 from ..file.reader import StoredFile
 from .bases import open_base

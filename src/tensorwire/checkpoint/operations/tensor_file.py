@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..._destination import Destination
+from ..._filesystem import absolute
 from ...codec import content_hash, num_threads, tensor_view
 from ...errors import ErrorContext
-from ..directory.sources import absolute
 from ..file.header import METADATA_KEY, TensorEntry, check_name
 from ..file.names import METADATA_PREFIX, shown
 from ..file.reader import BASE_HASH_KEY, StoredFile

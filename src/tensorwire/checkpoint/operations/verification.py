@@ -7,11 +7,12 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+from ..._filesystem import absolute
 from ..._text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
-from ..directory.sources import SourceFile, absolute, check_size, compressed_directory
+from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..file.original_view import OriginalReader
 from ..file.reader import StoredFile
 from ..progress import Meter

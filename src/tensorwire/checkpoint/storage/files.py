@@ -192,8 +192,10 @@ class OutputFile:
 
     def _start_flush(self) -> None:
         self._num_unflushed = 0
-        self._flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
-        self._flusher.start()
+        flusher = threading.Thread(target=self._flush, name="tensorwire-flush", daemon=True)
+        with suppress(RuntimeError):  # no more threads: `sync` waits for all of it then
+            flusher.start()
+            self._flusher = flusher
 
     def _flush(self) -> None:
         try:

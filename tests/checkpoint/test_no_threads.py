@@ -1,0 +1,173 @@
+"""Where the system starts no more threads: what needs one says so and leaves nothing; loading does without."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tensorwire.checkpoint import (
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    diff,
+    load_checkpoint,
+    load_file,
+    save_file,
+    verify,
+)
+from tensorwire.checkpoint.storage import files
+from tests.support.checkpoint_models import SHARD
+from tests.support.deltas import write_next
+from tests.support.destination_cells import snapshot
+from tests.support.refused_calls import NO_THREADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parent.parent.parent
+LINE = "tensorwire: no more threads can be started; end other processes, or raise the limit (ulimit -u, pids.max)\n"
+COMMANDS = {
+    "compress": "compress model x",
+    "compress a file": f"compress model/{SHARD} x",
+    "compress a stream": "compress - x",
+    "compress --estimate": "compress model --estimate",
+    "compress --base": "compress new x --base model",
+    "decompress": "decompress packed x",
+    "decompress --in-place": "decompress delta --base model --in-place",
+    "transcode": "transcode packed x --profile compact",
+    "verify": "verify packed",
+    "diff": "diff model packed",
+}
+
+
+@pytest.fixture
+def all_of_it(model: Path, packed: Path, tmp_path: Path) -> Path:
+    write_next(model, tmp_path / "new")
+    compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=model)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(all_of_it: Path, command: str) -> None:
+    before = snapshot(all_of_it)
+    arguments = ["-c", f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); "
+                 "runpy.run_module('tests.support.refused_calls', run_name='__main__')"]  # fmt: skip
+    with (all_of_it / "model" / SHARD).open("rb") as stream:
+        done = subprocess.run(
+            [sys.executable, *arguments, NO_THREADS, *COMMANDS[command].split()],
+            cwd=all_of_it,
+            stdin=stream,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", LINE)
+    assert snapshot(all_of_it) == before
+
+
+def test_reading_does_without(all_of_it: Path) -> None:
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
+        import numpy
+        from tensorwire.checkpoint import load_checkpoint, load_file, open_file, save_file
+        from tests.support.refused_calls import NO_THREADS, refuse
+        refuse(NO_THREADS)
+        tensors = load_file("model/{SHARD}")
+        packed = load_file("packed/{SHARD}", threads=4)
+        assert packed.keys() == tensors.keys() and all(packed[n].tobytes() == tensors[n].tobytes() for n in tensors)
+        load_checkpoint("packed")
+        with open_file("packed/{SHARD}") as opened:
+            opened.get_tensors()
+        try:
+            save_file(tensors, "x")
+        except RuntimeError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=all_of_it,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stderr, done.stdout) == ("", "can't start new thread\n")
+    assert not list(all_of_it.glob("x*"))
+
+
+def run(what: str, root: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> tuple[str, list[threading.Thread]]:
+    """Let the start of one thread fail: what the error says, and all threads that were to be started."""
+    real = threading.Thread.start
+    threads: list[threading.Thread] = []
+    told = ""
+
+    def start(thread: threading.Thread) -> None:
+        threads.append(thread)
+        if len(threads) == number + 1:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        try:
+            WORKS[what](root)
+        except RuntimeError as error:
+            told = str(error)
+    return told, threads
+
+
+def apply(root: Path) -> None:
+    shutil.rmtree(root / "x", ignore_errors=True)
+    shutil.copytree(root / "model", root / "x")
+    apply_checkpoint(root / "delta", root / "x")
+
+
+WORKS: dict[str, Callable[[Path], object]] = {
+    "compress": lambda root: compress_checkpoint(root / "model", root / "x", force=True),
+    "decompress": lambda root: decompress_checkpoint(root / "packed", root / "x", force=True),
+    "apply": apply,
+    "verify": lambda root: verify(root / "packed"),
+    "diff": lambda root: diff(root / "model", root / "packed"),
+    "save": lambda root: save_file({"w": np.arange(70_000.0)}, root / "x"),
+    "load": lambda root: load_file(root / "packed" / SHARD, threads=4),
+    "load all": lambda root: load_checkpoint(root / "packed", threads=4),
+}
+
+
+@pytest.mark.parametrize("what", WORKS)
+def test_the_limit_is_met_in_the_middle(all_of_it: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    num_starts = len(run(what, all_of_it, monkeypatch, -1)[1])
+    assert num_starts
+    expected = snapshot_of_content(all_of_it)
+    for number in range(num_starts):
+        told, threads = run(what, all_of_it, monkeypatch, number)
+        is_met = len(threads) > number  # a run that goes on after the finished files needs fewer
+        assert told == ("can't start new thread" if is_met and not what.startswith("load") else "")
+    assert run(what, all_of_it, monkeypatch, -1)[0] == ""
+    assert snapshot_of_content(all_of_it) == expected
+
+
+def snapshot_of_content(root: Path) -> list[tuple[str, bytes]]:
+    return sorted((str(path), path.read_bytes() if path.is_file() else b"") for path in root.rglob("*"))
+
+
+def test_writing_back_ahead_is_not_needed(all_of_it: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(files, "_FLUSH_NBYTES", 1)
+    monkeypatch.setattr(files.threading, "Thread", lambda **_: type("Refused", (), {"start": staticmethod(refused)})())
+    with files.OutputFile(all_of_it / "x") as file:
+        file.write(0, b"content")
+        file.sync()
+    assert (all_of_it / "x").read_bytes() == b"content"
