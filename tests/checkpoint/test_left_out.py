@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, diff, transcode_checkpoint, verify
-from tensorwire.errors import CorruptDataError
+from tensorwire.checkpoint.directory import manifest
+from tensorwire.errors import CorruptDataError, LimitExceededError
 from tests.support.checkpoint_models import SHARD, edit_manifest, tree_hashes, write_model
 
 if TYPE_CHECKING:
@@ -190,3 +191,18 @@ def test_a_pattern_that_is_none(model: Path, tmp_path: Path, pattern: str) -> No
 def test_one_pattern_is_put_into_a_list(model: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="put it into brackets"):
         compress_checkpoint(model, tmp_path / "x", exclude="*.bin")
+
+
+def test_more_paths_than_a_manifest_holds_are_told_before_the_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "MAX_JSON_NBYTES", 1000)
+    for number in range(10):
+        (model / ("x" * 100 + str(number))).touch()
+
+    def work(*_: object) -> None:
+        raise AssertionError("the work has begun")
+
+    with pytest.raises(LimitExceededError, match="manifest"):
+        compress_checkpoint(model, tmp_path / "packed", exclude=["x*"], progress=work)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

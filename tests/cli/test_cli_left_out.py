@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.checkpoint_models import edit_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,3 +51,27 @@ def test_the_total_row_counts_the_manifest(model: Path, tmp_path: Path, run: Run
     assert any(line.split()[:2] == ["tensorwire.json", "manifest"] for line in ran.out.splitlines())
     report = run("decompress", tmp_path / "small", tmp_path / "back", "--json").json
     assert report["nbytes_in"] == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
+
+
+def test_many_paths_are_counted(model: Path, tmp_path: Path, run: Run) -> None:
+    for number in range(25):
+        (model / f"{number:02}.log").touch()
+    ran = run("compress", model, tmp_path / "x", "--exclude", "*.log")
+    notes = [line for line in ran.out.splitlines() if line.startswith("note: ")]
+    assert notes[:20] == [f"note: left out: {number:02}.log" for number in range(20)]
+    assert notes[20:] == ["note: 5 more paths; --json lists all"]
+    assert len(run("decompress", tmp_path / "x", tmp_path / "back", "--json").json["excluded"]) == 25
+
+
+@pytest.mark.parametrize("depth", [0, 22])
+def test_a_manifest_full_of_paths(compressed: Path, tmp_path: Path, depth: int) -> None:
+    """The most that a manifest can hold: time and memory are those of its text."""
+    edit_manifest(compressed, lambda body: body.update(excluded=[f"{i:06}{'/a' * depth}" for i in range(600_000)]))
+    code = "import resource, sys; from tensorwire.cli import main; code = main(sys.argv[1:]); " \
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, file=sys.stderr); sys.exit(code)"  # fmt: skip
+    for arguments in (("verify", compressed), ("decompress", compressed, tmp_path / "back")):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0
+        assert len(done.stdout) < 10_000
+        assert int(done.stderr) < 400, "MiB"

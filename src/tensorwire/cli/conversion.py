@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -166,20 +167,24 @@ def _describe(report: CheckpointReport) -> str:
     ]
     if report.action == "apply" and all(file.resumed for file in report.files):
         lines = [f"nothing to change: {dst} is what {escape(report.src)} leads to"]
-    notes = [file.message for file in report.changed]
+    notes = printing.first([file.message for file in report.changed], "file")
     if not report.exact and not report.changed:
         notes.append("SRC has no record of its original file: tensors are restored, its header is new")
     if report.base is not None and not restores and not any(file.num_relative for file in report.files):
         notes.append(
             f"nothing is relative to {report.base}: it has no tensor of the same name or content, dtype and size"
         )
-    for name in report.excluded:
-        advice = "; --exclude '!.git' includes it" if report.action == "compress" and name.endswith(".git/") else ""
-        when = "" if report.action == "compress" else " when it was compressed"
-        notes.append(f"left out{when}: {name}{advice}")
-    notes += [f"not carried over, since the manifest does not list it: {name}" for name in report.ignored]
-    lines += [f"note: {escape(note)}" for note in (*notes, *report.notices)]
+    notes += printing.first(report.excluded, "path", partial(_left_out, report.action))
+    notes += printing.first(report.ignored, "path", "not carried over, since the manifest does not list it: {}".format)
+    notes += printing.first(report.notices, "note")
+    lines += [f"note: {escape(note)}" for note in notes]
     return text + "".join(f"{line}\n" for line in lines)
+
+
+def _left_out(action: str, name: str) -> str:
+    if action != "compress":
+        return f"left out when it was compressed: {name}"
+    return f"left out: {name}" + ("; --exclude '!.git' includes it" if name.endswith(".git/") else "")
 
 
 def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:

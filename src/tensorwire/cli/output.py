@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, str], None]
 
+_SHOWN_ITEMS = 20
 _PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
 _MIN_NAME_WIDTH = 16
 _MIN_WRAPPED_WIDTH = 40
@@ -51,6 +52,14 @@ def print_wrapped(text: str) -> None:
 def print_text(text: str, *, to_stderr: bool = False) -> None:
     """Lines that are escaped, to standard output or beside it."""
     print(text, end="", file=sys.stderr if to_stderr else sys.stdout)
+
+
+def first(items: Sequence[str], noun: str, line: Callable[[str], str] = str) -> list[str]:
+    """A line for each of the first 20 items, and one that counts the rest: a wrong base is a problem of every tensor,
+    and somebody may leave out a million files."""
+    lines = [line(item) for item in items[:_SHOWN_ITEMS]]
+    rest = len(items) - len(lines)
+    return [*lines, f"{count(rest, f'more {noun}')}; --json lists all"] if rest else lines
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **settings: Any) -> None:

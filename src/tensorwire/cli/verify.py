@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from ..checkpoint import VerifyReport
 
-_SHOWN_PROBLEMS = 20
-"""A wrong base is a problem of every tensor."""
-
 
 @click.command()
 @click.argument("path", type=options.EXISTING_PATH_OR_STREAM)
@@ -69,17 +66,14 @@ def _of_stream(report: VerifyReport, location: Path) -> VerifyReport:
 
 
 def _print(report: VerifyReport, quiet: bool) -> None:
-    for problem in report.problems[:_SHOWN_PROBLEMS]:
-        print(f"tensorwire: {escape(problem.message)}", file=sys.stderr)
-    if len(report.problems) > _SHOWN_PROBLEMS:
-        rest = output.count(len(report.problems) - _SHOWN_PROBLEMS, "more problem")
-        print(f"tensorwire: {rest}; --json lists all", file=sys.stderr)
+    for line in output.first([problem.message for problem in report.problems], "problem"):
+        print(f"tensorwire: {escape(line)}", file=sys.stderr)
     if quiet:
         return
-    for file in report.changed:
-        output.print_line(f"note: {file.message}")
-    for name in report.ignored:
-        output.print_line(f"note: not checked, since the manifest does not list it: {name}")
+    notes = output.first([file.message for file in report.changed], "file")
+    notes += output.first(report.ignored, "path", "not checked, since the manifest does not list it: {}".format)
+    for note in notes:
+        output.print_line(f"note: {note}")
     content = f"{output.count(report.num_tensors, 'tensor')} in {output.count(report.num_files, 'file')}"
     if report.kind == "compressed" and not report.num_unchecked:
         content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
@@ -87,20 +88,17 @@ def check_paths(paths: Iterable[str]) -> None:
     Raises:
         CorruptDataError
     """
-    seen: set[str] = set()
-    directories: set[str] = set()
+    beginnings = []
     for path in paths:
         if not is_listable(path):
             raise CorruptDataError(f"expected a plain relative path inside the checkpoint, got {shown(path)}")
-        if path in seen:
-            raise CorruptDataError(f"expected unique paths, got {shown(path)} twice")
-        seen.add(path)
-        directory = parent(path)
-        while directory:
-            directories.add(directory)
-            directory = parent(directory)
-    for path in seen & directories:
-        raise CorruptDataError(f"expected {shown(path)} to be a file or a directory, not both")
+        beginnings.append(path + "/")
+    # In this order what lies in a directory comes right behind it.
+    for one, following in pairwise(sorted(beginnings)):
+        if one == following:
+            raise CorruptDataError(f"expected unique paths, got {shown(one[:-1])} twice")
+        if following.startswith(one):
+            raise CorruptDataError(f"expected {shown(one[:-1])} to be a file or a directory, not both")
 
 
 class Listing(NamedTuple):

@@ -183,7 +183,7 @@ def _convert(
             action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=opened
         )
         with ErrorContext(file=source_path):
-            conversion.run(sources.files)
+            conversion.run(sources)
             if is_directory:
                 nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
                 nbytes_out = conversion.write_manifest(sources) if profile is not None else 0

@@ -33,7 +33,6 @@ from .bases import BaseFiles
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from ...codec import Profile
@@ -96,11 +95,12 @@ class Converter:
         self._dropped: dict[str, list[str]] = {}
         self._notices: list[str] = []
 
-    def run(self, files: Sequence[SourceFile]) -> None:
+    def run(self, sources: Sources) -> None:
         """Convert all files; those that depend on others come last."""
+        self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
         if self._work is not None and self._is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
-        for source in sorted(files, key=lambda file: (file.kind == REPLACED, file.path)):
+        for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
             self._meter.begin(source.path, source.nbytes)
             with ErrorContext(file=source.location):
                 access = self._note_access(source)
@@ -287,10 +287,14 @@ class Converter:
             self._work.record(source.path, facts)
 
     def _enter(self, entry: ManifestFile) -> None:
-        """Add an entry for the manifest, and stop before more is coded for one that could not be read again."""
+        """Add an entry for the manifest."""
         self.entries.append(entry)
+        self._take_room(len(dump_object(entry.as_json())))
+
+    def _take_room(self, nbytes: int) -> None:
+        """Count bytes of the manifest, and stop before more is coded for one that could not be read again."""
         if self._is_directory and self._profile is not None:
-            self._manifest_nbytes += len(dump_object(entry.as_json()))
+            self._manifest_nbytes += nbytes
             check_new_size(self._manifest_nbytes)
 
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
