@@ -25,7 +25,7 @@ SANITIZE_TESTS := $(addprefix tests/codec/,test_bad_data.py test_codec.py test_c
   --deselect tests/codec/test_bad_data.py::test_a_huge_claim_allocates_nothing
 # Folders too: theirs is the time at which a file was removed.
 SOURCES := pyproject.toml README.md LICENSE CMakeLists.txt $(shell find core src ! -path '*/__pycache__*' ! -name '*.so')
-CXX_SOURCES = $(shell find core fuzz benchmarks -name '*.cpp' -o -name '*.h')
+CXX_SOURCES = $(shell find core fuzz benchmarks tests -name '*.cpp' -o -name '*.h')
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)

@@ -25,6 +25,7 @@ from ._filesystem import (
     mounts,
     open_up,
     real,
+    remove_empty,
     rename_new,
     resolved,
     walk,
@@ -185,15 +186,8 @@ class Destination:
             if not stat.S_ISDIR(status.st_mode):
                 place.unlink()
                 continue
-            with suppress(OSError):  # not empty: what it holds is kept
-                place.rmdir()
-        try:
-            old.rmdir()
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            return self.keep(old)
-        return None
+            remove_empty(place)  # what it holds is kept
+        return None if remove_empty(old) else self.keep(old)
 
     def keep(self, place: Path) -> Path:
         """Move what must not be lost out of our way, to a name beside the destination that nothing has."""

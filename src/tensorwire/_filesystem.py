@@ -44,6 +44,12 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def close(descriptor: int) -> None:
+    """Close, whatever the system answers: what has to last is synced, and after an error the descriptor is gone too."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 def mark_of(path: Path) -> str | None:
     """What tells what stands at a path from anything else that might; None if nothing stands there."""
     status = lstat(path)
@@ -135,6 +141,19 @@ def open_up(directory: Path) -> None:
     """Make an entry of a directory removable that we own and that is read-only."""
     if not os.access(directory, os.W_OK | os.X_OK):
         directory.chmod(0o700)
+
+
+def remove_empty(directory: Path) -> bool:
+    """Remove a directory unless it holds something; whether it is gone."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def rename_new(new: Path, path: Path) -> None:

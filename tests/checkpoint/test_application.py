@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import signal
@@ -347,29 +346,6 @@ def test_killed_at_a_certain_moment(pair: Paths, base: Path, moment: str, what: 
     apply_checkpoint(pair["delta"], base)
     assert tree_hashes(base) == new
     assert all(file.resumed for file in apply_checkpoint(pair["delta"], base).files)
-
-
-def kill_at_random(pair: Paths, tmp_path: Path, rounds: int) -> list[dict[str, Any]]:
-    arguments = [pair["delta"], pair["old"], pair["new"], tmp_path, rounds, 7]
-    command = [sys.executable, "-m", "tests.support.killed_application", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
-    assert done.returncode == 0, done.stderr
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(results) == rounds, results
-    for result in results:
-        assert result["odd"] == []
-        assert result["done"], result
-    return results
-
-
-def test_killed_at_random_moments(pair: Paths, tmp_path: Path) -> None:
-    kill_at_random(pair, tmp_path, 6)
-
-
-@pytest.mark.slow
-def test_killed_at_a_hundred_random_moments(pair: Paths, tmp_path: Path) -> None:
-    results = kill_at_random(pair, tmp_path, 100)
-    assert len({result["num_new"] for result in results}) > 3, "kills came between files"
 
 
 def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

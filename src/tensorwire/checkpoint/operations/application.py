@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._destination import Destination
-from ..._filesystem import absolute, is_same, lies_in, mark_of
+from ..._filesystem import absolute, close, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import is_history, parents, scan
@@ -159,7 +159,7 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
+        close(descriptor)
         raise BlockingIOError(
             errno.EWOULDBLOCK, "another process is changing it; wait for it to end", str(root)
         ) from None
@@ -168,7 +168,7 @@ def _alone(root: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 class _Application:

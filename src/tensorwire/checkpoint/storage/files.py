@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..._filesystem import naming
+from ..._filesystem import close, naming
 from ...errors import TruncatedDataError
 from .access import PRIVATE, give_access
 
@@ -36,7 +36,7 @@ class Descriptor:
         self.number = number
 
     def __del__(self) -> None:
-        os.close(self.number)
+        close(self.number)
 
 
 class InputFile:
@@ -210,7 +210,7 @@ class OutputFile:
     def close(self) -> None:
         self._join()
         if self._fd >= 0:
-            os.close(self._fd)
+            close(self._fd)
             self._fd = -1
 
     def __enter__(self) -> OutputFile:
@@ -238,4 +238,4 @@ def sync_directory(path: Path) -> None:
         if error.errno != errno.EINVAL:  # a file system whose directories cannot be synced
             raise
     finally:
-        os.close(fd)
+        close(fd)

@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from ..._destination import Existing
-from ..._filesystem import lstat, mark_of, naming, rename_new, walk
+from ..._filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, walk
 from .access import access_of, give_access
 from .files import OutputFile, sync_directory
 
@@ -79,7 +79,7 @@ class Staging:
         except BaseException:
             if not (self._partial / _JOURNAL).exists():  # nothing that a later run could use
                 self._leave()
-            os.close(self._lock)
+            close(self._lock)
             raise
         return self
 
@@ -123,7 +123,7 @@ class Staging:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The lock counts only if the file is still the one that others will find.
             if not os.path.samestat(os.fstat(lock), (self._partial / _LOCK).lstat()):
-                os.close(lock)
+                close(lock)
                 return None
             text = os.pread(lock, len(_LOCK_TEXT) + 1, 0)
             if not text and _names(self._partial) == {_LOCK}:
@@ -131,12 +131,12 @@ class Staging:
             elif text != _LOCK_TEXT or not _is_all_ours(self._partial):
                 raise self._foreign()
         except BlockingIOError:
-            os.close(lock)
+            close(lock)
             raise BlockingIOError(
                 errno.EWOULDBLOCK, "another process is making it; wait for it to end", str(self._dst)
             ) from None
         except BaseException:
-            os.close(lock)
+            close(lock)
             raise
         return lock
 
@@ -258,12 +258,12 @@ class Staging:
             self._append([{"replacing": self._replacing}])
         sync_directory(self._partial)
         kept = self._destination.replace(self.result, existing, self._partial / _OLD)
+        self.finished.clear()
         if kept is not None:
             self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
         if like is not None:
             give_access(self._dst, access_of(like))
         sync_directory(self._dst.parent)
-        self.finished.clear()
 
     def _finish_directories(self, paths: set[str], like: Path | None) -> None:
         """Drop what an earlier run has left and nobody wants now, make empty directories, sync all."""
@@ -294,17 +294,22 @@ class Staging:
                 self._settle()
             self._leave()
         finally:
-            os.close(self._lock)
+            close(self._lock)
 
     def _leave(self) -> None:
         """Remove the partial directory unless it holds what a later run can use."""
         if self.finished:
             return
+        try:
+            self._clear()
+        except OSError:  # once more: a single error is no reason to leave anything
+            self._clear()
+
+    def _clear(self) -> None:
         # What is large first, and the lock last: the next run finds the rest should this one be killed.
         for name in (_RESULT, _OLD, _JOURNAL, _LOCK):
             _remove(self._partial / name)
-        with suppress(OSError):  # somebody has put something in
-            self._partial.rmdir()
+        remove_empty(self._partial)  # what somebody has put in stays
 
 
 def is_staging(path: Path) -> bool:
@@ -343,7 +348,7 @@ def _is_abandoned(path: Path) -> bool:
     except OSError:
         return False
     finally:
-        os.close(lock)
+        close(lock)
     return True
 
 

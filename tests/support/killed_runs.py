@@ -1,0 +1,70 @@
+"""Commands that are killed at random moments while they replace what stands there.
+
+``python -m tests.support.killed_runs DIRECTORY ROUNDS SEED`` takes turns among the commands, and prints a line of JSON
+for each kill: what was neither old nor new, and whether the same command finished the work and left nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy  # noqa: F401 - imports are not what is killed
+
+from tensorwire.cli import main as command_line
+from tests.support.rewriting_cases import CASES, build, problems, tree, write_kit
+
+_NAMES = [name for name, case in CASES.items() if "--force" in case.command or "--in-place" in case.command]
+
+
+def start(place: Path, command: str) -> int:
+    """A process that runs a command line; its id."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            os.chdir(place)
+            code = command_line([*command.split(), "--quiet"])
+        finally:
+            os._exit(code)
+    return child
+
+
+def succeeds(place: Path, command: str) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(start(place, command), 0)[1]) == 0
+
+
+def main(root: Path, rounds: int, seed: int) -> None:
+    write_kit(root / "kit")
+    place = root / "place"
+    generator = random.Random(seed)
+    undisturbed: dict[str, tuple[dict[str, str], dict[str, str], float]] = {}
+    for name in _NAMES:
+        build(place, root / "kit", CASES[name])
+        old, began = tree(place), time.monotonic()
+        assert succeeds(place, CASES[name].command)
+        undisturbed[name] = old, tree(place), time.monotonic() - began
+    for name in islice(cycle(_NAMES), rounds):
+        case, (old, new, seconds) = CASES[name], undisturbed[name]
+        build(place, root / "kit", case)
+        child = start(place, case.command)
+        time.sleep(generator.uniform(0, 1.1 * seconds))
+        os.kill(child, signal.SIGKILL)
+        killed = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        found = tree(place)
+        state = "old" if found == old else "new" if found == new else "between"
+        odd = problems(case, found, old, new)
+        again = [succeeds(place, case.command) for _ in range(2)]  # the second one has nothing, or the same, to do
+        left = sorted(set(tree(place).items()) ^ set(new.items()))
+        line = {"case": name, "killed": killed, "state": state, "odd": odd, "again": again, "left": left}
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
