@@ -55,7 +55,7 @@ def test_kills(tmp_path: Path) -> None:
 def test_300_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     states = killed(tmp_path, 300)
     with capsys.disabled():
-        print(f"\n300 kills in place, {states.total()} before the end: {dict(states)}; nothing lost, nothing left behind")
+        print(f"\n300 kills in place, {states.total()} before the end: {dict(states)}; nothing lost or left behind")
     assert min(states["old"], states["between"]) > 20
 
 
@@ -99,6 +99,6 @@ def test_an_error_in_each_call(failing_calls: str, tmp_path: Path, capsys: pytes
     calls = Counter(row["failed"].split()[0] for row in rows)
     told = sum(row["code"] == 1 for row in rows)
     with capsys.disabled():
-        print(f"\n{len(rows)} errors, one in a run: {dict(calls)}; {told} were told; nothing lost, nothing left behind")
+        print(f"\n{len(rows)} errors, one in a run: {dict(calls)}; {told} were told; nothing lost or left behind")
     kinds = {"close", "fsync", "fdatasync", "mkdir", "rmdir", "renameat2", "unlink", "write"}
     assert kinds <= {call.replace("pwrite64", "pwrite").replace("unlinkat", "unlink") for call in calls}

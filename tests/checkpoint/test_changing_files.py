@@ -1,0 +1,139 @@
+"""Files that somebody cuts, lengthens, removes or replaces at each moment at which they are read.
+
+Nothing is half-made then: either there is an error, which names the file, or the result is that of the file as it was
+when it was opened. One that is removed or replaced stays whole for who has it open.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tensorwire import FormatError
+from tensorwire.checkpoint import (
+    apply_checkpoint,
+    compress_checkpoint,
+    decompress_checkpoint,
+    diff,
+    load_file,
+    transcode_checkpoint,
+    verify,
+)
+from tensorwire.checkpoint.storage.files import InputFile
+from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes
+from tests.support.deltas import write_next
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: os.truncate(path, 0),
+    "longer": lambda path: os.truncate(path, path.stat().st_size + 4096),
+    "removed": Path.unlink,
+    "replaced": lambda path: shutil.copy(path, path.with_name("new")).replace(path),
+}
+WORKS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "compress": ("model", lambda root: compress_checkpoint(root / "model", root / "x")),
+    "compress with a base": ("new", lambda root: compress_checkpoint(root / "new", root / "x", base=root / "model")),
+    "decompress": ("packed", lambda root: decompress_checkpoint(root / "packed", root / "x")),
+    "transcode": ("packed", lambda root: transcode_checkpoint(root / "packed", root / "x", profile="enec")),
+    "in place": ("delta", lambda root: apply_checkpoint(root / "delta", root / "base")),
+    "base in place": ("base", lambda root: apply_checkpoint(root / "delta", root / "base")),
+}
+READS: dict[str, Callable[[Path], object]] = {
+    "verify": lambda root: verify(root / "packed").ok,
+    "load": lambda root: {name: a.tobytes() for name, a in load_file(root / "packed" / SHARD).items()},
+    "diff": lambda root: diff(root / "model", root / "packed").num_equal,
+}
+
+
+@pytest.fixture
+def root(model: Path, packed: Path, tmp_path: Path) -> Path:
+    (model / SHARD).write_bytes(container(layer(0, 0), {"format": "pt"}))
+    shutil.rmtree(packed)
+    compress_checkpoint(model, packed)
+    write_next(model, tmp_path / "new")
+    shutil.copytree(model, tmp_path / "base")
+    compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=model)
+    return tmp_path
+
+
+class Reads:
+    """Counts the reads of a file and changes it at one of them."""
+
+    def __init__(self, path: Path, number: int, change: Callable[[Path], object], patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        real = InputFile.read_into
+
+        def read_into(file: InputFile, offset: int, out: memoryview) -> None:
+            if file.path == path:
+                self.count += 1
+                if self.count == number:
+                    change(path)
+            real(file, offset, out)
+
+        patch.setattr(InputFile, "read_into", read_into)
+
+
+def outcome(work: Callable[[], object]) -> tuple[object, str | None]:
+    """What comes of it, and what the error says; None if there is none."""
+    try:
+        return work(), None
+    except (OSError, FormatError) as error:
+        return None, str(error)
+
+
+def result_of(root: Path) -> dict[str, str]:
+    return tree_hashes(root / "x" if (root / "x").exists() else root / "base")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", WORKS)
+def test_writers(root: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
+    place, work = WORKS[what]
+    path = root / place / SHARD
+    saved = root.with_name(root.name + "-saved")
+    shutil.copytree(root, saved)
+    with monkeypatch.context() as patch:
+        reads = Reads(path, 0, CHANGES[change], patch)
+        work(root)
+    expected = result_of(root)
+    for number in range(1, reads.count + 1, max(1, reads.count // 5)):
+        shutil.rmtree(root)
+        shutil.copytree(saved, root)
+        with monkeypatch.context() as patch:
+            Reads(path, number, CHANGES[change], patch)
+            _, told = outcome(lambda: work(root))
+        if told is None:
+            assert result_of(root) == expected
+            continue
+        assert str(path) in told
+        assert not (root / "x").exists()
+        assert not list(root.rglob("*.partial/result"))
+    shutil.rmtree(saved)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", READS)
+def test_readers(root: Path, monkeypatch: pytest.MonkeyPatch, what: str, change: str) -> None:
+    """What has been read whole may go: then the result is right."""
+    path = root / "packed" / SHARD
+    saved = path.read_bytes()
+    with monkeypatch.context() as patch:
+        reads = Reads(path, 0, CHANGES[change], patch)
+        expected = READS[what](root)
+    for number in range(1, reads.count + 1, max(1, reads.count // 5)):
+        path.unlink(missing_ok=True)
+        path.write_bytes(saved)
+        with monkeypatch.context() as patch:
+            Reads(path, number, CHANGES[change], patch)
+            found, told = outcome(lambda: READS[what](root))
+        if told is not None:
+            assert str(path) in told
+        else:
+            assert found == expected or (what == "verify" and found is False)
