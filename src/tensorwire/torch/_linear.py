@@ -157,8 +157,18 @@ class _Product(NamedTuple):
 
 
 def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
-    settings = (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())
-    return _Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), settings)
+    return _Product(x.dtype, tuple(x.shape), rows, bias is not None, torch.get_num_threads(), _settings())
+
+
+def _settings() -> tuple[object, ...]:
+    """Those by which torch chooses a kernel for a product on the CPU. Other settings are for other devices.
+
+    From torch 2.9 on the precision of oneDNN's products counts, whichever call has set it. The older
+    `get_float32_matmul_precision` cannot be asked there: it raises once any device has a precision that it cannot name.
+    """
+    products = getattr(torch.backends.mkldnn, "matmul", None)
+    precision = torch.get_float32_matmul_precision() if products is None else products.fp32_precision
+    return torch.backends.mkldnn.enabled, precision
 
 
 @functools.lru_cache(maxsize=4096)
