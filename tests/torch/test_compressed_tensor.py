@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import mmap
 import operator
 import pickle
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -280,8 +282,31 @@ def test_operators_obey_the_rules_of_torch(dense: Any, compressed: CompressedTen
     torch.library.opcheck(ops.decode.default, (frame, dense.dtype, [2, COLUMNS], 7 * COLUMNS))
     torch.library.opcheck(ops.decode.out, (frame,), {"out": torch.empty_like(dense)})
     torch.library.opcheck(ops.rows.default, (frame, dense.dtype, shape, torch.tensor([[1, 2], [3, 3]])))
+    torch.library.opcheck(ops.table.default, (frame, dense.dtype, shape, torch.tensor([[1, 2], [3, 3]])))
     torch.library.opcheck(ops.linear.default, (x, frame, dense.dtype, shape, bias, mode))
     torch.library.opcheck(ops.linear.default, (x.detach(), frame, dense.dtype, shape, None, mode))
+
+
+def test_a_mask_of_bytes_is_a_mask(dense: Any, compressed: CompressedTensor) -> None:
+    mask = (torch.arange(ROWS) % 3 == 0).to(torch.uint8)
+    with pytest.warns(UserWarning, match="indexing with dtype torch.uint8"):
+        assert same(compressed[mask], dense[mask])
+
+
+def test_a_table_takes_the_memory_of_its_rows() -> None:
+    rows, columns = 1 << 15, 1 << 10
+    dense = torch.ones(rows, columns).bfloat16()
+    compressed = CompressedTensor.from_dense(dense)
+
+    def resident_nbytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    indices = torch.tensor([[7, -1], [7, 8]])
+    before = resident_nbytes()
+    table = torch.ops.tensorwire.table(compressed.frame, dense.dtype, dense.shape, indices)
+    assert resident_nbytes() - before < dense.nbytes // 4
+    assert same(table[indices], dense[indices])
+    assert torch.count_nonzero(table) == 3 * columns
 
 
 @pytest.mark.parametrize("what", [b"bytes", torch.zeros(8, 8), torch.zeros(8, 8, dtype=torch.uint8), None])

@@ -58,7 +58,8 @@ def choose(path: str, value: Any) -> None:
         setattr(*place_of(path), value)
 
 
-ATTRIBUTES = {path: values for path, values in ATTRIBUTES.items() if hasattr(*place_of(path))}  # older torches have fewer
+ATTRIBUTES = {path: values for path, values in ATTRIBUTES.items() if hasattr(*place_of(path))}
+"""Those that this torch has."""
 SETTINGS = ATTRIBUTES | CALLS
 
 

@@ -15,9 +15,10 @@ from torch.nn.functional import linear
 
 from ._frames import check_matches, opened, opened_anywhere
 from ._linear import linear_on_cpu
+from ._repeated import zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
@@ -27,6 +28,7 @@ _library = torch.library.Library("tensorwire", "DEF")
 _library.define("decode(Tensor frame, ScalarType dtype, SymInt[] shape, SymInt first=0) -> Tensor")
 _library.define("decode.out(Tensor frame, SymInt first=0, *, Tensor(a!) out) -> ()")
 _library.define("rows(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
+_library.define("table(Tensor frame, ScalarType dtype, SymInt[] shape, Tensor indices) -> Tensor")
 _library.define("linear(Tensor x, Tensor frame, ScalarType dtype, SymInt[] shape, Tensor? bias, str mode) -> Tensor")
 
 
@@ -57,20 +59,48 @@ def _rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tens
     """``tensor[indices]``; only the blocks of these rows are decoded, each run of neighbours at once."""
     reader = opened_anywhere(frame)
     check_matches(reader, dtype, shape)
+    wanted, places = _distinct(indices, shape)
+    decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype, device=frame.device)
+    for first, stop, row in _runs(wanted):
+        reader.decode(row * math.prod(shape[1:]), decoded[first:stop])
+    return decoded[places].reshape(*indices.shape, *shape[1:])
+
+
+def _table(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
+    """The tensor with these rows decoded, and zeros for all others, which take no memory.
+
+    For torch.compile: a graph that takes rows out of it is the dense model's. Inductor rounds where it ends a loop, and
+    ends it by the number and the sizes of the tensors that it reads.
+    """
+    reader = opened(frame)
+    check_matches(reader, dtype, shape)
+    row_nbytes = math.prod(shape[1:]) * dtype.itemsize
+    table = zeros(shape[0] * row_nbytes).view(dtype).view(shape)
+    wanted, _ = _distinct(indices, shape)
+    for first, stop, row in _runs(wanted):
+        reader.decode(row * math.prod(shape[1:]), table[row : row + stop - first])
+    return table
+
+
+def _distinct(indices: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Rows in order, each once, and the place of each index among them. IndexError for one that is out of range."""
     flat = indices.reshape(-1).to(torch.int64)
     if flat.numel() == 0:
-        return torch.empty((*indices.shape, *shape[1:]), dtype=dtype, device=frame.device)
+        return flat, flat
     low, high = int(flat.min()), int(flat.max())
     if low < -shape[0] or high >= shape[0]:
         wrong = low if low < -shape[0] else high
         raise IndexError(f"index {wrong} is out of range for a tensor of {shape[0]} rows")
     wanted, places = torch.unique(torch.where(flat < 0, flat + shape[0], flat), return_inverse=True)
-    decoded = torch.empty((wanted.numel(), *shape[1:]), dtype=dtype, device=frame.device)
-    row = decoded[0].numel()
-    starts = torch.cat((wanted.new_zeros(1), (wanted.diff() != 1).nonzero().reshape(-1) + 1))
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), wanted.numel()], strict=True):
-        reader.decode(int(wanted[start]) * row, decoded[start:stop])
-    return decoded[places].reshape(*indices.shape, *shape[1:])
+    return wanted, places
+
+
+def _runs(wanted: Tensor) -> Iterator[tuple[int, int, int]]:
+    """Neighbours among rows: the place of the first one, the place behind the last one, and the first row."""
+    ends = (wanted.diff() != 1).nonzero().reshape(-1) + 1
+    stops = [*ends.tolist(), wanted.numel()] if wanted.numel() else []
+    for start, stop in zip([0, *stops], stops, strict=False):
+        yield start, stop, int(wanted[start])
 
 
 def _linear(
@@ -110,6 +140,7 @@ for _key in ("CPU", "CUDA", "PrivateUse1"):
     _library.impl("decode.out", _decode_out, _key)
     _library.impl("rows", _rows, _key)
     _library.impl("linear", _linear if _key == "CPU" else _linear_on_device, _key)
+_library.impl("table", _table, "CPU")
 
 
 def _fake_decode(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> Tensor:
@@ -124,6 +155,10 @@ def _fake_rows(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices:
     return frame.new_empty((*indices.shape, *shape[1:]), dtype=dtype)
 
 
+def _fake_table(frame: Tensor, dtype: torch.dtype, shape: Sequence[int], indices: Tensor) -> Tensor:
+    return frame.new_empty(shape, dtype=dtype)
+
+
 def _fake_linear(
     x: Tensor, frame: Tensor, dtype: torch.dtype, shape: Sequence[int], bias: Tensor | None, mode: str
 ) -> Tensor:
@@ -133,4 +168,5 @@ def _fake_linear(
 torch.library.register_fake("tensorwire::decode", _fake_decode, lib=_library)
 torch.library.register_fake("tensorwire::decode.out", _fake_decode_out, lib=_library)
 torch.library.register_fake("tensorwire::rows", _fake_rows, lib=_library)
+torch.library.register_fake("tensorwire::table", _fake_table, lib=_library)
 torch.library.register_fake("tensorwire::linear", _fake_linear, lib=_library)

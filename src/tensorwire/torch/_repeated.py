@@ -1,7 +1,8 @@
-"""The same memory many times over, one behind the other: a large matrix of few different rows that fits the cache."""
+"""Large memory that takes little: the same pages many times over, or zeros that nobody has written to."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -37,8 +38,23 @@ def repeated(tile: Tensor, nbytes: int) -> Tensor:
     return memory[:nbytes]
 
 
+def zeros(nbytes: int) -> Tensor:
+    """Bytes, of which those pages take memory that are written to."""
+    if nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    memory = _reserved(nbytes)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a system that has no huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _reserved(nbytes: int) -> mmap.mmap:
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+
+
 def _mapped(size: int, nbytes: int) -> Tensor:
-    whole = mmap.mmap(-1, -(-nbytes // size) * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    whole = _reserved(-(-nbytes // size) * size)
     memory = torch.frombuffer(whole, dtype=torch.uint8)  # when it goes, so do the maps in its place
     number = os.memfd_create("tensorwire")
     try:

@@ -11,6 +11,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
+from .._version import __version__
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops
@@ -200,8 +201,9 @@ class CompressedTensor(LazyTensor):
         return tensorwire.linear(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
 
     def _stable_hash_for_caching(self) -> str:
-        """What compiled code depends on."""
-        return f"CompressedTensor {self.dtype} {tuple(self.shape)} {self._inner.shape} {self.device} {self.linear_mode}"
+        """What compiled code depends on. Torch keeps that in files, which the next version of this package finds."""
+        facts = (__version__, self.dtype, tuple(self.shape), self._inner.shape, self.device, self.linear_mode)
+        return " ".join(["CompressedTensor", *map(str, facts)])
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         inner, nbytes = self._inner, self.numel() * self.dtype.itemsize
@@ -355,21 +357,37 @@ def _split_with_sizes(tensor: CompressedTensor, sizes: Sequence[int], dim: int =
     return [_rows_of(tensor, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
 
+def _in_a_graph(tensor: CompressedTensor) -> bool:
+    """Whether rows are taken out of a table, as they are out of a dense tensor. On devices it would take its memory."""
+    return bool(torch.compiler.is_compiling()) and tensor.device.type == "cpu"
+
+
 def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
     first = indices[0]
-    if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None or first.dtype == torch.bool:
+    if not isinstance(tensor, CompressedTensor) or len(indices) != 1 or first is None:
         return NotImplemented
+    if first.dtype not in (torch.int32, torch.int64):  # a mask, or nothing that torch takes
+        return NotImplemented
+    if _in_a_graph(tensor):
+        return tensorwire.table(tensor.frame, tensor.dtype, tensor.shape, first)[first]
     return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, first)
 
 
 def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
     if not isinstance(tensor, CompressedTensor) or dim % tensor.dim() != 0:
         return NotImplemented
+    if _in_a_graph(tensor):
+        return tensorwire.table(tensor.frame, tensor.dtype, tensor.shape, index).index_select(dim, index)
     return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, index)
 
 
-def _embedding_op(weight: Any, indices: Tensor, *options: Any) -> Any:
-    return _index_select(weight, 0, indices)
+def _embedding(weight: Any, indices: Tensor, *options: Any) -> Any:
+    if not isinstance(weight, CompressedTensor):
+        return NotImplemented
+    if _in_a_graph(weight):
+        table = tensorwire.table(weight.frame, weight.dtype, weight.shape, indices)
+        return torch.nn.functional.embedding(indices, table)
+    return tensorwire.rows(weight.frame, weight.dtype, weight.shape, indices)
 
 
 def _encoder_layer(x: Tensor, *arguments: Any) -> Any:
@@ -396,7 +414,7 @@ CompressedTensor._operations = {
     aten.split_with_sizes.default: _split_with_sizes,
     aten.index.Tensor: _index,
     aten.index_select.default: _index_select,
-    aten.embedding.default: _embedding_op,
+    aten.embedding.default: _embedding,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
 }
 
