@@ -44,7 +44,7 @@ def killed(tmp_path: Path, rounds: int) -> Counter[str]:
         assert row["odd"] == [], row
         assert row["again"] == [True, True], row
         assert row["left"] == [], row
-    return Counter(row["state"] for row in rows if row["killed"])
+    return Counter(row["state"] for row in rows)
 
 
 def test_kills(tmp_path: Path) -> None:
@@ -55,8 +55,8 @@ def test_kills(tmp_path: Path) -> None:
 def test_300_kills(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     states = killed(tmp_path, 300)
     with capsys.disabled():
-        print(f"\n300 kills in place, {states.total()} before the end: {dict(states)}; nothing lost or left behind")
-    assert min(states["old"], states["between"]) > 20
+        print(f"\n300 kills in place, found as: {dict(states)}; nothing lost or left behind")
+    assert min(states["old"], states["between"]) > 30
 
 
 @pytest.fixture(scope="module")
