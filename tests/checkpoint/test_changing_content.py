@@ -261,13 +261,28 @@ def test_two_thousand_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_recipe_for_an_asynchronous_checkpoint(tmp_path: Path) -> None:
-    """docs/api.md: the file has the weights of one moment, though training goes on."""
-    tensors = arrays(13)
-    snapshot = {name: array.copy() for name, array in tensors.items()}
-    expected = {name: array.copy() for name, array in snapshot.items()}
-    thread = threading.Thread(target=tensorwire.save_file, args=(snapshot, tmp_path / "saved.safetensors"))
-    with stepped(*tensors.values()):
-        thread.start()
-        thread.join()
-    loaded = tensorwire.load_file(tmp_path / "saved.safetensors")
-    assert all(loaded[name].tobytes() == array.tobytes() for name, array in expected.items())
+    """docs/api.md: the file has the weights of one moment, though an optimizer steps them."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    snapshot = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    expected = {name: tensor.numpy().tobytes() for name, tensor in snapshot.items()}
+    saved, torn = tmp_path / "saved.safetensors", tmp_path / "torn.safetensors"
+    saving = threading.Thread(
+        target=lambda: [tensorwire.save_file(*job) for job in 10 * [(snapshot, saved), (model.state_dict(), torn)]]
+    )
+    saving.start()
+    while saving.is_alive():
+        model(torch.ones(4, 512)).sum().backward()
+        optimizer.step()
+    loaded = tensorwire.load_file(saved)
+    assert {name: array.tobytes() for name, array in loaded.items()} == expected
+    check_readable(torn)
+
+
+@pytest.mark.parametrize("wrong", [[np.ones(3)], np.ones(3), None])
+def test_what_is_no_mapping_is_told_so(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(TypeError, match="expected a mapping of names to tensors"):
+        tensorwire.save_file(wrong, tmp_path / "x.safetensors")

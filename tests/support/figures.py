@@ -265,6 +265,14 @@ inference = Inference()
 probe = _load("probe.json")
 
 
+def second_read(*shares: float) -> str:
+    """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
+    found = _load("second-read.json")
+    return span([row["times"][found["changed"].index(share)] for row in found["rows"] for share in shares])
+
+
+
+
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
     """The part of its time that a profile spends in functions whose names begin so, in percent."""
     shares = _load("profile.json")[profile][direction]

@@ -62,6 +62,7 @@ def save_file(
 
     Raises:
         UnsupportedTensorError: a tensor cannot be stored (device, layout, dtype).
+        TypeError: `tensors` is no mapping of str to tensors.
         ValueError: names collide or are not allowed, metadata is not text, or the header would exceed 100 MB; `base`
             is relative to another one, or `path` is a file of it.
         FileExistsError: something stands at `path` that is not a regular file.
@@ -69,6 +70,10 @@ def save_file(
         BufferError: somebody has freed, moved or cut the memory of a tensor meanwhile.
         OSError: writing fails; the old file is unchanged.
     """
+    if not hasattr(tensors, "items"):
+        raise TypeError(
+            f"expected a mapping of names to tensors, got {type(tensors).__name__}; of a module give its state_dict()"
+        )
     metadata = dict(metadata or {})
     _check_metadata(metadata)
     views = []
