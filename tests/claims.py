@@ -15,7 +15,20 @@ from benchmarks import targets
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
 from benchmarks.targets import KNOWN_RATIOS
-from tests.support.figures import Row, deltas, epyc, faults, geometry, inference, probe, second_read, share, span, variants, xeon
+from tests.support.figures import (
+    Row,
+    deltas,
+    epyc,
+    faults,
+    geometry,
+    inference,
+    probe,
+    second_read,
+    share,
+    span,
+    variants,
+    xeon,
+)
 
 if TYPE_CHECKING:
     from tests.support.figures import Run
@@ -177,8 +190,8 @@ CLAIMS: dict[str, list[str]] = {
         "long as with the dense model",
     ],
     "docs/performance.md": [
-        f"`compress` takes {second_read(0.001, 0.018)} times as long as an encoder that trusts its base, if up to 1.8 % "
-        f"of the words changed, and {second_read(0.5)} times if half of them did",
+        f"`compress` takes {second_read(0.001, 0.018)} times as long as an encoder that trusts its base, if up to "
+        f"1.8 % of the words changed, and {second_read(0.5)} times if half of them did",
         f"{epyc.targets} targets are met",
         f"It met {xeon.targets}",
         f"BF16 {_decode_of_memcpy(BF16)} of memcpy on MiniLM and {_decode_of_memcpy(LARGE)} on 548 MiB "

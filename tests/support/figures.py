@@ -268,9 +268,8 @@ probe = _load("probe.json")
 def second_read(*shares: float) -> str:
     """How many times as long `compress` takes with a base that it reads twice, where these shares of words changed."""
     found = _load("second-read.json")
-    return span([row["times"][found["changed"].index(share)] for row in found["rows"] for share in shares])
-
-
+    times = sorted(f"{row['times'][found['changed'].index(share)]:.2f}" for row in found["rows"] for share in shares)
+    return times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
 
 
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
