@@ -9,8 +9,8 @@
 #include "coders/mask.h"
 #include "coders/rest.h"
 #include "common/format.h"
-#include "frame/relative_encode.h"
 #include "frame/once_reader.h"
+#include "frame/relative_encode.h"
 #include "transforms/histogram.h"
 
 namespace tw {

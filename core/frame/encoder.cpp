@@ -136,7 +136,8 @@ int open_leaves(const tw_leaves* leaves, uint64_t total, uint64_t first_byte, Le
 }
 
 void keep_leaves(const LeafHasher& hasher, tw_leaves* leaves) {
-  static_assert(std::is_trivially_copyable_v<LeafHasher> && sizeof hasher <= sizeof leaves->state, "it is kept as bytes");
+  static_assert(std::is_trivially_copyable_v<LeafHasher> && sizeof hasher <= sizeof leaves->state,
+                "it is kept as bytes");
   if (leaves != nullptr) std::memcpy(leaves->state, &hasher, sizeof hasher);
 }
 
@@ -306,8 +307,8 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
   uint8_t* base_leaves = relative ? leaves.get() + leaves_nbytes : nullptr;
-  const Chunk chunk = {
-      *frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0, index};
+  const Chunk chunk = {*frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0,
+                       index};
   Hashers hashers = {LeafHasher(src_nbytes, leaves.get()), LeafHasher(src_nbytes, base_leaves)};
   int status = check_chunk(chunk, 0, dst_nbytes - frame->header_nbytes, error);
   if (status != TW_OK) return status;
