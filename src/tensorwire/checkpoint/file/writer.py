@@ -393,7 +393,7 @@ def match_bases(
     tensors: Sequence[TensorEntry],
     file: str,
     threads: int | None,
-    hash_of: Callable[[int], str] | None,
+    hash_of: Callable[[int], str],
 ) -> dict[int, BaseTensor]:
     """What each tensor of a file is relative to, by its index; those without a fitting base, or for which the base has
     no room, are left out.
@@ -404,8 +404,7 @@ def match_bases(
     bases = {}
     for index, tensor in enumerate(tensors):
         if may_save(tensor.dtype, tensor.nbytes):
-            hash_of_it = None if hash_of is None else partial(hash_of, index)
-            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, hash_of_it, threads)
+            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, partial(hash_of, index), threads)
             if found is not None and base.has_room(tensor.nbytes):
                 bases[index] = found
     return bases
