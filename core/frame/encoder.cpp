@@ -42,7 +42,7 @@ struct Chunk {
   }
 };
 
-// Of content and base, what has hashed all bytes of the tiles that are done.
+// What has hashed all bytes of content and base in the tiles that are done.
 struct Hashers {
   LeafHasher content, base;
 };

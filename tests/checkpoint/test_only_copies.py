@@ -73,7 +73,7 @@ def test_the_same_content_is_replaced(shards: list[Path], tmp_path: Path) -> Non
 
 
 def test_files_without_a_record_are_told_apart_by_their_tensors(tmp_path: Path) -> None:
-    """Those of a compressed directory, whose manifest has the records, and of `save_file`."""
+    """Files of a compressed directory, whose manifest has the records, and of `save_file`."""
     tensors = {"w": np.arange(70_000, dtype=np.float32)}
     for name, changed in (("a", 0), ("same", 0), ("other", 1)):
         tensors["w"][5] = changed

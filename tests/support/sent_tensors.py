@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bits(tensor: Any) -> bytes:
-    """Of the values."""
+    """The hash of the values."""
     dense = tensor.decode() if isinstance(tensor, CompressedTensor) else tensor.detach()
     data: bytes = dense.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return data

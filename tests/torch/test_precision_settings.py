@@ -59,7 +59,7 @@ def choose(path: str, value: Any) -> None:
 
 
 ATTRIBUTES = {path: values for path, values in ATTRIBUTES.items() if hasattr(*place_of(path))}
-"""Those that this torch has."""
+"""The settings that this torch has."""
 SETTINGS = ATTRIBUTES | CALLS
 
 

@@ -93,7 +93,7 @@ def by_hand(base: nn.Module) -> nn.Module:
 
 
 def by_hand_without_bias(base: nn.Module) -> nn.Module:
-    """Of which all is compressed: no dense parameter tells that it is frozen."""
+    """All of it is compressed: no dense parameter tells that it is frozen."""
     return Adapted(compress_module(nn.Linear(WIDTH, WIDTH, bias=False), min_numel=1000))
 
 

@@ -44,7 +44,7 @@ class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see
         raise RuntimeError(refused_write("assignment to .data", self))
 
     def storage(self) -> Any:
-        """Whoever asks wants the bytes of the values: safetensors does."""
+        """Safetensors and others ask for it to read the bytes of the values."""
         raise RuntimeError(
             f"expected a dense tensor, got a compressed one of shape {tuple(self.shape)}, which has no memory with "
             "its values; give tensor.decode(), or make the module dense first with tensorwire.torch.decompress_module"

@@ -161,7 +161,7 @@ def _product_of(x: Tensor, rows: int, bias: Tensor | None) -> _Product:
 
 
 def _settings() -> tuple[object, ...]:
-    """Those by which torch chooses a kernel for a product on the CPU. Other settings are for other devices.
+    """What torch chooses a kernel by, for a product on the CPU. Its other settings are for other devices.
 
     From torch 2.9 on the precision of oneDNN's products counts, whichever call has set it. The older
     `get_float32_matmul_precision` cannot be asked there: it raises once any device has a precision that it cannot name.

@@ -168,7 +168,7 @@ class CompressedTensor(LazyTensor):
 
     @classmethod
     def _write(cls, func: Any, args: Any, kwargs: Any) -> Any:
-        """Those that are compressed are decoded, and compressed anew.
+        """Compressed arguments are decoded, and the changed ones compressed anew.
 
         Raises:
             RuntimeError: one would have another shape, dtype or layout.
@@ -222,7 +222,7 @@ class CompressedTensor(LazyTensor):
         return cast("CompressedTensor", memo[id(self)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Whoever pickles reads a frame in a file as memory, and is killed if the file was cut meanwhile."""
+        """To pickle is to read the frame as memory. If that is a map of a file, a cut file would end the process."""
         check_unchanged(self.frame)
         return super().__reduce_ex__(protocol)
 
