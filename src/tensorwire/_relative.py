@@ -59,7 +59,10 @@ def compress_into(source: TensorView, base: TensorView | None, profile: str, out
     _core.frame_fit(frame, source.data, data)
     _core.compress(frame, source.data, out, threads, data)
     source.check_memory()
-    if base is None or hash_of(base.data, threads) == bytes(frame.base_hash).hex():
+    if base is None:
+        return frame.frame_nbytes  # type: ignore[no-any-return]
+    base.check_memory()
+    if hash_of(base.data, threads) == bytes(frame.base_hash).hex():
         return frame.frame_nbytes  # type: ignore[no-any-return]
     # What the frame is relative to is what the base was while it was read, which nobody has.
     warnings.warn(

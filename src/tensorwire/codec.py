@@ -162,7 +162,7 @@ def compress(
         ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; `base` has another
             dtype or size; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
         TypeError: `dtype` is not a string.
-        BufferError: somebody has freed, moved or cut the memory of the array meanwhile.
+        BufferError: somebody has freed, moved or cut the memory of `array` or `base` meanwhile.
     """
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)

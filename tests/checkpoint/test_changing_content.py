@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import checkpoint, codec
+from tensorwire import _core, checkpoint, codec
 from tensorwire.checkpoint.file.reader import StoredFile
+from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tests.support.checkpoint_models import container, random_bytes
@@ -234,6 +235,40 @@ def test_memory_that_is_freed_or_moved_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(BufferError, match="tensor 'second': the memory"):
             tensorwire.save_file(tensors, tmp_path / "saved.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_memory_that_is_freed_behind_the_last_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read last may have been read from memory that was freed already."""
+    import torch
+
+    last = torch.ones(1 << 20)
+    put = CompressedWriter.put
+
+    def put_and_free(self: CompressedWriter, index: int, start: int, data: Any) -> None:
+        put(self, index, start, data)
+        if index == 1:
+            last.untyped_storage().resize_(0)
+
+    monkeypatch.setattr(CompressedWriter, "put", put_and_free)
+    with pytest.raises(BufferError, match="tensor 'last': the memory"):
+        tensorwire.save_file({"first": torch.ones(1 << 20), "last": last}, tmp_path / "saved.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("freed", ["array", "base"])
+def test_memory_that_is_freed_while_a_frame_is_made(freed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    tensors = {"array": torch.ones(1 << 20), "base": torch.ones(1 << 20)}
+    encode = _core.compress
+
+    def encode_and_free(*arguments: Any) -> None:
+        encode(*arguments)
+        tensors[freed].untyped_storage().resize_(0)
+
+    monkeypatch.setattr(_core, "compress", encode_and_free)
+    with pytest.raises(BufferError, match="freed, moved or cut"):
+        tensorwire.compress(**tensors)
 
 
 @pytest.mark.slow

@@ -86,11 +86,14 @@ def save_file(
             entries.append(TensorEntry(name, view.dtype, view.shape, 0, len(view.data)))
     check_names(entries)
 
-    def window(index: int, start: int, nbytes: int) -> memoryview:
+    def check_memory(index: int) -> None:
         try:
             views[index].check_memory()
         except BufferError as error:
             raise BufferError(f"tensor {shown(entries[index].name)}: {error}") from None
+
+    def window(index: int, start: int, nbytes: int) -> memoryview:
+        check_memory(index)
         return views[index].data[start : start + nbytes]
 
     def read(index: int, start: int, out: memoryview) -> None:
@@ -122,6 +125,8 @@ def save_file(
                 return writer.finish(read)
 
         _, notice = write_with_bases(bases, entries, write)
+        for index in range(len(views)):  # what was read last may have been freed by then
+            check_memory(index)
         file.sync()
         work.commit(None)
     if notice is not None:
