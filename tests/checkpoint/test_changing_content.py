@@ -6,13 +6,15 @@ from __future__ import annotations
 import hashlib
 import threading
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import _core, checkpoint, codec
+from tensorwire import _core, _relative, checkpoint, codec
+from tensorwire.checkpoint.file.base import BaseTensor
 from tensorwire.checkpoint.file.reader import StoredFile
 from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
@@ -21,6 +23,7 @@ from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -93,10 +96,28 @@ def test_a_frame_holds_what_its_hash_says(dtype: str, profile: Any) -> None:
                 assert codec.content_hash(data) == tensorwire.frame_info(delta).content_hash
 
 
+@contextmanager
+def first(wait: Callable[[], None], place: Any, name: str) -> Iterator[None]:
+    """Wait before each call of a function. Without, a busy machine may let nobody write between two reads."""
+    function = getattr(place, name)
+
+    def call(*arguments: Any) -> Any:
+        wait()
+        return function(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(place, name, call)
+        yield
+
+
 def test_a_base_that_changes_while_it_is_read_is_left_out() -> None:
     base = np.random.default_rng(4).normal(size=700_000).astype(np.float32)
     content = base.copy()
-    with stepped(base), pytest.warns(RuntimeWarning, match="the base changed while it was read"):
+    with (
+        stepped(base) as wait,
+        first(wait, _relative, "hash_of"),
+        pytest.warns(RuntimeWarning, match="the base changed while it was read"),
+    ):
         frame = tensorwire.compress(content, base=base)
     assert tensorwire.frame_info(frame).base_hash is None
     assert np.array_equal(tensorwire.decompress(frame), content)
@@ -106,14 +127,18 @@ def test_a_file_of_a_base_that_changes_is_left_out(tmp_path: Path) -> None:
     tensors = arrays(5)
     base, delta = tmp_path / "base.safetensors", tmp_path / "delta.safetensors"
     start = write_file(base, tensors)
-    with mapped_and_written(base, start), pytest.warns(RuntimeWarning, match="without a base, which changed"):
+    with (
+        mapped_and_written(base, start) as wait,
+        first(wait, BaseTensor, "still_has"),
+        pytest.warns(RuntimeWarning, match="without a base, which changed"),
+    ):
         tensorwire.save_file(tensors, delta, base=base)
     loaded = tensorwire.load_file(delta)  # no base is asked for
     assert all(np.array_equal(loaded[name], array) for name, array in tensors.items())
 
     new = tmp_path / "new.safetensors"
     write_file(new, tensors)
-    with mapped_and_written(base, start):
+    with mapped_and_written(base, start) as wait, first(wait, BaseTensor, "still_has"):
         report = checkpoint.compress_checkpoint(new, tmp_path / "file", base=base)
     assert [note for note in report.notices if "new.safetensors: stored without a base, which changed" in note]
     checkpoint.decompress_checkpoint(tmp_path / "file", tmp_path / "restored")
@@ -126,7 +151,11 @@ def test_only_the_tensors_whose_base_changed_have_none(tmp_path: Path) -> None:
     base, delta = tmp_path / "base.safetensors", tmp_path / "delta.safetensors"
     start = write_file(base, tensors)
     behind = start + tensors["weights"].nbytes
-    with mapped_and_written(base, behind), pytest.warns(RuntimeWarning, match="'?half"):
+    with (
+        mapped_and_written(base, behind) as wait,
+        first(wait, BaseTensor, "still_has"),
+        pytest.warns(RuntimeWarning, match="'?half"),
+    ):
         tensorwire.save_file(tensors, delta, base=base)
     with StoredFile(delta) as stored:
         assert stored.is_relative(stored.tensors["weights"])
@@ -177,7 +206,11 @@ def test_a_stream_with_a_base(tmp_path: Path) -> None:
     tensors = arrays(10)
     start = write_file(base, tensors)
     write_file(source, tensors)
-    with mapped_and_written(base, start), source.open("rb") as stream:
+    with (
+        mapped_and_written(base, start) as wait,
+        first(wait, BaseTensor, "still_has"),
+        source.open("rb") as stream,
+    ):
         report = convert_stream("compress", stream, tmp_path / "packed", profile="fast", base=base)
     assert [note for note in report.notices if "stored without a base" in note]
     checkpoint.decompress_checkpoint(tmp_path / "packed", tmp_path / "restored")
