@@ -19,6 +19,7 @@ from tensorwire.checkpoint.file.reader import StoredFile
 from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
 from tensorwire.checkpoint.operations.stream import convert_stream
+from tensorwire.checkpoint.storage.files import InputFile
 from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped
 
@@ -235,6 +236,27 @@ def test_a_file_that_changes_its_size_is_an_error(tmp_path: Path, monkeypatch: p
     size = 3_000_000
     with pytest.raises(tensorwire.TruncatedDataError, match="tensor 'half'"):
         checkpoint.compress_checkpoint(source, tmp_path / "packed")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_a_copied_file_that_gets_longer_is_an_error(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_file(model / "model.safetensors", arrays(13))
+    (model / "notes.bin").write_bytes(b"notes")
+    read_into = InputFile.read_into
+
+    def read_and_append(self: InputFile, offset: int, out: memoryview) -> None:
+        read_into(self, offset, out)
+        if self.path.name == "notes.bin":
+            with self.path.open("ab") as file:
+                file.write(b"more")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InputFile, "read_into", read_and_append)
+        with pytest.raises(OSError, match="got longer while it was read") as caught:
+            checkpoint.compress_checkpoint(model, tmp_path / "packed")
+    assert caught.value.filename == str(model / "notes.bin")
     assert not (tmp_path / "packed").exists()
 
 
