@@ -302,8 +302,8 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
   return smaller(block, length, [&] { return encode_words(block); });
 }
 
-// Whether the words may be split while they arrive, which saves a pass over them: by what the memory shows that they
-// come from, and that others may write to, they are neither constant nor have kind zeros.
+// Whether the words may be split while they arrive, which saves a pass over them: a look at where they come from shows
+// that they are neither constant nor of kind zeros. If others write there meanwhile, a larger kind may be the result.
 bool may_arrive_late(const Block& block, bool has_zeros) {
   const Arrival& arrival = block.scratch->arrival;
   const Dtype& dtype = block.dtype();
