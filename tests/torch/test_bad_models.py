@@ -292,7 +292,7 @@ def test_torch_is_too_old(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = run(program, tmp_path / "a", PYTHONPATH=path)
     assert result.returncode == 0, result.stderr
-    message = "compressed tensors (tensorwire.torch) need PyTorch 2.4 or later, got 2.3.1+cpu; pip install -U"
+    message = "compressed tensors (tensorwire.torch) need PyTorch 2.5 or later, got 2.4.1+cpu; pip install -U"
     assert [line[: len(message)] for line in result.stdout.splitlines()] == [message] * 2
 
 
@@ -307,7 +307,7 @@ def test_torch_is_missing(tmp_path: Path) -> None:
             print(error)
     """
     result = run(program, tmp_path / "a")
-    assert result.stdout.startswith("compressed tensors (tensorwire.torch) need PyTorch 2.4 or later, which cannot be")
+    assert result.stdout.startswith("compressed tensors (tensorwire.torch) need PyTorch 2.5 or later, which cannot be")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,10 @@ def test_reads_give_the_bits_of_the_dense_tensor(
         assert same(result.decode() if isinstance(result, CompressedTensor) else result, read(dense))
 
 
+def test_the_transpose_stays_compressed(compressed: CompressedTensor) -> None:
+    assert compressed.t().untyped_storage().nbytes() == 0
+
+
 def test_parts_of_a_split_do_not_keep_the_whole(dense: Any, compressed: CompressedTensor) -> None:
     """As those of a fused projection, of which one is used for longer than the others."""
     for part in (*compressed.split(100), *compressed.split([300, 20])):
@@ -179,6 +183,19 @@ def test_a_module_is_moved_into_shared_memory(dense: Any, compressed: Compressed
     ForkingPickler(io.BytesIO()).dump(module.weight)
     assert module.weight.frame.data_ptr() == address, "what is shared is sent as it is"
     assert same(module.weight.decode(), dense)
+
+
+MEMORY: dict[str, Callable[[Any], Any]] = {
+    "numpy": lambda w: w.numpy(),
+    "tolist": lambda w: w.tolist(),
+    "save_file": lambda w: tensorwire.save_file({"w": w}, "nowhere"),
+}
+
+
+@pytest.mark.parametrize("read", MEMORY.values(), ids=MEMORY)
+def test_what_reads_memory_is_refused(compressed: CompressedTensor, read: Callable[[Any], Any]) -> None:
+    with pytest.raises((RuntimeError, tensorwire.UnsupportedTensorError), match=r"subclasses|memory of its own"):
+        read(compressed)
 
 
 def test_it_is_exported_decoded(dense: Any, compressed: CompressedTensor) -> None:

@@ -19,6 +19,7 @@ import tensorwire  # noqa: E402
 from tensorwire.torch import CompressedTensor, compress_module, memory_report  # noqa: E402
 from tests.support.linear_models import chain, same  # noqa: E402
 from tests.support.transformer_models import load, outputs, save, state  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,7 @@ def test_merge_and_unmerge(folder: Path) -> None:
     assert_same(*models)
 
 
+@torch_since(2, 8)
 def test_a_merged_model_is_saved(folder: Path, tmp_path: Path) -> None:
     dense, compressed = both(folder, lambda model: adapted(model).merge_and_unload())
     compressed.save_pretrained(tmp_path / "merged")

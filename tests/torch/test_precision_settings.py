@@ -118,6 +118,22 @@ def test_exact_layers_follow_what_was_set_before(path: str) -> None:
         check(CompressedTensor.from_dense(weight(torch.float32)))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by inductor
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("path", SETTINGS)
+def test_compiled_layers_follow_what_is_set(path: str, backend: str) -> None:
+    """Also what is set once they are compiled."""
+    torch._dynamo.reset()
+    compiled = torch.compile(linear, fullgraph=True, backend=backend)
+    compressed, dense = loaded(torch.float32), weight(torch.float32)
+    for value in (None, *SETTINGS[path]):
+        if value is not None:
+            choose(path, value)
+        for shape in (INPUTS[0], INPUTS[2]):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+            assert torch.equal(compiled(x, compressed), compiled(x, dense))
+
+
 def test_the_first_token_after_a_prompt() -> None:
     """Torch's older question for the precision has no answer any more once the newer attributes were used."""
     if "backends.cuda.matmul.fp32_precision" not in ATTRIBUTES:

@@ -25,6 +25,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.transformers import TensorwireConfig  # noqa: E402
 from tests.support.transformer_models import MODELS, bits, load, outputs, save, state  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers warns of its own and torch's future
 
@@ -194,6 +195,7 @@ def test_a_model_with_weights_in_files_as_the_page_on_inference_has_it(folder: P
 # Saving ---------------------------------------------------------------------------------------------------------------
 
 
+@torch_since(2, 8)
 @pytest.mark.parametrize("max_shard_size", ["1GB", "500KB"])
 def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_size: str) -> None:
     model = load(compressed(folder, name), name)
@@ -208,12 +210,14 @@ def test_saving_compressed(folder: Path, name: str, tmp_path: Path, max_shard_si
     assert sizes[0] < 0.8 * sizes[1]
 
 
+@torch_since(2, 8)
 def test_saving_what_was_compressed_while_loading(folder: Path, name: str, tmp_path: Path) -> None:
     model = load(original(folder, name), name, quantization_config=TensorwireConfig())
     model.save_pretrained(tmp_path / "saved")
     assert state(load(tmp_path / "saved", name)) == state(model)
 
 
+@torch_since(2, 8)
 def test_the_library_reads_what_was_saved(folder: Path, name: str, tmp_path: Path) -> None:
     load(compressed(folder, name), name).save_pretrained(tmp_path / "saved")
     expected = files(original(folder, name))
@@ -290,6 +294,7 @@ def test_compiled_as_one_graph(folder: Path) -> None:
         assert bits(compiled(input_ids=tokens, use_cache=False).logits) == bits(model(tokens, use_cache=False).logits)
 
 
+@torch_since(2, 8)
 def test_offloading_to_the_cpu(folder: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     expected = load(original(folder, "llama"), "llama")
@@ -301,6 +306,7 @@ def test_offloading_to_the_cpu(folder: Path) -> None:
         model.save_pretrained("nowhere")
 
 
+@torch_since(2, 8)
 def test_a_model_whose_file_was_written_to_is_not_saved(folder: Path, tmp_path: Path) -> None:
     """It is the model's memory: other weights would be saved, with checksums that are right."""
     path = tmp_path / "a"

@@ -27,6 +27,7 @@ from transformers.quantizers import auto  # noqa: E402
 
 from tensorwire.torch.transformers import TensorwireConfig, TensorwireQuantizer  # noqa: E402
 from tests.support.transformer_models import MODELS, load, save, state  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +139,7 @@ def test_without_the_markers_it_would_load_random_weights(original: Path, compre
     assert state(load(compressed, original.name)) != state(load(original, original.name))
 
 
+@torch_since(2, 8)
 def test_what_save_pretrained_wrote_is_refused(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There frames stand under the names of their tensors, as F4."""
     with monkeypatch.context() as registered:
@@ -149,6 +151,7 @@ def test_what_save_pretrained_wrote_is_refused(original: Path, tmp_path: Path, m
             load(tmp_path / "saved", original.name, ignore_mismatched_sizes=ignore)
 
 
+@torch_since(2, 8)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_frames_of_saved_models_become_weights_of_no_dtype(dtype: torch.dtype) -> None:
     """Transformers converts what it reads before it compares shapes. Today the load fails earlier: safetensors cannot

@@ -22,7 +22,7 @@ import pytest
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are imported
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.2")
 
 import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, decode, encode  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are imported
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+pytest.importorskip("triton", minversion="3.2")
 
 import tensorwire  # noqa: E402
 from tensorwire.torch.triton_decode import DeviceFrame  # noqa: E402

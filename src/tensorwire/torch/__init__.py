@@ -1,6 +1,6 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
-Importing it needs PyTorch 2.4 or later. It registers the package with transformers, which it does not import: that
+Importing it needs PyTorch 2.5 or later. It registers the package with transformers, which it does not import: that
 happens when transformers is imported, before or after. The Triton kernels are modules of their own: import the one you
 need.
 """

@@ -2,4 +2,4 @@
 
 from ._versions import require
 
-require("torch", (2, 4), "compressed tensors (tensorwire.torch) need PyTorch")
+require("torch", (2, 5), "compressed tensors (tensorwire.torch) need PyTorch")

@@ -112,6 +112,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         self.stores_frames = not quantization_config.dequantize
         self._dtype = torch.get_default_dtype()
         self._dtype_plan: dict[str, torch.dtype] = {}
+        self._shapes: dict[str, torch.Size] = {}
         self._files: _Files | None = None
         self._any_parameter: WeightConverter | None = None
 
@@ -142,6 +143,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         if getattr(model.config, "distributed_config", None) is not None:
             raise ValueError("tensor parallelism needs dense weights; run tensorwire decompress and load the result")
         self._dtype_plan = model._get_dtype_plan(self._dtype)
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         safetensors = all(str(path).endswith(".safetensors") for path in checkpoint_files or ())
         if self.pre_quantized and checkpoint_files and safetensors:
             min_numel = self.quantization_config.min_numel if self.stores_frames else None
@@ -164,6 +166,14 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         if self._files is not None:
             self._files.close()
             self._files = None
+        # Until 5.22 Transformers compares no shapes where a method of quantization is used.
+        for name, parameter in model.named_parameters():
+            expected = self._shapes.get(name, parameter.shape)
+            if parameter.shape != expected:
+                raise RuntimeError(
+                    f"{name} is mismatched: the model expects the shape {tuple(expected)}, the checkpoint has "
+                    f"{tuple(parameter.shape)}; load it with the config.json that it was saved with"
+                )
         return model
 
     def read(self, tensor: Tensor, name: str, model: Any) -> Tensor:

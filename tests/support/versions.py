@@ -1,0 +1,14 @@
+"""Tests of what older releases of PyTorch do not have, or do otherwise."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+from tensorwire.torch._versions import is_older
+
+
+def torch_since(major: int, minor: int) -> pytest.MarkDecorator:
+    """Skips a test under older releases; docs/api-torch.md says what does not hold there."""
+    return pytest.mark.skipif(is_older(version("torch"), (major, minor)), reason=f"it needs torch {major}.{minor}")
