@@ -16,6 +16,7 @@ from torch.nn import functional  # noqa: E402
 
 from tensorwire.torch import CompressedTensor, _linear, compress_module, compressed_tensor  # noqa: E402
 from tests.support.linear_models import same  # noqa: E402
+from tests.support.versions import torch_since  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +27,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is dep
 WIDTH, VOCABULARY = 256, 400
 DTYPES = (torch.bfloat16, torch.float32)
 BACKENDS = ("eager", "aot_eager", "inductor")
-EACH = [  # the compiler of C++ takes long
-    pytest.param(backend, dtype, marks=[pytest.mark.slow] if backend == "inductor" and dtype.itemsize == 4 else [])
-    for backend in BACKENDS
-    for dtype in (*DTYPES, torch.float16)
-]
+INDUCTOR = {  # the compiler of C++ takes long
+    torch.bfloat16: pytest.param("inductor", torch.bfloat16, marks=torch_since(2, 13)),
+    torch.float16: pytest.param("inductor", torch.float16, marks=torch_since(2, 13)),
+    torch.float32: pytest.param("inductor", torch.float32, marks=pytest.mark.slow),
+}
+EACH = [*((backend, dtype) for backend in BACKENDS[:2] for dtype in INDUCTOR), *INDUCTOR.values()]
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +161,7 @@ def sums_of_rows(takes: dict[str, Any], ids: Any, terms: list[Any], weights: lis
     return sums
 
 
+@torch_since(2, 13)
 def test_rows_in_a_graph() -> None:
     dense = [torch.randn(VOCABULARY, WIDTH).bfloat16() for _ in ROWS]
     compressed = [CompressedTensor.from_dense(weight) for weight in dense]
@@ -169,6 +172,7 @@ def test_rows_in_a_graph() -> None:
     assert all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
+@torch_since(2, 13)
 def test_what_is_rounded_as_in_eager_does_not_depend_on_what_is_fused() -> None:
     """One table that is read several times, and a computed index: both change what torch fuses."""
     takes = ROWS | COMPUTED
@@ -243,6 +247,7 @@ LLAMAS = [
 ]
 
 
+@torch_since(2, 13)
 @pytest.mark.parametrize(("layers", "dtype"), LLAMAS)
 def test_compiled_llamas(layers: int, dtype: Any) -> None:
     transformers = pytest.importorskip("transformers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -154,7 +155,8 @@ def test_compressed_weights_give_the_tokens_of_the_dense_model(
     for step, expected in zip(steps(ours), steps(dense), strict=True):
         shared = step.keys() & expected.keys()
         assert shared
-        assert all(abs(step[token] - expected[token]) < 0.5 for token in shared)  # vLLM has kernels of its own
+        for token in shared:  # vLLM has kernels of its own, and logits are BF16
+            assert math.isclose(step[token], expected[token], rel_tol=2**-6, abs_tol=0.5)
 
 
 def steps(result: dict[str, Any]) -> list[dict[str, float]]:
