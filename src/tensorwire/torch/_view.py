@@ -1,4 +1,5 @@
-"""The views of a weight that torch makes when it multiplies with it: of them, too, only products decode what they need.
+"""Views of all of a weight: as torch makes them when it multiplies with it, only products decode what they need. Writes
+to them are refused, as they would be lost in a dense copy.
 
 Except under inference_mode, ``linear`` is no operation of torch's own but a transpose of the weight and a product, to
 which autograd, torch.func and vmap are applied one by one. What they keep of the weight for later is a view.
@@ -22,7 +23,7 @@ aten = torch.ops.aten
 
 
 class View(LazyTensor):
-    """A view of a compressed matrix: its transpose, or what torch makes of that one.
+    """A view of a compressed tensor: its transpose, another shape, or what torch makes of these.
 
     Attributes:
         weight: the compressed tensor.
@@ -75,7 +76,7 @@ def view_by(func: Any) -> Callable[..., View]:
 
 def _is_transpose(view: Any) -> bool:
     """Whether it is the transpose of its weight, or that one again and again in a batch."""
-    if not isinstance(view, View):
+    if not isinstance(view, View) or view.weight.dim() != 2:
         return False
     rows, columns = view.weight.shape
     batch = zip(view.shape[:-2], view.stride()[:-2], strict=True)
@@ -102,16 +103,19 @@ def _bmm(x: Any, weight: Any) -> Any:
     return weight.weight._linear(x, None)
 
 
-_VIEWS = (
+VIEWS = (
     aten.t.default,
     aten.transpose.int,
+    aten.permute.default,
     aten.expand.default,
+    aten.unsqueeze.default,
     aten.view.default,
-    aten.alias.default,
-    aten.detach.default,
+    aten.as_strided.default,
 )
+"""Those of all of a tensor; `as_strided` is how `fill_diagonal_` writes."""
+
 View._operations = {
-    **{func: view_by(func) for func in _VIEWS},
+    **{func: view_by(func) for func in (*VIEWS, aten.alias.default, aten.detach.default)},
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.bmm.default: _bmm,

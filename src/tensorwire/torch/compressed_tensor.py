@@ -17,7 +17,7 @@ from ..errors import UnsupportedTensorError
 from . import _ops
 from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
 from ._lazy import LazyTensor, refused_write
-from ._view import view_by
+from ._view import VIEWS, view_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -273,6 +273,13 @@ def _detach(tensor: CompressedTensor) -> CompressedTensor:
     return _like(tensor, tensor._held)
 
 
+def _view(tensor: CompressedTensor, shape: Sequence[int]) -> Any:
+    """One of the same shape is written to in place of the tensor: by `torch.nn.init.orthogonal_`, for one."""
+    if tuple(shape) == tuple(tensor.shape):
+        return _detach(tensor)
+    return view_by(aten.view.default)(tensor, shape)
+
+
 def _clone(tensor: CompressedTensor, *, memory_format: Any = None) -> CompressedTensor:
     return _like(tensor, [copy_of(tensor.frame)])
 
@@ -297,7 +304,7 @@ def _to_copy(
 
 def _copy_(target: Any, source: Tensor, non_blocking: bool = False) -> Any:
     """What `load_state_dict` does: all values are replaced."""
-    if not isinstance(target, CompressedTensor):
+    if not isinstance(target, CompressedTensor) or not isinstance(source, torch.Tensor):
         return NotImplemented
     if source.shape != target.shape:
         raise UnsupportedTensorError(f"expected a tensor of shape {tuple(target.shape)}, got {tuple(source.shape)}")
@@ -402,7 +409,8 @@ def _encoder_layer(x: Tensor, *arguments: Any) -> Any:
 
 CompressedTensor._operations = {
     aten.linear.default: _linear,
-    aten.t.default: view_by(aten.t.default),
+    **{func: view_by(func) for func in VIEWS},
+    aten.view.default: _view,
     aten.detach.default: _detach,
     aten.alias.default: _detach,
     aten.clone.default: _clone,
