@@ -195,6 +195,25 @@ def test_damage_in_a_stream(small: Path) -> None:
     assert re.search(rb"file 'stdin', tensor '[a-z.0-9]+', block \d+, byte \d+", ran.stderr)
 
 
+@pytest.mark.parametrize("how", ["damaged", "cut"])
+def test_a_frame_header_in_a_stream_is_read_once(tmp_path: Path, how: str) -> None:
+    """That of a tensor that takes several chunks tells how to cut them, before the tensor's turn comes."""
+    original = tmp_path / "large.safetensors"
+    large = ("large", "U8", (9 << 20,), bytes(9 << 20))
+    original.write_bytes(container([("a", "BF16", (40_000,), weights(40_000, 7)), large]))
+    data = bytearray(run("compress", original, "-").stdout)
+    length = int.from_bytes(data[:8], "little")
+    start = 8 + length + json.loads(data[8 : 8 + length])["_large_tensorwire"]["data_offsets"][0]
+    if how == "cut":
+        del data[start + 20 :]
+    else:
+        data[start + 20] ^= 1
+    ran = run("decompress", "-", "-", input=bytes(data))
+    assert ran.returncode == 1
+    assert b"Traceback" not in ran.stderr
+    assert b"file 'stdin', tensor 'large'" in ran.stderr
+
+
 def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
     for arguments, data, code, advice in (
         (["compress", "-"], small.read_bytes(), 2, b"transcode"),

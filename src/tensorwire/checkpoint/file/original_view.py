@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ...codec import ContentHasher, dtype_bits, new_buffer
@@ -31,6 +30,7 @@ class OriginalReader:
         self._threads = threads
         self._scratch = new_buffer(0)
         self._hasher: ContentHasher | None = None
+        self._damaged: dict[int, FormatError] = {}
         with ErrorContext(file=stored.path):
             if record is not None:
                 try:
@@ -56,15 +56,19 @@ class OriginalReader:
         tensor = self.stored.tensors[self.header.entries[index].name]
         if not tensor.compressed:
             return 1
-        with suppress(FormatError):  # which `fill` will raise
+        try:
             return self.stored.frame(tensor).block_nbytes
-        return 1
+        except FormatError as error:  # `fill` raises it, in its turn: a stream cannot be read again
+            self._damaged[index] = error
+            return 1
 
     def fill(self, chunk: Chunk, out: memoryview) -> None:
         """Put the bytes of a chunk into `out`. Chunks of a tensor must come in order."""
         entry = self.header.entries[chunk.tensor]
         tensor = self.stored.tensors[entry.name]
         with ErrorContext(file=self.stored.path, tensor=entry.name):
+            if chunk.tensor in self._damaged:
+                raise self._damaged[chunk.tensor]
             if chunk.start == 0:
                 self._check_layout(entry)
                 if tensor.compressed:
