@@ -35,7 +35,7 @@ PROOFS: dict[str, list[str]] = {
         "test_attention.py::test_attention_has_the_bits_of_the_dense_one",
         "test_attention.py::test_a_transformer_with_both_halves",
     ],
-    "`t()`": [
+    "`t()`, `mT`, `transpose`, `permute`, `expand`, `unsqueeze`, `view`": [
         f"{TENSOR}::test_reads_give_the_bits_of_the_dense_tensor",
         f"{TENSOR}::test_the_transpose_stays_compressed",
     ],
@@ -72,7 +72,8 @@ PROOFS: dict[str, list[str]] = {
         f"{WRITES}::test_gradients_reach_what_was_written_to_it",
         f"{WRITES}::test_writes_in_a_compiled_graph_are_refused",
     ],
-    "item assignment, operations in place that change its shape, writes to `t()`": [
+    "item assignment, `fill_diagonal_`, operations in place that change its shape, writes to a view of all of it in "
+    "another shape": [
         f"{WRITES}::test_other_writes_are_refused",
     ],
     "`compress_module` where parameters have other strides or share memory": [
