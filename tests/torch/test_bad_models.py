@@ -275,7 +275,7 @@ def test_a_process_ends_while_the_thread_is_at_work(file: Path) -> None:
 
 def test_torch_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text('__version__ = "2.3.1+cpu"\n')
+    (tmp_path / "torch" / "__init__.py").write_text('__version__ = "2.4.1+cpu"\n')
     program = """
         import sys, tensorwire
         tensorwire.save_file({"w": __import__("numpy").zeros(70_000, "float32")}, sys.argv[1])

@@ -223,17 +223,17 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         return decompress_module(model)
 
     def is_serializable(self) -> bool:
-        if not hasattr(torch, "float4_e2m1fn_x2"):
-            raise RuntimeError(
-                f"to save a compressed model needs torch 2.8 or later, this is {torch.__version__}; call "
-                "model.dequantize() first, save, and run tensorwire compress"
-            )
         return True
 
     def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Tensor] | None, dict[str, str]]:
         """Frames under the names of their tensors, as F4, without the names that are tied to another one."""
         if getattr(model, "_hf_peft_config_loaded", False):  # which saves adapters alone
             return None, {}
+        if not hasattr(torch, "float4_e2m1fn_x2"):
+            raise RuntimeError(
+                f"to save a compressed model needs torch 2.8 or later, this is {torch.__version__}; call "
+                "model.dequantize() first, save, and run tensorwire compress"
+            )
         tensors = model.state_dict()
         if any(tensor.is_meta for tensor in tensors.values()):
             raise RuntimeError("a model that is offloaded cannot be saved compressed; load it without offloading")
