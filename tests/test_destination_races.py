@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorwire import _destination, _filesystem
-from tensorwire._new_file import NewFile
+from tensorwire._ground import destination, filesystem
+from tensorwire._ground.new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, load_file, save_file
 from tensorwire.checkpoint.storage import staging
 from tensorwire.cli.targets import targets
@@ -86,18 +86,18 @@ def test_what_comes_at_the_last_moment_stays(
     model: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
 ) -> None:
     """After the last check and before the exchange."""
-    confirm = _destination.Destination.confirm
+    confirm = destination.Destination.confirm
     taken: list[object] = []
 
-    def confirm_and_add(self: _destination.Destination, checked: object) -> object:
+    def confirm_and_add(self: destination.Destination, checked: object) -> object:
         found = confirm(self, checked)  # type: ignore[arg-type]
         (old / "vae" / "notes.txt").write_text("mine")
         taken.append(snapshot(old))
         return found
 
-    monkeypatch.setattr(_destination.Destination, "confirm", confirm_and_add)
+    monkeypatch.setattr(destination.Destination, "confirm", confirm_and_add)
     if not can_exchange:
-        monkeypatch.setattr(_filesystem, "renameat2", lambda a, b, flags: False)
+        monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
     with pytest.raises(FileExistsError, match=r"notes\.txt' came here"):
         compress_checkpoint(model, old, force=True)
     assert snapshot(old) == taken[0]
@@ -107,14 +107,14 @@ def test_what_comes_at_the_last_moment_stays(
 def test_what_comes_while_the_old_one_is_removed_is_kept_and_named(
     model: Path, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = _destination.open_up
+    real = destination.open_up
 
     def open_up(directory: Path) -> None:
         if directory.name == "vae":
             (directory / "notes.txt").write_text("mine")
         real(directory)
 
-    monkeypatch.setattr(_destination, "open_up", open_up)
+    monkeypatch.setattr(destination, "open_up", open_up)
     (tmp_path / "old.kept").mkdir()
     report = compress_checkpoint(model, old, force=True)
     assert tree_hashes(tmp_path / "old.kept-2").keys() == {"vae/notes.txt"}
@@ -141,15 +141,15 @@ def test_a_file_that_comes_while_one_is_saved_stays(tmp_path: Path, monkeypatch:
 
 def test_a_file_that_comes_at_the_last_moment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.safetensors"
-    confirm = _destination.Destination.confirm
+    confirm = destination.Destination.confirm
 
-    def confirm_and_put(self: _destination.Destination, checked: object) -> object:
+    def confirm_and_put(self: destination.Destination, checked: object) -> object:
         found = confirm(self, checked)  # type: ignore[arg-type]
         (tmp_path / "theirs").write_text("theirs")
         (tmp_path / "theirs").rename(path)
         return found
 
-    monkeypatch.setattr(_destination.Destination, "confirm", confirm_and_put)
+    monkeypatch.setattr(destination.Destination, "confirm", confirm_and_put)
     for _ in range(2):  # where nothing stood, and where something did
         with pytest.raises(FileExistsError, match="came here while"):
             save_file(TENSORS, path)
@@ -172,7 +172,7 @@ def killed_after_exchange(model: Path, old: Path, monkeypatch: pytest.MonkeyPatc
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(_destination.Destination, "discard", kill)
+        patch.setattr(destination.Destination, "discard", kill)
         patch.setattr(staging.Staging, "__exit__", lambda self, *error: os.close(self._lock))
         with pytest.raises(Killed):
             compress_checkpoint(model, old, force=True)
@@ -217,7 +217,7 @@ def test_links_from_a_source_into_the_destination_are_seen(model: Path, old: Pat
     (source / name).symlink_to(old / "vae" / name)
     before = snapshot(tmp_path)
     with pytest.raises(ValueError, match="under another name"):
-        _destination.Destination(
+        destination.Destination(
             old,
             force=True,
             is_directory=True,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tensorwire import compress, compress_bound, decompress
-from tensorwire._version import __version__
+from tensorwire._ground.version import __version__
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS as PLAIN
 

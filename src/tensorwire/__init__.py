@@ -3,7 +3,7 @@
 Names load on first use: importing this package loads neither NumPy nor torch, nor the compiled core.
 """
 
-from ._version import __version__
+from ._ground.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import os
 import warnings
 from contextlib import nullcontext
 
-from ._library import find_library
+from ._ground.library import find_library
 from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
 
 TYPE_CHECKING = False

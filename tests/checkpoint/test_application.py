@@ -293,7 +293,7 @@ def test_a_file_that_changes_after_it_was_checked(pair: Paths, base: Path, monke
 
 KILLED = """
     import os, signal, sys
-    from tensorwire import _destination as destination
+    from tensorwire._ground import destination
     from tensorwire import checkpoint
     from tensorwire.checkpoint.operations import application
     from tensorwire.checkpoint.storage import files, staging

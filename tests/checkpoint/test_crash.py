@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorwire import _filesystem
+from tensorwire._ground import filesystem
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
 from tensorwire.checkpoint.storage import files, staging
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Runs one operation and kills itself where it is told to.
 KILLED = """
     import os, signal, sys
-    from tensorwire import _destination as destination
+    from tensorwire._ground import destination
     from tensorwire import checkpoint
     from tensorwire.checkpoint.operations import converter
     from tensorwire.checkpoint.storage import files, staging
@@ -167,7 +167,7 @@ def test_killed_where_directories_cannot_be_swapped(
             raise Killed
         return result
 
-    monkeypatch.setattr(_filesystem, "renameat2", lambda a, b, flags: False)
+    monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
     monkeypatch.setattr(Path, "rename", killed)
     monkeypatch.setattr(staging.Staging, "__exit__", lambda self, *error: os.close(self._lock))
     with pytest.raises(Killed):
@@ -177,7 +177,7 @@ def test_killed_where_directories_cannot_be_swapped(
     with pytest.raises(FileExistsError):
         compress_checkpoint(model, dst)
     assert tree_hashes(dst) == (tree_hashes(packed) if is_new else old), name
-    monkeypatch.setattr(_filesystem, "renameat2", lambda a, b, flags: False)
+    monkeypatch.setattr(filesystem, "renameat2", lambda a, b, flags: False)
     compress_checkpoint(model, dst, force=True)
     assert tree_hashes(dst) == tree_hashes(packed)
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorwire import _new_file
-from tensorwire._destination import Destination
+from tensorwire._ground import new_file
+from tensorwire._ground.destination import Destination
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
 from tests.support.checkpoint_models import SHARD
 
@@ -64,8 +64,8 @@ def test_a_file(model: Path, tmp_path: Path, synced: list[int]) -> None:
 
 def test_a_report(tmp_path: Path, synced: list[int]) -> None:
     path = tmp_path / "report.html"
-    _new_file.NewFile(path, force=False, example="report.html").write(b"page")
+    new_file.NewFile(path, force=False, example="report.html").write(b"page")
     assert synced == [path.stat().st_ino, NAMED]
     synced.clear()
-    _new_file.NewFile(path, force=True, example="report.html").write(b"page", sync=False)
+    new_file.NewFile(path, force=True, example="report.html").write(b"page", sync=False)
     assert synced == [NAMED]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tensorwire._filesystem import mark_of
+from tensorwire._ground.filesystem import mark_of
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
 from tensorwire.checkpoint.storage import staging
 from tensorwire.errors import FormatError

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorwire._new_file import NewFile
+from tensorwire._ground.new_file import NewFile
 from tensorwire.checkpoint import (
     apply_checkpoint,
     compress_checkpoint,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._version import __version__
+from .._ground.version import __version__
 from . import failures
 from .group import CommandGroup, print_help
 from .options import COMPLETION_VARIABLE, PROGRAM

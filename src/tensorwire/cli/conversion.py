@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._text import escape
+from .._ground.text import escape
 from . import output as printing
 from .failures import FINDING
 from .options import STANDARD_STREAM, as_written, standard_input, standard_output

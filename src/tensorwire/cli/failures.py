@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from .._text import escape
+from .._ground.text import escape
 from ..errors import TensorwireError
 from . import output
 

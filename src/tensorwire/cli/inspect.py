@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._new_file import NewFile
+from .._ground.new_file import NewFile
 from . import options, output
 
 if TYPE_CHECKING:

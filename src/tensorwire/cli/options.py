@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from .._filesystem import absolute, resolved
+from .._ground.filesystem import absolute, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

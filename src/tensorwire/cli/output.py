@@ -10,7 +10,7 @@ import textwrap
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .._text import escape
+from .._ground.text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

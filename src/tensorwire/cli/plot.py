@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .._text import escape
+from .._ground.text import escape
 from ..codec import float_fields
 from . import output
 

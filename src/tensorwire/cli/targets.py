@@ -8,8 +8,8 @@ import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._destination import NAMED_OTHERWISE
-from .._filesystem import absolute, is_same, lies_in, lstat, resolved
+from .._ground.destination import NAMED_OTHERWISE
+from .._ground.filesystem import absolute, is_same, lies_in, lstat, resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._text import escape
+from .._ground.text import escape
 from ..errors import BaseMismatchError
 from . import options, output
 from .failures import BAD_DATA, FINDING

@@ -11,7 +11,7 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .._version import __version__
+from .._ground.version import __version__
 from ..codec import compress, compress_bound, decompress, dtype_bits, new_buffer
 
 if TYPE_CHECKING:

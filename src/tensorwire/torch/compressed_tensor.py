@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
-from .._version import __version__
+from .._ground.version import __version__
 from ..codec import compress
 from ..errors import UnsupportedTensorError
 from . import _ops

@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._destination import Destination
-from ..._filesystem import absolute, close, is_same, lies_in, mark_of
+from ..._ground.destination import Destination
+from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import is_history, parents, scan

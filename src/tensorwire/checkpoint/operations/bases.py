@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ..._filesystem import absolute, is_same, lies_in, resolved
+from ..._ground.filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
 from ..directory.manifest import read_manifest
 from ..directory.paths import scan

@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..._filesystem import absolute
+from ..._ground.filesystem import absolute
 from ...codec import dtype_bits, new_buffer
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan

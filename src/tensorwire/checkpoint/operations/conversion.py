@@ -7,9 +7,9 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..._destination import Destination
-from ..._filesystem import absolute
-from ..._version import __version__
+from ..._ground.destination import Destination
+from ..._ground.filesystem import absolute
+from ..._ground.version import __version__
 from ...errors import ErrorContext
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-    from ..._destination import Owned
+    from ..._ground.destination import Owned
     from ...codec import Profile
     from ..directory.sources import Sources
     from ..file.base import Base

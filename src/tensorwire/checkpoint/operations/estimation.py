@@ -11,7 +11,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._filesystem import absolute
+from ..._ground.filesystem import absolute
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
 from ..directory.manifest import SAFETENSORS

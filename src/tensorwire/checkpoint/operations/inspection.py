@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from math import log2, prod
 from typing import TYPE_CHECKING
 
-from ..._filesystem import absolute
+from ..._ground.filesystem import absolute
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
 from ..directory.paths import MANIFEST_NAME

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from ..._destination import Destination
-from ..._filesystem import absolute
+from ..._ground.destination import Destination
+from ..._ground.filesystem import absolute
 from ...errors import FormatError, TensorwireError
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import check_compressed, check_original, single_file

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..._filesystem import absolute
+from ..._ground.filesystem import absolute
 from ...codec import num_threads
 from ...errors import CorruptDataError
 from ..directory.shards import find_shards

@@ -7,8 +7,8 @@ import warnings
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-from ..._destination import Destination
-from ..._filesystem import absolute
+from ..._ground.destination import Destination
+from ..._ground.filesystem import absolute
 from ...codec import content_hash, num_threads, tensor_view
 from ...errors import ErrorContext
 from ..file.header import METADATA_KEY, TensorEntry, check_name

@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from ..._filesystem import absolute
-from ..._text import escape
+from ..._ground.filesystem import absolute
+from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan

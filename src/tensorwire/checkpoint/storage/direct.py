@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..._filesystem import naming
+from ..._ground.filesystem import naming
 from ...errors import TruncatedDataError
 from .files import Descriptor
 

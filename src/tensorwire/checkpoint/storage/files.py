@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..._filesystem import close, naming
+from ..._ground.filesystem import close, naming
 from ...errors import TruncatedDataError
 from .access import PRIVATE, give_access
 

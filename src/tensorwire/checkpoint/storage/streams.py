@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ..._filesystem import naming
+from ..._ground.filesystem import naming
 from ...errors import CorruptDataError, TruncatedDataError
 from .files import Descriptor, InputFile, OutputFile
 

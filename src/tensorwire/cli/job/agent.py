@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..._text import escape
+from ..._ground.text import escape
 from . import arguments
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..._new_file import NewFile
+from ..._ground.new_file import NewFile
 from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict

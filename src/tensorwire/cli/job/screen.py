@@ -11,7 +11,7 @@ from rich.segment import Segment, SegmentLines
 from rich.table import Table
 from rich.text import Text
 
-from ..._text import escape
+from ..._ground.text import escape
 from ...diagnosis import words
 from ...diagnosis.report.codes import MEANINGS
 from ...diagnosis.report.rank_status import lives, middle_of_rounds, slowest, status_groups, status_text, together

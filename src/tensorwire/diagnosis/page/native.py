@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from ..._library import find_library
+from ..._ground.library import find_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

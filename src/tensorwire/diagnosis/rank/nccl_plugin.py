@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._library import find_library
+from ..._ground.library import find_library
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from ..._text import escape
-from ..._version import __version__
+from ..._ground.text import escape
+from ..._ground.version import __version__
 from .. import words
 from . import charts
 from .codes import MEANINGS, advice, confidence_text

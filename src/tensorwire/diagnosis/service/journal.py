@@ -17,7 +17,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-from ..._new_file import NewFile, check_regular, move_aside, open_to_append
+from ..._ground.new_file import NewFile, check_regular, move_aside, open_to_append
 from ...errors import CorruptDataError
 from ..model import Code, Confidence, Finding, Level, Thresholds
 from .recording import (

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ..._text import escape
+from ..._ground.text import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

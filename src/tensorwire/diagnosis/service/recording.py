@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ..._new_file import check_regular, move_aside
+from ..._ground.new_file import check_regular, move_aside
 from ...errors import CorruptDataError, FormatError
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ._filesystem import (
+from .filesystem import (
     exchange,
     holds,
     is_same,

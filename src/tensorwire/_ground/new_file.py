@@ -8,8 +8,8 @@ import secrets
 import stat
 from typing import TYPE_CHECKING
 
-from ._destination import Destination
-from ._filesystem import absolute, kind, lstat, naming
+from .destination import Destination
+from .filesystem import absolute, kind, lstat, naming
 
 if TYPE_CHECKING:
     from io import FileIO
