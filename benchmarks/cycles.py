@@ -27,8 +27,7 @@ import numpy as np
 from benchmarks import environment, summary
 from benchmarks.deltas.synthetic import synthetic_pair
 from benchmarks.timing import pinned, timed
-from tensorwire import _core
-from tensorwire.codec import FrameEncoder, FrameReader, dtype_bits, new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,7 +120,7 @@ def measure(case: Case, rounds: int, clock: Callable[[], float]) -> dict[str, An
     return {
         "coder": case.coder,
         "dtype": case.dtype,
-        "cpu": _core.cpu_target(),
+        "cpu": core.cpu_target(),
         "kinds": large.kinds,
         "bytes": moved,
         **{name: median(values) for name, values in cycles.items()},

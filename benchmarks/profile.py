@@ -21,8 +21,7 @@ import numpy as np
 
 from benchmarks import environment, summary
 from benchmarks.timing import pinned
-from tensorwire import _core
-from tensorwire.codec import FrameEncoder, FrameReader, new_buffer
+from tensorwire.codec import FrameEncoder, FrameReader, core, new_buffer
 
 if TYPE_CHECKING:
     from tensorwire.codec import Profile
@@ -92,7 +91,7 @@ def main() -> None:
         with pinned(1):
             loop(*options.loop)
         return
-    facts = environment.describe("python -m benchmarks.profile") | {"cpu_target": _core.cpu_target()}
+    facts = environment.describe("python -m benchmarks.profile") | {"cpu_target": core.cpu_target()}
     shares = {profile: {direction: sample(profile, direction) for direction in DIRECTIONS} for profile in PROFILES}
     results: dict[str, Any] = summary.rounded({"environment": facts} | shares)
     if not options.no_write:

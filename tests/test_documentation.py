@@ -13,7 +13,7 @@ import pytest
 import tensorwire
 import tensorwire.checkpoint
 import tensorwire.diagnosis
-from tensorwire import _dtypes
+from tensorwire.codec import dtypes
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -146,11 +146,11 @@ def test_the_table_of_dtypes_is_that_of_the_code() -> None:
     said = {name: (int(bits), numpy.strip("`"), torch.strip("`")) for name, bits, numpy, torch in rows}
     assert said == {
         name: (
-            _dtypes.dtype_bits(name),
-            _dtypes.numpy_name(name) or "-",
-            _dtypes.torch_name(name) or "-",
+            dtypes.dtype_bits(name),
+            dtypes.numpy_name(name) or "-",
+            dtypes.torch_name(name) or "-",
         )
-        for name in _dtypes._DTYPES
+        for name in dtypes._DTYPES
     }
 
 

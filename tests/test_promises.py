@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire import __version__, _core
+from tensorwire import __version__
+from tensorwire.codec import core
 from tensorwire.diagnosis.page import native
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 def test_the_binding_has_the_constants_of_the_header(repository: Path, name: str) -> None:
     header = (repository / "core/include/tensorwire.h").read_text()
     (number,) = re.findall(rf"^#define TW_{name} (\d+)u?\b", header, re.MULTILINE)
-    assert getattr(_core, name) == int(number)
+    assert getattr(core, name) == int(number)
 
 
 def test_the_binding_has_the_fields_of_the_header(repository: Path) -> None:
     header = (repository / "core/include/tensorwire.h").read_text()
-    for name, binding in {"error": _core.Error, "frame": _core.Frame, "block_info": _core.BlockInfo}.items():
+    for name, binding in {"error": core.Error, "frame": core.Frame, "block_info": core.BlockInfo}.items():
         (body,) = re.findall(rf"^typedef struct tw_{name} {{\n(.*?)^}} tw_{name};", header, re.MULTILINE | re.DOTALL)
         declared = re.findall(r"^  \w+ (\w+)(?:\[\w+\])?;", body, re.MULTILINE)
         assert declared

@@ -55,8 +55,7 @@ class Worker:
 
 def work(content: Path, dtype: str) -> None:
     """Answer each line, `operation/profile`, with the seconds and the frame's size; the line `cpu` with the target."""
-    from tensorwire import _core
-    from tensorwire.codec import compress, compress_bound, decompress, new_buffer
+    from tensorwire.codec import compress, compress_bound, core, decompress, new_buffer
 
     nbytes = content.stat().st_size
     source, out = new_buffer(nbytes), new_buffer(nbytes)
@@ -67,7 +66,7 @@ def work(content: Path, dtype: str) -> None:
     for line in sys.stdin:
         operation, _, profile = line.strip().partition("/")
         if operation == "cpu":
-            print(_core.cpu_target(), flush=True)
+            print(core.cpu_target(), flush=True)
             continue
         with pinned(1):
             if operation == "compress":

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import data, environment, summary
 from benchmarks.timing import interleave, pinned, relative, spread, timed
-from tensorwire import _core
 from tensorwire.codec import (
     FrameEncoder,
     FrameReader,
@@ -24,6 +23,7 @@ from tensorwire.codec import (
     dtype_bits,
     new_buffer,
 )  # fmt: skip
+from tensorwire.codec import core as _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable

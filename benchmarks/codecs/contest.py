@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks import data
 from benchmarks.timing import interleave, over, pinned, relative, speed, timed
-from tensorwire import _core
-from tensorwire.codec import new_buffer
+from tensorwire.codec import core, new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _row(
         "version": entry.adapter.version,
         "threads": entry.threads,
         "verify": entry.verify,
-        "cpu": _core.cpu_target() if entry.adapter.package == "tensorwire" else None,
+        "cpu": core.cpu_target() if entry.adapter.package == "tensorwire" else None,
         "nbytes": nbytes,
         "compressed_nbytes": compressed,
         "ratio": nbytes / compressed,

@@ -15,8 +15,7 @@ from benchmarks.deltas import pairs
 from benchmarks.deltas.bounds import bound_bits, changes_by_exponent
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.timing import interleave, pinned, relative, speed, timed
-from tensorwire import _core
-from tensorwire.codec import new_buffer
+from tensorwire.codec import core, new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -150,7 +149,7 @@ def _row(entry: Entry, contest: Contest, seconds: dict[str, Seconds]) -> dict[st
         "codec": entry.adapter.name,
         "version": entry.adapter.version,
         "verify": entry.verify,
-        "cpu": _core.cpu_target() if entry.adapter.package == "tensorwire" else None,
+        "cpu": core.cpu_target() if entry.adapter.package == "tensorwire" else None,
         "nbytes": contest.delta_nbytes[entry.key],
     }
     for direction in entry.directions():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from tensorwire import _products
-from tensorwire._arrays import byte_view
+from tensorwire.codec import products
+from tensorwire.codec.arrays import byte_view
 from tensorwire.torch._team import team
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
             return linear(x, self.weight)
         inputs = x.reshape(-1, columns).to(torch.float32).contiguous()
         outputs = torch.empty((inputs.shape[0], rows), dtype=torch.float32)
-        _products.linear_dense(
+        products.linear_dense(
             "BF16",
             self._words.data,
             rows,

@@ -15,8 +15,7 @@ import pytest
 from benchmarks import cycles, data, enec, environment, report, summary, targets
 from benchmarks.codecs import against, calls, contest
 from benchmarks.timing import interleave, relative, speed
-from tensorwire import _core
-from tensorwire.codec import new_buffer
+from tensorwire.codec import core, new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
 EXPONENTS = {"BF16": (8, 7), "F16": (5, 10), "F32": (8, 23), "F8_E4M3": (4, 3), "F8_E5M2": (5, 2)}
@@ -475,7 +474,7 @@ def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
 
 def test_code_is_compared_with_code(tiny: data.Dataset) -> None:
     """With itself: frames of the same size, and a verdict for each profile and direction."""
-    cpu = _core.cpu_target()
+    cpu = core.cpu_target()
     verdicts = {verdict.target: verdict for verdict in against.measure(against.HERE, tiny, cpu, 2)}
     assert len(verdicts) == len(against.PROFILES) * (len(against.OPERATIONS) + 1)
     for profile in against.PROFILES:

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import _core, _relative, checkpoint, codec
+from tensorwire import checkpoint, codec
 from tensorwire.checkpoint.file.base import BaseTensor
 from tensorwire.checkpoint.file.reader import StoredFile
 from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.checkpoint.storage.files import InputFile
+from tensorwire.codec import core
+from tensorwire.codec import relative as _relative
 from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped
 
@@ -315,13 +317,13 @@ def test_memory_that_is_freed_while_a_frame_is_made(freed: str, monkeypatch: pyt
     import torch
 
     tensors = {"array": torch.ones(1 << 20), "base": torch.ones(1 << 20)}
-    encode = _core.compress
+    encode = core.compress
 
     def encode_and_free(*arguments: Any) -> None:
         encode(*arguments)
         tensors[freed].untyped_storage().resize_(0)
 
-    monkeypatch.setattr(_core, "compress", encode_and_free)
+    monkeypatch.setattr(core, "compress", encode_and_free)
     with pytest.raises(BufferError, match="freed, moved or cut"):
         tensorwire.compress(**tensors)
 

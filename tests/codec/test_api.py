@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import tensorwire
-from tensorwire import LimitExceededError, UnsupportedTensorError, _core, codec
+from tensorwire import LimitExceededError, UnsupportedTensorError, codec
+from tensorwire.codec import core
 from tests.support import registry
 
 NUMPY_DTYPES = {
@@ -387,7 +388,7 @@ def test_frame_info() -> None:
 
 
 def test_versions_agree() -> None:
-    assert _core.version() == tensorwire.__version__
+    assert core.version() == tensorwire.__version__
 
 
 def test_every_public_name_exists() -> None:
@@ -401,8 +402,8 @@ def test_every_public_name_exists() -> None:
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire._core", "typing", "inspect"}),
-        ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire._core"}),
+        ("import tensorwire", {"torch", "numpy", "ctypes", "tensorwire.codec.core", "typing", "inspect"}),
+        ("import tensorwire.errors", {"torch", "numpy", "ctypes", "tensorwire.codec.core"}),
         ("import tensorwire; tensorwire.compress(b'abc')", {"torch", "numpy", "ml_dtypes"}),
         (
             "import tensorwire; tensorwire.decompress(tensorwire.compress(b'abc'), framework='bytes')",

@@ -18,10 +18,10 @@ from tensorwire import (
     TruncatedDataError,
     UnsupportedTensorError,
     UnsupportedVersionError,
-    _core,
     codec,
 )
 from tensorwire.codec import FrameReader
+from tensorwire.codec import core as _core
 from tests.support import registry
 from tests.support.frame_surgery import FIELDS, Surgery
 from tests.support.frames import BLOCK_ERRORS, MAGIC, compress, decompress

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import tensorwire
-from tensorwire import _core
-from tensorwire._frames import new_frame
-from tensorwire.codec import FrameEncoder
+from tensorwire.codec import FrameEncoder, core
+from tensorwire.codec.frames import new_frame
 from tests.support import frames, registry
 from tests.support.frames import decompress
 from tests.support.registry import FLOATS, PROFILES, Input
@@ -164,4 +163,4 @@ def test_a_beginning_that_is_too_short() -> None:
     with pytest.raises(ValueError, match=f"the first {len(item.data)} bytes"):
         FrameEncoder("BF16", item.shape, profile="compact", beginning=item.data[:-1])
     with pytest.raises(ValueError, match="the first"):
-        _core.frame_fit(new_frame("BF16", 0, item.shape, "compact"), item.data, item.data[:-1])
+        core.frame_fit(new_frame("BF16", 0, item.shape, "compact"), item.data, item.data[:-1])

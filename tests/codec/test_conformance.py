@@ -17,8 +17,8 @@ from reference.tensorwire_reference.cascade import widths_of
 from reference.tensorwire_reference.decoder import decode_blocks
 from reference.tensorwire_reference.header import parse_header, seal_header
 from reference.tensorwire_reference.planes import field_nbytes
-from tensorwire import _core
 from tensorwire.codec import content_hash
+from tensorwire.codec import core as _core
 from tests.support import golden, registry
 from tests.support.conformance import CASES, Case
 from tests.support.frame_surgery import Surgery

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tensorwire import CorruptDataError, _core
+from tensorwire import CorruptDataError
+from tensorwire.codec import core
 from tests.support import registry
 from tests.support.frame_surgery import Surgery, content_hash
 
@@ -21,21 +22,21 @@ def contents() -> tuple[bytes, bytes]:
     return base.tobytes(), content.tobytes()
 
 
-def init(base: bytes, profile: str = "fast") -> _core.Frame:
+def init(base: bytes, profile: str = "fast") -> core.Frame:
     of_base = bytes.fromhex(content_hash(base))
-    return _core.frame_init("BF16", 0, (NUMEL,), _core.PROFILES.index(profile), BLOCK_WORDS, of_base)
+    return core.frame_init("BF16", 0, (NUMEL,), core.PROFILES.index(profile), BLOCK_WORDS, of_base)
 
 
 def compress(content: bytes, base: bytes, profile: str = "fast") -> bytes:
     frame = init(base, profile)
-    out = bytearray(_core.frame_bound(frame))
-    _core.compress(frame, content, out, 2, base)
+    out = bytearray(core.frame_bound(frame))
+    core.compress(frame, content, out, 2, base)
     return bytes(out[: frame.frame_nbytes])
 
 
 def decode(data: bytes, base: bytes | None, out: bytearray) -> None:
-    frame = _core.decode_header(data)
-    _core.decode(frame, data, data[frame.header_nbytes :], 0, 0, 2 * NUMEL, out, 2, True, base)
+    frame = core.decode_header(data)
+    core.decode(frame, data, data[frame.header_nbytes :], 0, 0, 2 * NUMEL, out, 2, True, base)
 
 
 @pytest.mark.parametrize("profile", ["enec", "fast", "compact"])
@@ -45,24 +46,24 @@ def test_a_relative_frame_holds_what_changed(profile: str) -> None:
     out = bytearray(len(content))
     decode(data, base, out)
     assert out == content
-    frame = _core.decode_header(data)
+    frame = core.decode_header(data)
     assert bytes(frame.base_hash).hex() == content_hash(base)
     assert bytes(frame.content_hash).hex() == content_hash(content)
-    infos = _core.block_infos(frame, data, data[frame.header_nbytes :], 0, 0, frame.num_blocks)
+    infos = core.block_infos(frame, data, data[frame.header_nbytes :], 0, 0, frame.num_blocks)
     assert [block for block, info in enumerate(infos) if info.nbytes] == [0, 5]
 
 
 def test_in_place_and_block_by_block() -> None:
     base, content = contents()
     data = compress(content, base)
-    frame = _core.decode_header(data)
+    frame = core.decode_header(data)
     memory = bytearray(base)
     view = memoryview(memory)
     for start in range(0, len(content), 2 * BLOCK_WORDS):
         stop = min(start + 2 * BLOCK_WORDS, len(content))
-        lo, hi = _core.block_range(frame, data, start, stop)
+        lo, hi = core.block_range(frame, data, start, stop)
         blocks = data[frame.header_nbytes + lo : frame.header_nbytes + hi]
-        _core.decode(frame, data, blocks, lo, start, stop, view[start:stop], 1, True, view[start:stop], start)
+        core.decode(frame, data, blocks, lo, start, stop, view[start:stop], 1, True, view[start:stop], start)
     assert memory == content
 
 
@@ -76,23 +77,23 @@ def test_nothing_changed_takes_no_index() -> None:
     surgery = Surgery(data)
     surgery.set("content_hash", bytes(16))
     with pytest.raises(CorruptDataError, match="hash"):
-        _core.decode_header(surgery.close(160))
+        core.decode_header(surgery.close(160))
 
 
 def test_chunks_are_the_frame_of_one_call() -> None:
     base, content = contents()
     frame = init(base)
-    index, leaves, base_leaves = bytearray(8 * frame.num_blocks), _core.Leaves(len(content)), _core.Leaves(len(content))
+    index, leaves, base_leaves = bytearray(8 * frame.num_blocks), core.Leaves(len(content)), core.Leaves(len(content))
     blocks = b""
     for first in range(0, len(content), 6 * BLOCK_WORDS):  # three blocks
         chunk = content[first : first + 6 * BLOCK_WORDS]
         of_base = base[first : first + 6 * BLOCK_WORDS]
-        out = bytearray(_core.data_bound(len(of_base)))
-        written = _core.encode_blocks(frame, first, chunk, len(blocks), out, index, leaves, 1, of_base, base_leaves)
+        out = bytearray(core.data_bound(len(of_base)))
+        written = core.encode_blocks(frame, first, chunk, len(blocks), out, index, leaves, 1, of_base, base_leaves)
         blocks += out[:written]
-    assert _core.hash_root(len(base), base_leaves.hashes) == bytes(frame.base_hash)
+    assert core.hash_root(len(base), base_leaves.hashes) == bytes(frame.base_hash)
     header = bytearray(frame.header_nbytes)
-    _core.encode_header(frame, len(blocks), index, leaves.hashes, header)
+    core.encode_header(frame, len(blocks), index, leaves.hashes, header)
     assert bytes(header[: frame.header_nbytes]) + blocks == compress(content, base)
 
 
@@ -102,21 +103,21 @@ def test_what_is_refused() -> None:
     for wrong in (None, base[:-2], base + b"\0\0"):
         frame = init(base)
         with pytest.raises(ValueError, match="expected a base"):
-            _core.compress(frame, content, bytearray(_core.frame_bound(frame)), 1, wrong)
+            core.compress(frame, content, bytearray(core.frame_bound(frame)), 1, wrong)
     out = bytearray(len(content))
     for wrong in (None, base[:-2]):
         with pytest.raises(ValueError, match="of the base"):
             decode(data, wrong, out)
     with pytest.raises(ValueError, match="hash of 16 bytes"):
-        _core.frame_init("BF16", 0, (3,), 1, 0, b"short")
+        core.frame_init("BF16", 0, (3,), 1, 0, b"short")
     frame = init(base)
-    scratch = bytearray(len(content) + 64), bytearray(8 * frame.num_blocks), _core.Leaves(len(content))
+    scratch = bytearray(len(content) + 64), bytearray(8 * frame.num_blocks), core.Leaves(len(content))
     with pytest.raises(ValueError, match="where the one before ended"):
-        _core.encode_blocks(frame, 2 * BLOCK_WORDS, content[2 * BLOCK_WORDS :], 0, *scratch, 1, base[2 * BLOCK_WORDS :])
+        core.encode_blocks(frame, 2 * BLOCK_WORDS, content[2 * BLOCK_WORDS :], 0, *scratch, 1, base[2 * BLOCK_WORDS :])
     with pytest.raises(ValueError, match="overlaps the base"):
-        _core.compress(frame, content, out, 1, out)
+        core.compress(frame, content, out, 1, out)
     memory = bytearray(base)
-    frame = _core.decode_header(data)
+    frame = core.decode_header(data)
     blocks, part = data[frame.header_nbytes :], memoryview(memory)[:100]
     with pytest.raises(ValueError, match="whole blocks"):
-        _core.decode(frame, data, blocks, 0, 0, 100, part, 1, True, memory)
+        core.decode(frame, data, blocks, 0, 0, 100, part, 1, True, memory)

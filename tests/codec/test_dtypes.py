@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from reference.tensorwire_reference.dtypes import dtype_of
-from tensorwire import _core, codec
+from tensorwire import codec
+from tensorwire.codec import core as _core
 from tests.support import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from tensorwire import _core
+from tensorwire.codec import core
 from tests.support import registry
 from tests.support.frames import compress, decompress
 
@@ -19,9 +19,9 @@ def main() -> None:
         for profile in registry.PROFILES:
             frame = compress(item, profile)
             if decompress(frame) != item.data:
-                raise SystemExit(f"{item} is not restored on {_core.cpu_target()}")
+                raise SystemExit(f"{item} is not restored on {core.cpu_target()}")
             digest.update(frame)
-    print(_core.cpu_target(), digest.hexdigest())
+    print(core.cpu_target(), digest.hexdigest())
 
 
 if __name__ == "__main__":

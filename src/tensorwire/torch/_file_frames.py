@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._arrays import byte_view
 from ..checkpoint.storage.direct import READ_NBYTES
 from ..codec import new_buffer
+from ..codec.arrays import byte_view
 from ._frames import OpenFrame, attach, opened
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .._arrays import byte_view
-from .._dtypes import torch_name
 from ..codec import FrameReader
+from ..codec.arrays import byte_view
+from ..codec.dtypes import torch_name
 from ..errors import ErrorContext, UnsupportedTensorError
 from ._team import team
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .._products import PlacedFrame
     from ..checkpoint.storage.direct import DirectFile
     from ..checkpoint.storage.files import InputFile
+    from ..codec.products import PlacedFrame
     from ._ahead import Ahead
     from .triton_decode import DeviceFrame
 

@@ -27,13 +27,13 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .._arrays import as_array
 from ..checkpoint.directory.config_and_index import METHOD
 from ..checkpoint.directory.manifest import VERSION
 from ..checkpoint.file.load_ahead import LoadAhead
 from ..checkpoint.file.names import FRAME_DTYPE
 from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
 from ..codec import Profile, num_threads
+from ..codec.arrays import as_array
 from ..errors import ErrorContext, UnsupportedVersionError
 from ._frames import Origin, attach, check_unchanged
 from ._ops import check_linear_mode

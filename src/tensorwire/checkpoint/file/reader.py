@@ -6,8 +6,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._dtypes import torch_name
 from ...codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
+from ...codec.dtypes import torch_name
 from ...errors import (
     CorruptDataError,
     ErrorContext,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import _core
-from ._arrays import byte_view, tensor_view
-from ._frames import new_frame
-from ._hasher import ContentHasher
-from .errors import BaseMismatchError, CorruptDataError, FormatError
+from ..errors import BaseMismatchError, CorruptDataError, FormatError
+from . import core
+from .arrays import byte_view, tensor_view
+from .frames import new_frame
+from .hasher import ContentHasher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._arrays import TensorView
-    from ._frames import FrameInfo, FrameReader
+    from .arrays import TensorView
+    from .frames import FrameInfo, FrameReader
 
 
 def hash_of(data: memoryview, threads: int | None) -> str:
@@ -56,8 +56,8 @@ def compress_into(source: TensorView, base: TensorView | None, profile: str, out
     """Put the frame of a tensor at the front of `out`; return its size. It has no base if that changes meanwhile."""
     frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=base is not None)
     data = None if base is None else base.data
-    _core.frame_fit(frame, source.data, data)
-    _core.compress(frame, source.data, out, threads, data)
+    core.frame_fit(frame, source.data, data)
+    core.compress(frame, source.data, out, threads, data)
     source.check_memory()
     if base is None:
         return frame.frame_nbytes  # type: ignore[no-any-return]
@@ -158,7 +158,7 @@ def _chain_advice(infos: Sequence[FrameInfo], index: int, base_hash: str) -> str
 
 def is_same_memory(base: memoryview, out: memoryview) -> bool:
     """Whether `out` is the base, so that it is changed in place; ValueError if it is a part of it."""
-    with _core.Pin(base) as a, _core.Pin(out) as b:
+    with core.Pin(base) as a, core.Pin(out) as b:
         if (a.address, a.nbytes) == (b.address, b.nbytes):
             return True
         if a.address < b.address + b.nbytes and b.address < a.address + a.nbytes:

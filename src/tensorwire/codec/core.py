@@ -11,8 +11,8 @@ import os
 import warnings
 from contextlib import nullcontext
 
-from ._ground.library import find_library
-from .errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
+from .._ground.library import find_library
+from ..errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError, UnsupportedVersionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,44 +14,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from . import _core
-from ._arrays import (
+from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from . import core
+from .arrays import (
     TensorView,
     array_shape,
     as_array,
     byte_view,
     check_framework,
-    check_framework_name,
     lasting_view,
     tensor_view,
 )
-from ._core import cpu_target
-from ._dtypes import FloatFields, dtype_bits, float_fields, torch_name
-from ._frames import (
-    BlockInfo,
-    FrameEncoder,
+from .frames import (
     FrameInfo,
     FrameReader,
     Profile,
     new_frame,
 )
-from ._hasher import ContentHasher
-from ._memory import BytesBuilder, new_buffer
-from ._relative import (
-    base_mismatch,
+from .memory import BytesBuilder, new_buffer
+from .relative import (
     base_to_encode,
     check_base_hash,
     check_base_size,
     check_chain,
     check_result,
-    check_takes_base,
     compress_into,
     decode_checked,
     hash_of,
     is_same_memory,
 )
-from ._threads import num_threads
-from .errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from .threads import num_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,40 +56,6 @@ Framework = Literal["np", "pt", "bytes"]
 """What tensors are returned as: NumPy arrays, torch tensors, or their bytes."""
 
 Out = TypeVar("Out")
-
-__all__ = [
-    "BlockInfo",
-    "ContentHasher",
-    "FloatFields",
-    "FrameEncoder",
-    "FrameInfo",
-    "FrameReader",
-    "Framework",
-    "Profile",
-    "TensorView",
-    "array_shape",
-    "as_array",
-    "base_mismatch",
-    "byte_view",
-    "check_framework",
-    "check_framework_name",
-    "check_takes_base",
-    "compose",
-    "compress",
-    "compress_bound",
-    "content_hash",
-    "cpu_target",
-    "decompress",
-    "decompress_range",
-    "dtype_bits",
-    "exponent_histogram",
-    "float_fields",
-    "frame_info",
-    "new_buffer",
-    "num_threads",
-    "tensor_view",
-    "torch_name",
-]
 
 
 @overload
@@ -167,7 +125,7 @@ def compress(
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)
     old = None if base is None else base_to_encode(source, base, dtype, profile)
-    bound = _core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
+    bound = core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
@@ -189,7 +147,7 @@ def compress_bound(
     It depends on dtype, shape and profile alone; the content is not read, and a base changes nothing.
     """
     source = tensor_view(array, dtype, shape)
-    return _core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
+    return core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
 
 
 @overload
@@ -416,7 +374,7 @@ def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None
         ValueError: the dtype is not BF16, F16, F32, F8_E4M3 or F8_E5M2, or an element is cut off.
     """
     source = byte_view(data)
-    return _core.exponent_histogram(dtype, source.data, counts or [0] * 256)
+    return core.exponent_histogram(dtype, source.data, counts or [0] * 256)
 
 
 def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 
-from ._core import Error, Frame, Pin, check, decode_at, find_dtype, function
+from .core import Error, Frame, Pin, check, decode_at, find_dtype, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

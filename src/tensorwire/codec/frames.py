@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
-from . import _core, _products
-from ._arrays import byte_view, checked_shape
-from ._dtypes import dtype_bits
-from ._threads import num_threads
+from . import core, products
+from .arrays import byte_view, checked_shape
+from .dtypes import dtype_bits
+from .threads import num_threads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Profile = Literal["enec", "fast", "compact", "resident"]
 
-SAMPLE_NBYTES = _core.SAMPLE_NBYTES
+SAMPLE_NBYTES = core.SAMPLE_NBYTES
 """Content that decides on the size of blocks."""
 
 _BLOCKS_AT_ONCE = 4096
@@ -148,7 +148,7 @@ class FrameEncoder:
         self._frame = new_frame(dtype, bits, checked_shape(shape), profile, relative=relative)
         if beginning is not None:
             old = None if base_beginning is None else byte_view(base_beginning).data
-            _core.frame_fit(self._frame, byte_view(beginning).data, old)
+            core.frame_fit(self._frame, byte_view(beginning).data, old)
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
         self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
@@ -156,15 +156,15 @@ class FrameEncoder:
         self.consumed_nbytes = 0
         self.data_nbytes = 0
         self._index = bytearray(8 * self._frame.num_blocks)
-        self._leaves = _core.Leaves(self.uncompressed_nbytes)
-        self._base_leaves = _core.Leaves(self.uncompressed_nbytes) if relative else None
+        self._leaves = core.Leaves(self.uncompressed_nbytes)
+        self._base_leaves = core.Leaves(self.uncompressed_nbytes) if relative else None
         self._encoded_nbytes = 0  # whole blocks
         self._kept = b""  # content of the block that has begun
         self._base_kept = b""
 
     def data_bound(self, nbytes: int) -> int:
         """The most bytes that the next `encode`, of `nbytes` of content, can write."""
-        return _core.data_bound(self.consumed_nbytes - self._encoded_nbytes + nbytes)
+        return core.data_bound(self.consumed_nbytes - self._encoded_nbytes + nbytes)
 
     def encode(self, chunk: Buffer, out: Buffer, *, base: Buffer | None = None) -> int:
         """Encode the next chunk of content; return the number of bytes put at the front of `out`.
@@ -220,7 +220,7 @@ class FrameEncoder:
 
     def _encode(self, content: Buffer, base: Buffer, out: memoryview) -> int:
         """Encode the next blocks."""
-        written = _core.encode_blocks(
+        written = core.encode_blocks(
             self._frame, self._encoded_nbytes, content, self.data_nbytes, out, self._index, self._leaves, self._threads,
             None if self._base_leaves is None else base, self._base_leaves,
         )  # fmt: skip
@@ -237,9 +237,9 @@ class FrameEncoder:
         if self.consumed_nbytes != self.uncompressed_nbytes:
             raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
         if self._base_leaves is not None:
-            self._frame.base_hash[:] = _core.hash_root(self.uncompressed_nbytes, self._base_leaves.hashes)
+            self._frame.base_hash[:] = core.hash_root(self.uncompressed_nbytes, self._base_leaves.hashes)
         header = bytearray(self.header_nbytes)
-        _core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, header)
+        core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, header)
         self.info = _frame_info(self._frame)
         return bytes(header[: self.info.header_nbytes])
 
@@ -262,7 +262,7 @@ class FrameReader:
         block_nbytes: content of a block; only the last one may have less.
     """
 
-    MIN_HEADER_NBYTES = _core.FIXED_HEADER_NBYTES
+    MIN_HEADER_NBYTES = core.FIXED_HEADER_NBYTES
 
     @staticmethod
     def header_size(prefix: Buffer) -> int:
@@ -274,7 +274,7 @@ class FrameReader:
         Raises:
             TruncatedDataError: the prefix is shorter than 128 bytes; otherwise as `FrameReader`.
         """
-        return _core.header_size(prefix)
+        return core.header_size(prefix)
 
     def __init__(self, header: Buffer) -> None:
         """`header`: the frame up to its first block, or more of it.
@@ -284,8 +284,8 @@ class FrameReader:
         """
         view = memoryview(header).cast("B")
         # A copy: the core trusts a header that it has checked, so nobody else may write to it.
-        self._header = bytes(view[: _core.header_size(view[: self.MIN_HEADER_NBYTES])])
-        self._frame = _core.decode_header(self._header)
+        self._header = bytes(view[: core.header_size(view[: self.MIN_HEADER_NBYTES])])
+        self._frame = core.decode_header(self._header)
         self.info = _frame_info(self._frame)
         self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
 
@@ -296,7 +296,7 @@ class FrameReader:
             ValueError: not 0 <= start <= stop <= uncompressed_nbytes.
         """
         self._check_range(start, stop)
-        return _core.block_range(self._frame, self._header, start, stop)
+        return core.block_range(self._frame, self._header, start, stop)
 
     def base_range(self, start: int, stop: int) -> tuple[int, int]:
         """The content bytes [lo, hi) of the base that content bytes [start, stop) of a relative frame need: those of
@@ -339,14 +339,14 @@ class FrameReader:
         stop = self.info.uncompressed_nbytes if stop is None else stop
         self._check_range(start, stop)
         count = num_threads(threads)
-        _core.decode(
+        core.decode(
             self._frame, self._header, data, data_offset, start, stop, out, count, verify, base, base_offset,
             parallel=parallel,
         )  # fmt: skip
 
-    def placed(self, data: Buffer) -> _products.PlacedFrame:
+    def placed(self, data: Buffer) -> products.PlacedFrame:
         """This frame, plain, with all its blocks, which stay where they are: for calls with addresses."""
-        return _products.PlacedFrame(self._frame, self._header, data)
+        return products.PlacedFrame(self._frame, self._header, data)
 
     def decode_and_hash(
         self, data: Buffer, out: Buffer, *, base: Buffer, hash_base: bool, threads: int | None = None
@@ -357,13 +357,13 @@ class FrameReader:
         `out` may be `base` unless that is to be hashed.
         """
         nbytes = self.info.uncompressed_nbytes
-        leaves = bytearray(16 * -(-nbytes // _core.LEAF_NBYTES))
+        leaves = bytearray(16 * -(-nbytes // core.LEAF_NBYTES))
         base_leaves = bytearray(len(leaves)) if hash_base else None
-        _core.decode(
+        core.decode(
             self._frame, self._header, data, 0, 0, nbytes, out, num_threads(threads), True, base, 0, leaves, base_leaves
         )
-        old = None if base_leaves is None else _core.hash_root(nbytes, base_leaves).hex()
-        return _core.hash_root(nbytes, leaves).hex(), old
+        old = None if base_leaves is None else core.hash_root(nbytes, base_leaves).hex()
+        return core.hash_root(nbytes, leaves).hex(), old
 
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None
@@ -377,7 +377,7 @@ class FrameReader:
         count = self.info.num_blocks - first if count is None else count
         if not 0 <= first <= first + count <= self.info.num_blocks:
             raise ValueError(f"expected blocks within [0, {self.info.num_blocks}), got {count} from {first} on")
-        infos = _core.block_infos(self._frame, self._header, data, data_offset, first, count)
+        infos = core.block_infos(self._frame, self._header, data, data_offset, first, count)
         return [
             BlockInfo(
                 info.offset,
@@ -404,36 +404,36 @@ class FrameReader:
         stop = self.info.num_blocks if count is None else first + count
         for block in range(first, stop, _BLOCKS_AT_ONCE):
             number = min(_BLOCKS_AT_ONCE, stop - block)
-            _core.block_infos(self._frame, self._header, data, data_offset, block, number)
+            core.block_infos(self._frame, self._header, data, data_offset, block, number)
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
             raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
 
 
-def _kind_name(info: _core.BlockInfo) -> str:
+def _kind_name(info: core.BlockInfo) -> str:
     if info.kind == _SAME:
         return "same"
     return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
 
 
-def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str, *, relative: bool = False) -> _core.Frame:
+def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str, *, relative: bool = False) -> core.Frame:
     """The frame of a tensor that is still to be encoded, `relative` to a base whose hash is not known yet or not.
 
     Raises:
         ValueError: one of the arguments is invalid.
     """
-    if profile not in _core.PROFILES:
-        raise ValueError(f"expected one of the profiles {', '.join(_core.PROFILES)}, got {profile!r}")
-    return _core.frame_init(dtype, bits, shape, _core.PROFILES.index(profile), base_hash=_NO_HASH if relative else None)
+    if profile not in core.PROFILES:
+        raise ValueError(f"expected one of the profiles {', '.join(core.PROFILES)}, got {profile!r}")
+    return core.frame_init(dtype, bits, shape, core.PROFILES.index(profile), base_hash=_NO_HASH if relative else None)
 
 
-def _frame_info(frame: _core.Frame) -> FrameInfo:
+def _frame_info(frame: core.Frame) -> FrameInfo:
     return FrameInfo(
         dtype=frame.dtype.decode("ascii"),
         bits=frame.bits,
         shape=tuple(frame.shape[: frame.ndim]),
-        profile=cast("Profile", _core.PROFILES[frame.profile]),
+        profile=cast("Profile", core.PROFILES[frame.profile]),
         uncompressed_nbytes=frame.uncompressed_nbytes,
         header_nbytes=frame.header_nbytes,
         data_nbytes=frame.data_nbytes,
@@ -441,5 +441,5 @@ def _frame_info(frame: _core.Frame) -> FrameInfo:
         num_blocks=frame.num_blocks,
         block_words=frame.block_words,
         content_hash=bytes(frame.content_hash).hex(),
-        base_hash=bytes(frame.base_hash).hex() if frame.features & _core.BASE_RELATIVE else None,
+        base_hash=bytes(frame.base_hash).hex() if frame.features & core.BASE_RELATIVE else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from . import _core
+from . import core
 
 _NAME = re.compile(r"[A-Z0-9_]{1,16}")
 
@@ -76,7 +76,7 @@ class FloatFields(NamedTuple):
 def float_fields(dtype: str) -> FloatFields | None:
     """The fields of BF16, F16, F32, F8_E4M3 and F8_E5M2. None for any other dtype: F64 is not split, and I8 and U8 are
     split into halves, which are no fields of a float."""
-    row = _core.find_dtype(dtype)
+    row = core.find_dtype(dtype)
     return FloatFields(row.exponent_bits, row.mantissa_bits) if row is not None and row.exponent_bits else None
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _core
-from ._arrays import byte_view
-from ._threads import num_threads
+from . import core
+from .arrays import byte_view
+from .threads import num_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,19 +27,19 @@ class ContentHasher:
         view = source.data
         self._nbytes += len(view)
         if self._kept:
-            rest = _core.LEAF_NBYTES - len(self._kept)
+            rest = core.LEAF_NBYTES - len(self._kept)
             self._kept += view[:rest]
             view = view[rest:]
-            if len(self._kept) < _core.LEAF_NBYTES:
+            if len(self._kept) < core.LEAF_NBYTES:
                 return
-            self._leaves += _core.hash_leaves(self._kept, 1)
-        whole = len(view) // _core.LEAF_NBYTES * _core.LEAF_NBYTES
-        self._leaves += _core.hash_leaves(view[:whole], self._threads)
+            self._leaves += core.hash_leaves(self._kept, 1)
+        whole = len(view) // core.LEAF_NBYTES * core.LEAF_NBYTES
+        self._leaves += core.hash_leaves(view[:whole], self._threads)
         self._kept = bytes(view[whole:])
 
     def digest(self) -> bytes:
         """The content hash of everything so far, 16 bytes."""
-        return _core.hash_root(self._nbytes, self._leaves + _core.hash_leaves(self._kept, 1))
+        return core.hash_root(self._nbytes, self._leaves + core.hash_leaves(self._kept, 1))
 
     def hexdigest(self) -> str:
         """The same as 32 hexadecimal digits."""

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from math import prod
 
-from . import _core
-from ._dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
-from .errors import UnsupportedTensorError
+from ..errors import UnsupportedTensorError
+from . import core
+from .dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtype_bits, numpy_name, torch_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TensorView:
             room, address = self.owner.nbytes, self.owner.__array_interface__["data"][0]
         else:
             return
-        with _core.Pin(self.data) as pin:
+        with core.Pin(self.data) as pin:
             if pin.address != address or nbytes > room:
                 raise BufferError(
                     "the memory of the array was freed, moved or cut while it was read; "
@@ -72,8 +72,8 @@ class TensorView:
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """`shape` as a tuple of sizes that fit 64 bits, or ValueError."""
     sizes = tuple(operator.index(size) for size in shape)
-    if len(sizes) > _core.MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
-        raise ValueError(f"expected a shape of at most {_core.MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
+    if len(sizes) > core.MAX_NDIM or any(not 0 <= size < 2**64 for size in sizes):
+        raise ValueError(f"expected a shape of at most {core.MAX_NDIM} sizes from 0 to 2**64 - 1, got {sizes}")
     return sizes
 
 
@@ -304,7 +304,7 @@ class _Source:
                 f"expected a tensor with memory of its own, got {type(tensor).__name__}",
                 advice="convert it to a plain tensor first",
             )
-        self.data = _core.view_of_memory(address, nbytes, writable=True)
+        self.data = core.view_of_memory(address, nbytes, writable=True)
         self.owner = tensor
 
     def _from_buffer(self, buffer: Any, copy: bool) -> None:
@@ -322,8 +322,8 @@ class _Source:
         if not view.c_contiguous:
             _refuse_copy(copy)
             view = memoryview(view.tobytes())
-        with _core.Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
-            self.data = _core.view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
+        with core.Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
+            self.data = core.view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
         self.owner = view
 
 
