@@ -12,8 +12,8 @@ import pytest
 from tensorwire._ground import destination, filesystem
 from tensorwire._ground.new_file import NewFile
 from tensorwire.checkpoint import compress_checkpoint, load_file, save_file
-from tensorwire.checkpoint.storage import staging
 from tensorwire.cli.targets import targets
+from tensorwire.storage import staging
 from tests.support.checkpoint_models import tree_hashes, write_model
 from tests.support.destination_cells import snapshot
 

@@ -18,7 +18,7 @@ import pytest
 from tensorwire import BaseMismatchError, CorruptDataError
 from tensorwire.checkpoint import apply_checkpoint, compress_checkpoint, decompress_checkpoint
 from tensorwire.checkpoint.operations import application
-from tensorwire.checkpoint.storage.files import InputFile
+from tensorwire.storage.local import InputFile
 from tests.support.checkpoint_models import container, edit_manifest, layer, read_header, tree_hashes, write_model
 from tests.support.deltas import FIRST, SECOND, next_layer, write_next, write_rearranged
 
@@ -296,7 +296,7 @@ KILLED = """
     from tensorwire._ground import destination
     from tensorwire import checkpoint
     from tensorwire.checkpoint.operations import application
-    from tensorwire.checkpoint.storage import files, staging
+    from tensorwire.storage import local as files, staging
 
     delta, base, moment, what, count = sys.argv[1:]
     remaining = int(count)

@@ -19,9 +19,9 @@ from tensorwire.checkpoint.file.reader import StoredFile
 from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
 from tensorwire.checkpoint.operations.stream import convert_stream
-from tensorwire.checkpoint.storage.files import InputFile
 from tensorwire.codec import core
 from tensorwire.codec import relative as _relative
+from tensorwire.storage.local import InputFile
 from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped
 

@@ -25,7 +25,7 @@ from tensorwire.checkpoint import (
     transcode_checkpoint,
     verify,
 )
-from tensorwire.checkpoint.storage.files import InputFile
+from tensorwire.storage.local import InputFile
 from tests.support.checkpoint_models import SHARD, container, layer, tree_hashes
 from tests.support.deltas import write_next
 

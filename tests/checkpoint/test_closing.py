@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tensorwire.checkpoint.storage.files import InputFile
+from tensorwire.storage.local import InputFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ import pytest
 
 from tensorwire._ground import filesystem
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, save_file, verify
-from tensorwire.checkpoint.storage import files, staging
+from tensorwire.storage import local, staging
 from tests.support.checkpoint_models import container, layer, tree_hashes, weights, write_model
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ KILLED = """
     from tensorwire._ground import destination
     from tensorwire import checkpoint
     from tensorwire.checkpoint.operations import converter
-    from tensorwire.checkpoint.storage import files, staging
+    from tensorwire.storage import local, staging
 
     action, src, dst, stage, count, force = sys.argv[1:]
     remaining = int(count)
@@ -70,8 +70,8 @@ KILLED = """
 STAGES = [
     ("after staging.Staging._acquire", 0),
     ("after staging.Staging._open_journal", 0),
-    *(("before files.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
-    *(("before files.OutputFile.sync", count) for count in (1, 2, 4)),
+    *(("before local.OutputFile.write", count) for count in (1, 2, 3, 5, 8, 12)),
+    *(("before local.OutputFile.sync", count) for count in (1, 2, 4)),
     *(("before staging.Staging.record", count) for count in (0, 1, 2)),
     *(("after staging.Staging.record", count) for count in (0, 1, 2)),
     ("before converter.Converter.write_manifest", 0),
@@ -244,7 +244,7 @@ def test_a_journal_cut_off_in_a_line(model: Path, packed: Path, tmp_path: Path) 
 def test_killed_with_a_single_file(model: Path, tmp_path: Path) -> None:
     source, dst = model / "model-00001-of-00002.safetensors", tmp_path / "x"
     compress_checkpoint(source, tmp_path / "expected")
-    for stage, count in (("before files.OutputFile.sync", 1), ("before destination.Destination.replace", 0)):
+    for stage, count in (("before local.OutputFile.sync", 1), ("before destination.Destination.replace", 0)):
         run_killed("compress", source, dst, stage, count)
         assert not dst.exists()
     compress_checkpoint(source, dst)
@@ -386,7 +386,7 @@ def test_no_space_left(model: Path, packed: Path, tmp_path: Path, monkeypatch: p
 
 def test_an_error_of_writing_back_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system reports a failed write-back once, perhaps to the sync in the background."""
-    monkeypatch.setattr(files, "_FLUSH_NBYTES", 50_000)
+    monkeypatch.setattr(local, "_FLUSH_NBYTES", 50_000)
     real = os.fdatasync
 
     def fail(fd: int) -> None:

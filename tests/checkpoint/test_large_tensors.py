@@ -13,7 +13,7 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, verify
 from tensorwire.checkpoint.operations.stream import convert_stream
-from tensorwire.checkpoint.storage.pipeline import WINDOW_NBYTES, plan_windows
+from tensorwire.storage.pipeline import WINDOW_NBYTES, plan_windows
 from tests.support.checkpoint_models import Entry, container, random_bytes, weights
 from tests.support.processes import PRINT_PEAK_MEMORY
 

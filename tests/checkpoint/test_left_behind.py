@@ -16,7 +16,7 @@ from tensorwire.checkpoint import (
     estimate_ratio,
     verify,
 )
-from tensorwire.checkpoint.storage.staging import _LOCK_TEXT
+from tensorwire.storage.staging import _LOCK_TEXT
 from tests.support.checkpoint_models import SHARD, tree_hashes
 from tests.support.deltas import write_next
 

@@ -23,7 +23,7 @@ from tensorwire.checkpoint import (
     save_file,
     verify,
 )
-from tensorwire.checkpoint.storage import files
+from tensorwire.storage import local
 from tests.support.checkpoint_models import SHARD
 from tests.support.deltas import write_next
 from tests.support.destination_cells import snapshot
@@ -165,9 +165,9 @@ def test_writing_back_ahead_is_not_needed(all_of_it: Path, monkeypatch: pytest.M
     def refused() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(files, "_FLUSH_NBYTES", 1)
-    monkeypatch.setattr(files.threading, "Thread", lambda **_: type("Refused", (), {"start": staticmethod(refused)})())
-    with files.OutputFile(all_of_it / "x") as file:
+    monkeypatch.setattr(local, "_FLUSH_NBYTES", 1)
+    monkeypatch.setattr(local.threading, "Thread", lambda **_: type("Refused", (), {"start": staticmethod(refused)})())
+    with local.OutputFile(all_of_it / "x") as file:
         file.write(0, b"content")
         file.sync()
     assert (all_of_it / "x").read_bytes() == b"content"

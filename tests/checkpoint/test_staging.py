@@ -12,8 +12,8 @@ import pytest
 
 from tensorwire._ground.filesystem import mark_of
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, save_file
-from tensorwire.checkpoint.storage import staging
 from tensorwire.errors import FormatError
+from tensorwire.storage import staging
 from tests.support.destination_cells import snapshot
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, save_file
-from tensorwire.checkpoint.storage.files import InputFile
 from tensorwire.errors import CorruptDataError, FormatError, UnsupportedTensorError, UnsupportedVersionError
+from tensorwire.storage.local import InputFile
 from tests.support.checkpoint_models import container, layer, random_bytes, read_header, weights
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Commands of which one call of the system fails, every one in its turn.
 
 ``python -m tests.support.failing_runs DIRECTORY STEP``, with failing_calls.cpp preloaded, counts for each command the
-calls by which it changes files, then lets every STEP-th of them fail with EIO. It prints a line of JSON for each run.
+calls by which it changes local, then lets every STEP-th of them fail with EIO. It prints a line of JSON for each run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy  # noqa: F401 - before the calls are counted
 
-from tensorwire.checkpoint.storage import files
 from tensorwire.cli import main as command_line
+from tensorwire.storage import local
 from tests.support.rewriting_cases import CASES, build, problems, tree, write_kit
 
 
@@ -80,7 +80,7 @@ def try_all(kit: Path, place: Path, name: str, step: int) -> None:
 
 
 def main(root: Path, step: int) -> None:
-    files._FLUSH_NBYTES = 4000  # so that data is written back ahead
+    local._FLUSH_NBYTES = 4000  # so that data is written back ahead
     write_kit(root / "kit")
     for name in CASES:
         try_all(root / "kit", root / "place", name, step)

@@ -22,7 +22,7 @@ np = pytest.importorskip("numpy")
 from torch.nn.functional import embedding, linear  # noqa: E402
 
 import tensorwire  # noqa: E402
-from tensorwire.checkpoint.storage import direct  # noqa: E402
+from tensorwire.storage import direct  # noqa: E402
 from tensorwire.torch import CompressedTensor, decode_ahead, memory_report, set_linear_mode  # noqa: E402
 from tensorwire.torch._file_frames import FileFrame  # noqa: E402
 from tensorwire.torch._frames import opened  # noqa: E402

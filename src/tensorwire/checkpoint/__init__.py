@@ -3,6 +3,7 @@
 docs/checkpoints.md describes what is written.
 """
 
+from ..storage.progress import Progress
 from .operations.application import apply_checkpoint
 from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
@@ -13,7 +14,6 @@ from .operations.tensor_file import load_file, open_file, save_file
 from .operations.tensor_reader import TensorReader
 from .operations.tensor_slice import TensorSlice
 from .operations.verification import verify
-from .progress import Progress
 from .results import (
     ChangedFile,
     ChangedWords,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..checkpoint.storage.direct import READ_NBYTES
 from ..codec import new_buffer
 from ..codec.arrays import byte_view
+from ..storage.direct import READ_NBYTES
 from ._frames import OpenFrame, attach, opened
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..checkpoint.storage.direct import DirectFile
+    from ..storage.direct import DirectFile
     from ._ahead import Ahead
     from ._frames import Origin
 

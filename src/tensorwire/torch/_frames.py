@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..checkpoint.storage.direct import DirectFile
-    from ..checkpoint.storage.files import InputFile
     from ..codec.products import PlacedFrame
+    from ..storage.direct import DirectFile
+    from ..storage.local import InputFile
     from ._ahead import Ahead
     from .triton_decode import DeviceFrame
 

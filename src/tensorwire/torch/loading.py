@@ -9,9 +9,9 @@ import torch
 
 from ..checkpoint.file.load_ahead import LoadAhead
 from ..checkpoint.file.loader import load_bytes
-from ..checkpoint.storage.direct import DirectFile
 from ..codec.arrays import as_array
 from ..codec.dtypes import torch_name
+from ..storage.direct import DirectFile
 from ._ahead import Ahead, aligned
 from ._file_frames import FileFrame, Reads
 from ._frames import Origin, attach, attach_opened

@@ -15,8 +15,8 @@ from ...errors import (
     TruncatedDataError,
     UnsupportedVersionError,
 )
-from ..storage.files import InputFile
-from ..storage.pipeline import WINDOW_NBYTES
+from ...storage.local import InputFile
+from ...storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
 from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, shown, tensor_name

@@ -8,8 +8,8 @@ from ...codec import FrameReader
 from .reader import StoredFile
 
 if TYPE_CHECKING:
-    from ..storage.pipeline import Chunk
-    from ..storage.streams import InputStream, SpoolFile
+    from ...storage.pipeline import Chunk
+    from ...storage.streams import InputStream, SpoolFile
 
 
 class StoredStream(StoredFile):

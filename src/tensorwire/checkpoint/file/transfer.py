@@ -7,8 +7,8 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
-from ..storage.pipeline import WindowStream, Worker
-from ..storage.streams import SpoolFile
+from ...storage.pipeline import WindowStream, Worker
+from ...storage.streams import SpoolFile
 from .original_record import Record, pack
 from .original_view import OriginalReader
 from .reader import BASE_HASH_KEY, ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY, StoredFile
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ...codec import Profile
-    from ..storage.files import InputFile, OutputFile
-    from ..storage.pipeline import Window
+    from ...storage.local import InputFile, OutputFile
+    from ...storage.pipeline import Window
     from .base import Base, BaseTensor
     from .stream import KeptTensors
     from .writer import Written

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
 from ...errors import ErrorContext
-from ..storage.pipeline import WINDOW_NBYTES, Worker
+from ...storage.pipeline import WINDOW_NBYTES, Worker
 from .header import TensorEntry, build_header
 from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name, shown
 from .reader import (
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ...codec import Profile
-    from ..storage.files import OutputFile
+    from ...storage.local import OutputFile
     from .base import Base, BaseTensor
 
 _MIN_GAIN_NBYTES = 256

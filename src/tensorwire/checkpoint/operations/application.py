@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
+from ...storage.access import access_of, dropped, give_access
+from ...storage.local import InputFile, OutputFile, sync_directory
+from ...storage.progress import Meter
+from ...storage.staging import Staging
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import is_history, parents, scan
 from ..directory.replaceable import check_same
@@ -27,21 +31,17 @@ from ..file.base import Base, BaseTensor
 from ..file.names import shown
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file, restore_file
-from ..progress import Meter
 from ..results import ChangedFile, CheckpointReport, FileReport
-from ..storage.access import access_of, dropped, give_access
-from ..storage.files import InputFile, OutputFile, sync_directory
-from ..storage.staging import Staging
 from .changes import current_sha256, find_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from ...storage.progress import Progress
     from ..directory.sources import SourceFile, Sources
     from ..file.original_record import Record
     from ..file.reader import StoredTensor
-    from ..progress import Progress
 
 _PURPOSE = {"action": "apply"}
 _OUT = "name another destination and decompress it to that"

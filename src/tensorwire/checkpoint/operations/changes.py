@@ -6,10 +6,10 @@ import errno
 from typing import TYPE_CHECKING
 
 from ...errors import CorruptDataError
+from ...storage.local import InputFile
 from ..directory.manifest import REPLACED
 from ..file.transfer import copy_file
 from ..results import ChangedFile
-from ..storage.files import InputFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

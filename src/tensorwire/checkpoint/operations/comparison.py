@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import absolute
 from ...codec import dtype_bits, new_buffer
+from ...storage.local import InputFile
+from ...storage.pipeline import WINDOW_NBYTES
+from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import safetensors_files
 from ..file.base import Base
 from ..file.reader import StoredFile
 from ..file.transfer import copy_file
-from ..progress import Meter
 from ..results import DiffReport, TensorDiff
-from ..storage.files import InputFile
-from ..storage.pipeline import WINDOW_NBYTES
 from .bases import open_base
 from .delta_stats import DeltaCounter
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ...storage.progress import Progress
     from ..file.base import BaseTensor
-    from ..progress import Progress
 
 
 def diff(

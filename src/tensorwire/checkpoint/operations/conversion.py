@@ -11,6 +11,8 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
 from ..._ground.version import __version__
 from ...errors import ErrorContext
+from ...storage.progress import Meter
+from ...storage.staging import Staging
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import (
@@ -19,9 +21,7 @@ from ..directory.sources import (
     original_directory,
     single_file,
 )
-from ..progress import Meter
 from ..results import CheckpointReport, FileReport
-from ..storage.staging import Staging
 from .bases import check_another, check_apart, fingerprint, open_base
 from .converter import Converter
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from ..._ground.destination import Owned
     from ...codec import Profile
+    from ...storage.progress import Progress
     from ..directory.sources import Sources
     from ..file.base import Base
-    from ..progress import Progress
     from .converter import Action
 
 

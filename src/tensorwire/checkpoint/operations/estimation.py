@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..._ground.filesystem import absolute
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
+from ...storage.local import InputFile
 from ..directory.manifest import SAFETENSORS
 from ..directory.sources import check_original, original_directory, single_file
 from ..file.reader import StoredFile
 from ..file.writer import may_save, saves
 from ..results import Estimate
-from ..storage.files import InputFile
 
 if TYPE_CHECKING:
     import os

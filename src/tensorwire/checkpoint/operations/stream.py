@@ -19,6 +19,10 @@ from typing import IO, TYPE_CHECKING
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
 from ...errors import FormatError, TensorwireError
+from ...storage.local import OutputFile
+from ...storage.progress import Meter
+from ...storage.staging import Staging
+from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import check_compressed, check_original, single_file
 from ..file.foreign import PREFIX_NBYTES
@@ -26,11 +30,7 @@ from ..file.header import checked_length, parse_header
 from ..file.reader import StoredFile
 from ..file.stream import KeptTensors, StoredStream
 from ..file.transfer import compress_file, restore_file
-from ..progress import Meter
 from ..results import CheckpointReport, FileReport
-from ..storage.files import OutputFile
-from ..storage.staging import Staging
-from ..storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from .bases import check_another, check_apart, open_base
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ...codec import Profile
+    from ...storage.progress import Progress
     from ..file.base import Base
-    from ..progress import Progress
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]

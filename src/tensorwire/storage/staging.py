@@ -22,15 +22,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from ..._ground.destination import Existing
-from ..._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, walk
+from .._ground.destination import Existing
+from .._ground.filesystem import close, lstat, mark_of, naming, remove_empty, rename_new, walk
 from .access import access_of, give_access
-from .files import OutputFile, sync_directory
+from .local import OutputFile, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ..._ground.destination import Destination
+    from .._ground.destination import Destination
     from .access import Access
 
 _SUFFIX = ".partial"

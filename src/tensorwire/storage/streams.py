@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ..._ground.filesystem import naming
-from ...errors import CorruptDataError, TruncatedDataError
-from .files import Descriptor, InputFile, OutputFile
+from .._ground.filesystem import naming
+from ..errors import CorruptDataError, TruncatedDataError
+from .local import Descriptor, InputFile, OutputFile
 
 _CHUNK_NBYTES = 1 << 20
 _PIPE_NBYTES = 1 << 20

@@ -10,7 +10,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import new_buffer
+from ..codec import new_buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import close, naming
-from ...errors import TruncatedDataError
+from .._ground.filesystem import close, naming
+from ..errors import TruncatedDataError
 from .access import PRIVATE, give_access
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..._ground.filesystem import naming
-from ...errors import TruncatedDataError
-from .files import Descriptor
+from .._ground.filesystem import naming
+from ..errors import TruncatedDataError
+from .local import Descriptor
 
 if TYPE_CHECKING:
     import mmap
 
-    from .files import InputFile
+    from .local import InputFile
 
 _PAGE = 4096
 """Offsets, sizes and memory of direct reads are multiples of this, which suits every disk."""
