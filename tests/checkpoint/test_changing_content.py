@@ -14,13 +14,13 @@ import pytest
 
 import tensorwire
 from tensorwire import checkpoint, codec
-from tensorwire.checkpoint.file.base import BaseTensor
-from tensorwire.checkpoint.file.reader import StoredFile
-from tensorwire.checkpoint.file.writer import CompressedWriter
 from tensorwire.checkpoint.operations import tensor_file
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import core
 from tensorwire.codec import relative as _relative
+from tensorwire.files.base import BaseTensor
+from tensorwire.files.reader import StoredFile
+from tensorwire.files.writer import CompressedWriter
 from tensorwire.storage.local import InputFile
 from tests.support.checkpoint_models import container, random_bytes
 from tests.support.stepping import mapped_and_written, step, stepped

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tensorwire import BaseMismatchError, CorruptDataError, checkpoint, compress
-from tensorwire.checkpoint.file import base as base_module
-from tensorwire.checkpoint.file.names import payload_name
-from tensorwire.checkpoint.file.reader import StoredFile
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import content_hash
+from tensorwire.files import base as base_module
+from tensorwire.files.names import payload_name
+from tensorwire.files.reader import StoredFile
 from tests.support.checkpoint_models import (
     container,
     edit_manifest,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tensorwire import compress
 from tensorwire.checkpoint import load_file, open_file, verify
-from tensorwire.checkpoint.file.header import MAX_HEADER_NBYTES, TensorEntry, build_header, parse_header
-from tensorwire.checkpoint.file.names import payload_name, tensor_name
 from tensorwire.errors import CorruptDataError, FormatError, LimitExceededError, TruncatedDataError
+from tensorwire.files.header import MAX_HEADER_NBYTES, TensorEntry, build_header, parse_header
+from tensorwire.files.names import payload_name, tensor_name
 from tests.support.checkpoint_models import container, weights
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ import pytest
 
 from tensorwire import CorruptDataError
 from tensorwire.checkpoint import compress_checkpoint
-from tensorwire.checkpoint.file import load_ahead
-from tensorwire.checkpoint.file.load_ahead import LoadAhead
-from tensorwire.checkpoint.file.reader import StoredFile
+from tensorwire.files import load_ahead
+from tensorwire.files.load_ahead import LoadAhead
+from tensorwire.files.reader import StoredFile
 from tests.support.checkpoint_models import container, random_bytes, weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tensorwire.checkpoint.file.reader import StoredTensor
+    from tensorwire.files.reader import StoredTensor
 
     Pair = tuple[StoredFile, StoredTensor]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from tensorwire import LimitExceededError, checkpoint
-from tensorwire.checkpoint.file import base as base_module
-from tensorwire.checkpoint.file import loader
-from tensorwire.checkpoint.file.base import MAX_RELATIVE
+from tensorwire.files import base as base_module
+from tensorwire.files import loader
+from tensorwire.files.base import MAX_RELATIVE
 
 if TYPE_CHECKING:
     from pathlib import Path

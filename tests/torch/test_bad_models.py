@@ -92,7 +92,7 @@ def test_a_payload_without_its_marker(file: Path, lost: str) -> None:
 @pytest.fixture
 def damaged(file: Path) -> Path:
     """The last block of the fourth weight is wrong."""
-    from tensorwire.checkpoint.file.reader import StoredFile
+    from tensorwire.files.reader import StoredFile
 
     with StoredFile(file) as stored:
         entry, start = stored.tensors["3.weight"].entry, stored.header.data_start

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import tensorwire  # noqa: E402
-from tensorwire.checkpoint.file.reader import StoredFile  # noqa: E402
 from tensorwire.codec.products import PlacedFrame  # noqa: E402
+from tensorwire.files.reader import StoredFile  # noqa: E402
 from tensorwire.torch import CompressedTensor, memory_report  # noqa: E402
 from tests.support.linear_models import chain, inputs, loaded, same, saved  # noqa: E402
 

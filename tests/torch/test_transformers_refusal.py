@@ -14,8 +14,8 @@ import pytest
 
 import tensorwire
 from tensorwire.checkpoint.directory.config_and_index import METHOD
-from tensorwire.checkpoint.file.names import payload_name
-from tensorwire.checkpoint.file.reader import StoredFile
+from tensorwire.files.names import payload_name
+from tensorwire.files.reader import StoredFile
 from tests.support.checkpoint_models import container
 
 transformers = pytest.importorskip("transformers")

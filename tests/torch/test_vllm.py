@@ -55,7 +55,7 @@ def write_llama(path: Path, *, tied: bool) -> None:
 
 def damage(path: Path, tensor: str) -> None:
     """Change a byte in the middle of the data of a tensor."""
-    from tensorwire.checkpoint.file.names import payload_name
+    from tensorwire.files.names import payload_name
 
     index = json.loads((path / "model.safetensors.index.json").read_text())
     file = path / index["weight_map"][tensor]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..checkpoint.file.load_ahead import LoadAhead
-from ..checkpoint.file.loader import load_bytes
 from ..codec.arrays import as_array
 from ..codec.dtypes import torch_name
+from ..files.load_ahead import LoadAhead
+from ..files.loader import load_bytes
 from ..storage.direct import DirectFile
 from ._ahead import Ahead, aligned
 from ._file_frames import FileFrame, Reads
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from ..checkpoint.file.reader import StoredFile, StoredTensor
+    from ..files.reader import StoredFile, StoredTensor
 
 _MIN_FILE_FRAME_NBYTES = 1 << 20
 """Smaller frames are always kept in memory: to read them takes as long as to read this."""

@@ -29,12 +29,12 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..checkpoint.directory.config_and_index import METHOD
 from ..checkpoint.directory.manifest import VERSION
-from ..checkpoint.file.load_ahead import LoadAhead
-from ..checkpoint.file.names import FRAME_DTYPE
-from ..checkpoint.file.reader import FRAMES_KEY, StoredFile
 from ..codec import Profile, num_threads
 from ..codec.arrays import as_array
 from ..errors import ErrorContext, UnsupportedVersionError
+from ..files.load_ahead import LoadAhead
+from ..files.names import FRAME_DTYPE
+from ..files.reader import FRAMES_KEY, StoredFile
 from ._frames import Origin, attach, check_unchanged
 from ._ops import check_linear_mode
 from .compressed_tensor import CompressedTensor
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..checkpoint.file.reader import StoredTensor
+    from ..files.reader import StoredTensor
 
 
 @register_quantization_config(METHOD)

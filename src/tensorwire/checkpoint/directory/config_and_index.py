@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import CorruptDataError
-from ..file.names import payload_name, shown
+from ...files.names import payload_name, shown
 from .manifest import VERSION, dump_object, load_object
 from .paths import is_plain_relative
 

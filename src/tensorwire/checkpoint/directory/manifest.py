@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
+from ...files.original_record import unpack
 from ...storage.local import InputFile
-from ..file.original_record import unpack
 from .paths import MANIFEST_NAME, check_paths
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
+from ...files.names import shown
 from ...storage.staging import is_staging
-from ..file.names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from ...errors import FormatError, UnsupportedVersionError
+from ...files.reader import StoredFile
 from ...storage.staging import left_over
-from ..file.reader import StoredFile
 from .manifest import SAFETENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 

@@ -6,8 +6,8 @@ import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext
+from ...files.names import shown
 from ...storage.local import read_file
-from ..file.names import shown
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
 from .paths import is_index, is_safetensors, scan

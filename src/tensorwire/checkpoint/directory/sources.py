@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
+from ...files.foreign import PREFIX_NBYTES, recognise
+from ...files.names import shown
+from ...files.original_record import Record
+from ...files.reader import StoredFile
 from ...storage.local import InputFile, read_file
-from ..file.foreign import PREFIX_NBYTES, recognise
-from ..file.names import shown
-from ..file.original_record import Record
-from ..file.reader import StoredFile
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan

@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
+from ...files.base import Base, BaseTensor
+from ...files.names import shown
+from ...files.reader import StoredFile
+from ...files.transfer import copy_file, restore_file
 from ...storage.access import access_of, dropped, give_access
 from ...storage.local import InputFile, OutputFile, sync_directory
 from ...storage.progress import Meter
@@ -27,10 +31,6 @@ from ..directory.paths import is_history, parents, scan
 from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
 from ..directory.sources import check_complete, compressed_directory, single_file
-from ..file.base import Base, BaseTensor
-from ..file.names import shown
-from ..file.reader import StoredFile
-from ..file.transfer import copy_file, restore_file
 from ..results import ChangedFile, CheckpointReport, FileReport
 from .changes import current_sha256, find_change
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from ...files.original_record import Record
+    from ...files.reader import StoredTensor
     from ...storage.progress import Progress
     from ..directory.sources import SourceFile, Sources
-    from ..file.original_record import Record
-    from ..file.reader import StoredTensor
 
 _PURPOSE = {"action": "apply"}
 _OUT = "name another destination and decompress it to that"

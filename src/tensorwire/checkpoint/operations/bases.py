@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
+from ...files.base import Base
+from ...files.reader import StoredFile
+from ...files.transfer import copy_file
 from ...storage.local import InputFile
 from ..directory.manifest import read_manifest
 from ..directory.paths import scan
 from ..directory.shards import safetensors_files
-from ..file.base import Base
-from ..file.reader import StoredFile
-from ..file.transfer import copy_file
 
 if TYPE_CHECKING:
     import os

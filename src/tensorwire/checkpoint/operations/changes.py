@@ -6,9 +6,9 @@ import errno
 from typing import TYPE_CHECKING
 
 from ...errors import CorruptDataError
+from ...files.transfer import copy_file
 from ...storage.local import InputFile
 from ..directory.manifest import REPLACED
-from ..file.transfer import copy_file
 from ..results import ChangedFile
 
 if TYPE_CHECKING:

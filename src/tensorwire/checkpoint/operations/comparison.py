@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import absolute
 from ...codec import dtype_bits, new_buffer
+from ...files.base import Base
+from ...files.reader import StoredFile
+from ...files.transfer import copy_file
 from ...storage.local import InputFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
 from ..directory.paths import MANIFEST_NAME, is_history, is_index, is_safetensors, scan
 from ..directory.shards import safetensors_files
-from ..file.base import Base
-from ..file.reader import StoredFile
-from ..file.transfer import copy_file
 from ..results import DiffReport, TensorDiff
 from .bases import open_base
 from .delta_stats import DeltaCounter
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ...files.base import BaseTensor
     from ...storage.progress import Progress
-    from ..file.base import BaseTensor
 
 
 def diff(

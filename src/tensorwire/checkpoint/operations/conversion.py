@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from ..._ground.destination import Owned
     from ...codec import Profile
+    from ...files.base import Base
     from ...storage.progress import Progress
     from ..directory.sources import Sources
-    from ..file.base import Base
     from .converter import Action
 
 

@@ -6,6 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import ErrorContext
+from ...files.original_record import pack
+from ...files.reader import StoredFile, float_dtype
+from ...files.transfer import compress_file, copy_file, restore_file
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import InputFile, OutputFile
 from ..directory.config_and_index import Shard, new_config, new_index
@@ -25,9 +28,6 @@ from ..directory.sources import (
     check_original,
     check_size,
 )
-from ..file.original_record import pack
-from ..file.reader import StoredFile, float_dtype
-from ..file.transfer import compress_file, copy_file, restore_file
 from ..results import ChangedFile, FileReport
 from .bases import BaseFiles
 from .changes import current_sha256, find_change
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...codec import Profile
+    from ...files.base import Base
     from ...storage.progress import Meter
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
-    from ..file.base import Base
 
 Action = Literal["compress", "decompress", "transcode"]
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..._ground.filesystem import absolute
 from ...codec import compress, dtype_bits, new_buffer, num_threads
 from ...errors import ErrorContext
+from ...files.reader import StoredFile
+from ...files.writer import may_save, saves
 from ...storage.local import InputFile
 from ..directory.manifest import SAFETENSORS
 from ..directory.sources import check_original, original_directory, single_file
-from ..file.reader import StoredFile
-from ..file.writer import may_save, saves
 from ..results import Estimate
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...codec import Profile
-    from ..file.header import TensorEntry
+    from ...files.header import TensorEntry
 
 _NUM_SAMPLES = 64
 _SAMPLE_NBYTES = 1 << 19

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from ..._ground.filesystem import absolute
 from ...codec import exponent_histogram, float_fields, new_buffer
 from ...errors import BaseMismatchError, ErrorContext
+from ...files.reader import StoredFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.paths import MANIFEST_NAME
 from ..directory.shards import safetensors_files
 from ..directory.sources import compressed_directory
-from ..file.reader import StoredFile
 from ..results import InspectReport, RecordedBase, TensorInfo
 from .bases import open_base
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...codec import BlockInfo
+    from ...files.base import Base
+    from ...files.reader import StoredTensor
     from ...storage.progress import Progress
-    from ..file.base import Base
-    from ..file.reader import StoredTensor
 
 
 def inspect(

@@ -19,17 +19,17 @@ from typing import IO, TYPE_CHECKING
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
 from ...errors import FormatError, TensorwireError
+from ...files.foreign import PREFIX_NBYTES
+from ...files.header import checked_length, parse_header
+from ...files.reader import StoredFile
+from ...files.stream import KeptTensors, StoredStream
+from ...files.transfer import compress_file, restore_file
 from ...storage.local import OutputFile
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import check_compressed, check_original, single_file
-from ..file.foreign import PREFIX_NBYTES
-from ..file.header import checked_length, parse_header
-from ..file.reader import StoredFile
-from ..file.stream import KeptTensors, StoredStream
-from ..file.transfer import compress_file, restore_file
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, open_base
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ...codec import Profile
+    from ...files.base import Base
     from ...storage.progress import Progress
-    from ..file.base import Base
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]

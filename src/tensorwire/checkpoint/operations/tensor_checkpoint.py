@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ..._ground.filesystem import absolute
 from ...codec import num_threads
 from ...errors import CorruptDataError
+from ...files.names import shown
+from ...files.reader import StoredFile
 from ..directory.shards import find_shards
-from ..file.names import shown
-from ..file.reader import StoredFile
 from .bases import open_base
 from .tensor_reader import TensorReader
 from .tensor_slice import Target
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from ...codec import Framework
+    from ...files.reader import StoredTensor
     from ..directory.shards import Shards
-    from ..file.reader import StoredTensor
     from .tensor_file import Device
 
 

@@ -11,13 +11,13 @@ from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
 from ...codec import content_hash, num_threads, tensor_view
 from ...errors import ErrorContext
+from ...files.header import METADATA_KEY, TensorEntry, check_name
+from ...files.names import METADATA_PREFIX, shown
+from ...files.reader import BASE_HASH_KEY, StoredFile
+from ...files.writer import CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.staging import Staging
-from ..file.header import METADATA_KEY, TensorEntry, check_name
-from ..file.names import METADATA_PREFIX, shown
-from ..file.reader import BASE_HASH_KEY, StoredFile
-from ..file.writer import CompressedWriter, check_names, match_bases, write_with_bases
 from .bases import check_apart, open_base
 from .tensor_reader import TensorReader
 from .tensor_slice import Target
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import torch
 
     from ...codec import Framework, Profile
-    from ..file.base import BaseTensor
-    from ..file.writer import Written
+    from ...files.base import BaseTensor
+    from ...files.writer import Written
 
     Device: TypeAlias = str | int | torch.device
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from ...codec import num_threads
 from ...errors import ErrorContext
-from ..file.loader import load_bytes
-from ..file.names import shown
+from ...files.loader import load_bytes
+from ...files.names import shown
 from .tensor_slice import Array, TensorSlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ..file.base import Base
-    from ..file.reader import StoredFile, StoredTensor
+    from ...files.base import Base
+    from ...files.reader import StoredFile, StoredTensor
     from .tensor_slice import Target
 
 _TRANSFER_NBYTES = 256 << 20

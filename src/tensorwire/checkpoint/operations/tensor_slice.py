@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ...codec import array_shape, as_array, check_framework, check_framework_name, dtype_bits
 from ...errors import ErrorContext, UnsupportedTensorError
-from ..file.loader import load_range
+from ...files.loader import load_range
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...codec import Framework
-    from ..file.reader import StoredFile, StoredTensor
+    from ...files.reader import StoredFile, StoredTensor
 
 Array = TypeVar("Array")
 

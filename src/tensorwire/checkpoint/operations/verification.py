@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from ..._ground.filesystem import absolute
 from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
+from ...files.original_view import OriginalReader
+from ...files.reader import StoredFile
 from ...storage.pipeline import WindowStream, Worker
 from ...storage.progress import Meter
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
-from ..file.original_view import OriginalReader
-from ..file.reader import StoredFile
 from ..results import ChangedFile, Problem, VerifyReport
 from .bases import open_base
 from .changes import current_sha256, find_change
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
+    from ...files.base import Base
     from ...storage.pipeline import Chunk
     from ...storage.progress import Progress
-    from ..file.base import Base
 
 
 def verify(

@@ -6,15 +6,15 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import base_mismatch, content_hash
-from ...errors import CorruptDataError, ErrorContext, LimitExceededError
+from ..codec import base_mismatch, content_hash
+from ..errors import CorruptDataError, ErrorContext, LimitExceededError
 from .names import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from ...codec import FrameInfo
+    from ..codec import FrameInfo
     from .reader import StoredFile, StoredTensor
 
 

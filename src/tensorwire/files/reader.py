@@ -6,17 +6,17 @@ import json
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
-from ...codec.dtypes import torch_name
-from ...errors import (
+from ..codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
+from ..codec.dtypes import torch_name
+from ..errors import (
     CorruptDataError,
     ErrorContext,
     FormatError,
     TruncatedDataError,
     UnsupportedVersionError,
 )
-from ...storage.local import InputFile
-from ...storage.pipeline import WINDOW_NBYTES
+from ..storage.local import InputFile
+from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
 from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, shown, tensor_name

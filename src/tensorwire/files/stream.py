@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...codec import FrameReader
+from ..codec import FrameReader
 from .reader import StoredFile
 
 if TYPE_CHECKING:
-    from ...storage.pipeline import Chunk
-    from ...storage.streams import InputStream, SpoolFile
+    from ..storage.pipeline import Chunk
+    from ..storage.streams import InputStream, SpoolFile
 
 
 class StoredStream(StoredFile):

@@ -11,9 +11,9 @@ import queue
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
-from ...errors import ErrorContext
-from ...storage.pipeline import WINDOW_NBYTES, Worker
+from ..codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
+from ..errors import ErrorContext
+from ..storage.pipeline import WINDOW_NBYTES, Worker
 from .header import TensorEntry, build_header
 from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name, shown
 from .reader import (
@@ -31,8 +31,8 @@ from .reader import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ...codec import Profile
-    from ...storage.local import OutputFile
+    from ..codec import Profile
+    from ..storage.local import OutputFile
     from .base import Base, BaseTensor
 
 _MIN_GAIN_NBYTES = 256

@@ -6,9 +6,9 @@ import hashlib
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...errors import CorruptDataError
-from ...storage.pipeline import WindowStream, Worker
-from ...storage.streams import SpoolFile
+from ..errors import CorruptDataError
+from ..storage.pipeline import WindowStream, Worker
+from ..storage.streams import SpoolFile
 from .original_record import Record, pack
 from .original_view import OriginalReader
 from .reader import BASE_HASH_KEY, ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY, StoredFile
@@ -17,9 +17,9 @@ from .writer import CompressedWriter, check_names, match_bases, write_with_bases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ...codec import Profile
-    from ...storage.local import InputFile, OutputFile
-    from ...storage.pipeline import Window
+    from ..codec import Profile
+    from ..storage.local import InputFile, OutputFile
+    from ..storage.pipeline import Window
     from .base import Base, BaseTensor
     from .stream import KeptTensors
     from .writer import Written

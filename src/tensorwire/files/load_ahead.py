@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import new_buffer
+from ..codec import new_buffer
 from .loader import check_tasks, content_tasks, new_scratch
 
 if TYPE_CHECKING:

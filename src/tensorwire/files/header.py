@@ -12,8 +12,8 @@ import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...codec import dtype_bits
-from ...errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from ..codec import dtype_bits
+from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError
 from .names import shown
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...codec import ContentHasher, dtype_bits, new_buffer
-from ...errors import CorruptDataError, ErrorContext, FormatError
-from ...storage.pipeline import WINDOW_NBYTES
+from ..codec import ContentHasher, dtype_bits, new_buffer
+from ..errors import CorruptDataError, ErrorContext, FormatError
+from ..storage.pipeline import WINDOW_NBYTES
 from .header import Header, TensorEntry, build_header, parse_header
 from .names import shown
 
 if TYPE_CHECKING:
-    from ...storage.pipeline import Chunk
+    from ..storage.pipeline import Chunk
     from .original_record import Record
     from .reader import StoredFile, StoredTensor
 

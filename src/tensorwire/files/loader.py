@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...codec import content_hash, new_buffer
-from ...errors import ErrorContext
+from ..codec import content_hash, new_buffer
+from ..errors import ErrorContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

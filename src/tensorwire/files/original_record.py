@@ -6,7 +6,7 @@ import base64
 import zlib
 from typing import NamedTuple
 
-from ...errors import CorruptDataError, LimitExceededError
+from ..errors import CorruptDataError, LimitExceededError
 from .header import MAX_HEADER_NBYTES
 
 
