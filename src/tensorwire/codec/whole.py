@@ -1,14 +1,4 @@
-"""Buffers and arrays to frames, and back: one tensor is one frame (docs/format.md).
-
-`compress`, `compress_bound`, `decompress`, `decompress_range`, `compose` and `frame_info` work on whole frames in
-memory and are what the package exports. `FrameEncoder`, `FrameReader`, `ContentHasher` and the rest are for the layers
-above this one.
-
-Buffers are anything with the buffer protocol; sizes and offsets are in bytes; "content" means the uncompressed bytes of
-a tensor. All functions are thread-safe and release the GIL while they work. `threads` defaults to all usable cores; a
-call starts its own threads and ends them before it returns, so that a process may fork between calls. Equal input gives
-equal frames whatever the machine, the CPU target and the number of threads.
-"""
+"""Whole frames in memory: what the package exports of the codec."""
 
 from __future__ import annotations
 
