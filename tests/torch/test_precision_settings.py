@@ -69,6 +69,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_linear, "_SLAB_NBYTES", SLAB_NBYTES)
     before = {path: getattr(*place_of(path)) for path in ATTRIBUTES}
     yield
+    torch._dynamo.reset()  # it counts what is compiled for one function
     torch.use_deterministic_algorithms(False)
     torch.set_float32_matmul_precision("highest")
     for path in sorted(before, key=lambda path: "fp32_precision" in path):
@@ -123,7 +124,6 @@ def test_exact_layers_follow_what_was_set_before(path: str) -> None:
 @pytest.mark.parametrize("path", SETTINGS)
 def test_compiled_layers_follow_what_is_set(path: str, backend: str) -> None:
     """Also what is set once they are compiled."""
-    torch._dynamo.reset()
     compiled = torch.compile(linear, fullgraph=True, backend=backend)
     compressed, dense = loaded(torch.float32), weight(torch.float32)
     for value in (None, *SETTINGS[path]):
