@@ -34,7 +34,8 @@ class ContentHasher:
                 return
             self._leaves += core.hash_leaves(self._kept, 1)
         whole = len(view) // core.LEAF_NBYTES * core.LEAF_NBYTES
-        self._leaves += core.hash_leaves(view[:whole], self._threads)
+        if whole:
+            self._leaves += core.hash_leaves(view[:whole], self._threads)
         self._kept = bytes(view[whole:])
 
     def digest(self) -> bytes:

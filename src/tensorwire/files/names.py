@@ -11,6 +11,9 @@ from __future__ import annotations
 METADATA_PREFIX = "tensorwire."
 """Entries of ``__metadata__`` that begin so are ours."""
 
+OUR_NAME = b"tensorwire"
+"""What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""
+
 MARKER_DTYPE = "F6_E2M3"
 MARKER_SHAPE = (0,)
 

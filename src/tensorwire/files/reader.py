@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
@@ -19,7 +20,7 @@ from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import Header, TensorEntry, checked_length, parse_header
-from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, shown, tensor_name
+from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, OUR_NAME, shown, tensor_name
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ class StoredTensor(NamedTuple):
     entry: TensorEntry
     compressed: bool
     content_hash: str | None
+
+
+def may_be_compressed(path: Path) -> bool:
+    """False if nothing in the header of a file is ours, which costs no look at its entries.
+
+    Raises:
+        OSError: reading fails.
+    """
+    with suppress(FormatError), InputFile(path) as file:
+        raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
+        return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
+    return False
 
 
 class StoredFile:

@@ -120,6 +120,7 @@ class CompressedWriter:
         self._output = _Output(file, self._data_start)
         self._frames: list[TensorEntry] = []
         self._plain: list[tuple[int, TensorEntry]] = []
+        self._small: dict[int, bytes] = {}  # content that no frame makes smaller, and that is not read again
         self._next = 0
         self._encoder: FrameEncoder | None = None
         self._hasher = ContentHasher(threads=1)
@@ -145,6 +146,8 @@ class CompressedWriter:
         if start == 0:
             self._begin(tensor, data, old)
         if self._encoder is None:
+            if tensor.nbytes <= _MIN_GAIN_NBYTES:
+                data = memoryview(self._small.setdefault(index, bytes(data)))
             self._hasher.update(data)
         else:
             with ErrorContext(tensor=tensor.name):
@@ -235,16 +238,11 @@ class CompressedWriter:
         changed = set()
         for index, tensor in sorted(self._plain, key=lambda item: -dtype_bits(item[1].dtype)):
             begin = self._output.position - self._data_start
-            hasher = ContentHasher(threads=self._threads)
-            for start in range(0, tensor.nbytes, WINDOW_NBYTES):
-                room = self._output.room(min(WINDOW_NBYTES, tensor.nbytes - start))
-                with ErrorContext(tensor=tensor.name):
-                    read(index, start, room)
-                hasher.update(room)
-                self._output.advance(len(room))
-            if self._metadata[HASH_PREFIX + tensor.name] != hasher.hexdigest():
+            if index in self._small:
+                self._output.room(tensor.nbytes)[:] = self._small[index]
+                self._output.advance(tensor.nbytes)
+            elif not self._write_again(index, tensor, read):
                 changed.add(tensor.name)
-                self._metadata[HASH_PREFIX + tensor.name] = hasher.hexdigest()
             entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, begin, begin + tensor.nbytes))
         plain = {tensor.name for _, tensor in self._plain}
         compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
@@ -262,6 +260,22 @@ class CompressedWriter:
         return Written(
             nbytes, nbytes - self._data_start, compressed, self._relative_names(), frozenset(changed), frozenset()
         )
+
+    def _write_again(self, index: int, tensor: TensorEntry, read: Callable[[int, int, memoryview], None]) -> bool:
+        """Write the content of a plain tensor, which is read again, and note its hash. Returns whether it is what it
+        was."""
+        hasher = ContentHasher(threads=self._threads)
+        for start in range(0, tensor.nbytes, WINDOW_NBYTES):
+            room = self._output.room(min(WINDOW_NBYTES, tensor.nbytes - start))
+            with ErrorContext(tensor=tensor.name):
+                read(index, start, room)
+            hasher.update(room)
+            self._output.advance(len(room))
+        before, self._metadata[HASH_PREFIX + tensor.name] = (
+            self._metadata[HASH_PREFIX + tensor.name],
+            hasher.hexdigest(),
+        )
+        return before == self._metadata[HASH_PREFIX + tensor.name]
 
     def __enter__(self) -> CompressedWriter:
         self._output.__enter__()

@@ -10,7 +10,7 @@ from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceeded
 from ...files.foreign import PREFIX_NBYTES, recognise
 from ...files.names import shown
 from ...files.original_record import Record
-from ...files.reader import StoredFile
+from ...files.reader import StoredFile, may_be_compressed
 from ...storage.local import InputFile, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
@@ -120,6 +120,8 @@ def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
 
 def _refuse_compressed(file: FoundFile, root: Path) -> None:
     """Before the work: a result that stands among originals, where compressing a shard puts it."""
+    if not may_be_compressed(file.location):
+        return
     with suppress(FormatError), StoredFile(file.location) as stored:
         if stored.compressed:
             raise ValueError(
