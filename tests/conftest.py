@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 from tensorwire.checkpoint import compress_checkpoint
 from tests.support.checkpoint_models import write_model
+
+# Triton and its kernels read it when they are imported, and torch.compile imports Triton too.
+os.environ["TRITON_INTERPRET"] = "1"
 
 # A shell has what runs in its background ignore SIGINT, and processes that tests start would do the same.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

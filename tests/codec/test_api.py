@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -420,10 +421,8 @@ def test_imports_are_lazy(code: str, absent: set[str]) -> None:
 
 
 def test_missing_library_is_explained(tmp_path: Path) -> None:
-    package = tmp_path / "tensorwire"
-    package.mkdir()
-    for source in Path(tensorwire.__file__).parent.glob("*.py"):
-        (package / source.name).write_bytes(source.read_bytes())
+    package = Path(tensorwire.__file__).parent
+    shutil.copytree(package, tmp_path / "tensorwire", ignore=shutil.ignore_patterns("*.so"))
     run = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import tensorwire.codec"],
         capture_output=True,

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are imported
-
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 

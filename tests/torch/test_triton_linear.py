@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
-
-os.environ["TRITON_INTERPRET"] = "1"  # read when Triton and the kernels are imported
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")

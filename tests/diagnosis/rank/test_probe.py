@@ -494,7 +494,7 @@ print(*(name for name in sys.modules if name.startswith("tensorwire.")))
 """
     script.write_text(text)
     ran = run([*PROBE, str(script)], environment(directory, RANK="0", WORLD_SIZE="1"))
-    loaded = {name.split(".")[2] for name in ran.stdout.split() if name.count(".") >= 2}
-    assert {"rank", "page"} <= loaded <= {"rank", "page", "model", "members"}, ran.stderr
-    others = {name.split(".")[1] for name in ran.stdout.split()}
-    assert others <= {"diagnosis", "probe", "errors", "_library", "_version"}
+    names = [name.split(".")[1:] for name in ran.stdout.split()]
+    loaded = {name[1] for name in names if len(name) > 1}
+    assert {"rank", "page"} <= loaded <= {"rank", "page", "model", "members", "library", "version"}, ran.stderr
+    assert {name[0] for name in names} <= {"diagnosis", "probe", "errors", "_ground"}
