@@ -24,10 +24,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 import tensorwire
-from tensorwire.torch import triton_decode, triton_kernels, triton_linear
-from tensorwire.torch.triton_fields import PRMT, SHIFTS
-from tensorwire.torch.triton_plan import RUN, CascadeLaunch, EnecLaunch, counts_of, leading, plan
-from tensorwire.torch.triton_products import CASCADE, ENEC, LISTED, product_kernel
+from tensorwire.torch.device import decode, kernels, linear
+from tensorwire.torch.device.fields import PRMT, SHIFTS
+from tensorwire.torch.device.plan import RUN, CascadeLaunch, EnecLaunch, counts_of, leading, plan
+from tensorwire.torch.device.products import CASCADE, ENEC, LISTED, product_kernel
 from tests.torch.compile_kernels import BF16, compile_kernel
 
 if TYPE_CHECKING:
@@ -78,19 +78,19 @@ def later_launches(launch: Any, rows: list[list[int]], permutation: int) -> tupl
     if isinstance(launch, EnecLaunch):
         high = {"rest_bits": 8, "m": launch.m, "high_bits": launch.nb - launch.m, "quads_log2": launch.quads_log2}
         high["lead"] = leading(high["high_bits"])
-        launches = [(triton_kernels.high_kernel, high, [row[4] for row in rows])]
+        launches = [(kernels.high_kernel, high, [row[4] for row in rows])]
     else:
         last = len(launch.widths)
         shared = {"rest_bits": 8, "widths": launch.packed_widths, "last": last, "permutation": permutation}
         launches = [
             (
-                triton_kernels.resolve_kernel,
+                kernels.resolve_kernel,
                 {**shared, "tier": tier, "lead": leading(launch.widths[tier - 1])},
                 [counts_of(row)[tier - 2] for row in rows],
             )
             for tier in range(2, last + 1)
         ]
-    words, tile = sum(row[2] for row in rows), triton_decode._LATER_RUNS
+    words, tile = sum(row[2] for row in rows), decode._LATER_RUNS
     slope = everything = 0.0
     for kernel, constants, counts in launches:
         trips = sum(-(-count // (tile * RUN)) for count in counts)
@@ -103,14 +103,14 @@ def later_launches(launch: Any, rows: list[list[int]], permutation: int) -> tupl
 
 def decoding(launch: Any, rows: list[list[int]], permutation: int) -> tuple[float, float]:
     """The same of the launch that makes words."""
-    words, tile = sum(row[2] for row in rows), triton_decode._RUNS_OF_WORDS
+    words, tile = sum(row[2] for row in rows), decode._RUNS_OF_WORDS
     constants = {**BF16, "whole": 1, "permutation": permutation}
     if isinstance(launch, EnecLaunch):
         constants |= {"quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb, "lead": leading(launch.m)}
-        kernel = triton_kernels.enec_words_kernel
+        kernel = kernels.enec_words_kernel
     else:
         constants |= {"widths": launch.packed_widths, "last": len(launch.widths), "lead": leading(launch.widths[0])}
-        kernel = triton_kernels.cascade_words_kernel
+        kernel = kernels.cascade_words_kernel
     once, more = both(kernel, constants, "runs", tile, lambda outside, loops: outside + sum(loops))
     programs = sum(-(-row[2] // (tile * RUN)) for row in rows)
     return more * THREADS / (tile * RUN), once * THREADS * programs / words
@@ -130,7 +130,7 @@ def product(launch: Any, rows: list[list[int]], weight: torch.Tensor, permutatio
         constants["lead"] = leading(launch.widths[0])
         if coding is LISTED:
             escapes = most_escapes(rows, weight)
-    tile, trips = triton_linear._ROWS, COLUMNS // RUN // CHUNKS
+    tile, trips = linear._ROWS, COLUMNS // RUN // CHUNKS
     once, more = both(product_kernel, constants, "rows", tile, lambda outside, loops: outside + loops[0] * trips)
     if escapes:
         listed = listing(product_kernel, {**constants, "rows": tile})[1][1] * escapes
@@ -143,7 +143,7 @@ def most_escapes(rows: list[list[int]], weight: torch.Tensor) -> float:
     exponents = (weight.view(torch.int16) >> 7) & 0xFF
     lo = torch.tensor([row[3] & 0xFF for row in rows]).repeat_interleave(len(weight) // len(rows))[:, None]
     escaped = ((exponents < lo) | (exponents >= lo + 15)).sum(1)
-    return float(((escaped.view(-1, triton_linear._ROWS).amax(1) + 7) // 8).double().mean())
+    return float(((escaped.view(-1, linear._ROWS).amax(1) + 7) // 8).double().mean())
 
 
 def main() -> None:

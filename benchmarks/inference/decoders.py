@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 
 from tensorwire.codec import products
 from tensorwire.codec.arrays import byte_view
-from tensorwire.torch._team import team
+from tensorwire.torch.frames.team import team
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

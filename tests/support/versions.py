@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
-from tensorwire.torch._versions import is_older
+from tensorwire._ground.packages import is_older
 
 
 def torch_since(major: int, minor: int) -> pytest.MarkDecorator:

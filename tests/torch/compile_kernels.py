@@ -12,9 +12,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tensorwire.torch import triton_kernels, triton_products
-from tensorwire.torch.triton_fields import BY_GROUP
-from tensorwire.torch.triton_plan import leading
+from tensorwire.torch.device import kernels as triton_kernels
+from tensorwire.torch.device import products
+from tensorwire.torch.device.fields import BY_GROUP
+from tensorwire.torch.device.plan import leading
 
 Source = tuple[Any, dict[str, int], str]  # a kernel, its constants, and the type of `words`
 TYPES = {
@@ -59,8 +60,8 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     return [
         *kernels,
         (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, "*u64"),
-        *((triton_products.product_kernel, {**product, "coding": coding, "lead": 2}, "*u64") for coding in (0, 1, 3)),
-        (triton_products.product_kernel, {**product, "coding": 2, **resident, "inputs": 8}, "*u64"),
+        *((products.product_kernel, {**product, "coding": coding, "lead": 2}, "*u64") for coding in (0, 1, 3)),
+        (products.product_kernel, {**product, "coding": 2, **resident, "inputs": 8}, "*u64"),
     ]
 
 

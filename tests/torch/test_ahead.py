@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 
 import itertools
 
-from tensorwire.torch import _ahead
-from tensorwire.torch._ahead import ALIGNMENT, Ahead
+from tensorwire.storage import ahead as _ahead
+from tensorwire.storage.ahead import ALIGNMENT, Ahead
 from tests.support.processes import exit_code_of_child
 
 SIZES = {name: ALIGNMENT * (1 + index % 3) - index for index, name in enumerate("abcdefghijklmnopqrstuvwxyz")}

@@ -24,7 +24,7 @@ from triton.backends.ascend import compiler
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 
-from tensorwire.torch.triton_fields import PRMT, SHIFTS
+from tensorwire.torch.device.fields import PRMT, SHIFTS
 from tests.torch.compile_kernels import Source, sources, types_of
 
 TARGET = GPUTarget("npu", "Ascend910B", 0)

@@ -325,9 +325,9 @@ def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
         {made}
         weight = tensorwire.torch.CompressedTensor.from_dense(torch.ones(512, 512, dtype=torch.bfloat16))
         assert weight.decode().sum() == 512 * 512
-        from tensorwire.torch._frames import opened_anywhere
+        from tensorwire.torch.frames.open_frame import opened_anywhere
         for attempt in (
-            lambda: __import__("tensorwire.torch.triton_decode"),
+            lambda: __import__("tensorwire.torch.device.decode"),
             lambda: opened_anywhere(weight.frame.to("meta")),
         ):
             try:
@@ -340,12 +340,12 @@ def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
     lines = result.stdout.splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert line.startswith("decoding on a device (tensorwire.torch.triton_decode) needs Triton 3.2 or later, ")
+        assert line.startswith("decoding on a device (tensorwire.torch.device.decode) needs Triton 3.2 or later, ")
         assert message in line
 
 
 def test_a_version_is_read_as_it_is_written() -> None:
-    from tensorwire.torch._versions import check_version
+    from tensorwire._ground.packages import check_version
 
     for version in ("2.4", "2.4.0", "2.13.0+cpu", "3.0.0a0", "unknown"):
         check_version("torch", version, (2, 4), "this needs PyTorch")

@@ -14,7 +14,9 @@ from torch._functorch import config as functorch  # noqa: E402
 from torch._inductor import config as inductor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from tensorwire.torch import CompressedTensor, _linear, compress_module, compressed_tensor  # noqa: E402
+from tensorwire.torch import CompressedTensor, compress_module
+from tensorwire.torch.products import linear  # noqa: E402
+from tensorwire.torch.tensors import compressed_tensor
 from tests.support.linear_models import same  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 
@@ -95,7 +97,7 @@ def test_graphs_for_any_length(backend: str, dtype: Any) -> None:
 
 
 def test_one_token_through_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_linear, "_SLAB_NBYTES", 64 << 10)
+    monkeypatch.setattr(linear, "_SLAB_NBYTES", 64 << 10)
     dense, compressed = pair(Language(1), torch.bfloat16)
     ours = torch.compile(compressed, fullgraph=True)
     assert same(ours(tokens(1, 1)), torch.compile(dense, fullgraph=True)(tokens(1, 1)))

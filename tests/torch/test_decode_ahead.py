@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead, decompress_module, set_linear_mode  # noqa: E402
-from tensorwire.torch._frames import opened  # noqa: E402
+from tensorwire.torch.frames.open_frame import opened  # noqa: E402
 from tests.support.linear_models import chain, inputs, same  # noqa: E402
 
 if TYPE_CHECKING:

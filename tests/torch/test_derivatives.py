@@ -14,7 +14,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.nn.functional import embedding, linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor, compress_module, decode_ahead  # noqa: E402
-from tensorwire.torch._lazy import LazyTensor  # noqa: E402
+from tensorwire.torch.tensors.lazy import LazyTensor  # noqa: E402
 from tests.support.linear_models import same  # noqa: E402
 
 if TYPE_CHECKING:

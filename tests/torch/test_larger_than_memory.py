@@ -24,8 +24,8 @@ from torch.nn.functional import embedding, linear  # noqa: E402
 import tensorwire  # noqa: E402
 from tensorwire.storage import direct  # noqa: E402
 from tensorwire.torch import CompressedTensor, decode_ahead, memory_report, set_linear_mode  # noqa: E402
-from tensorwire.torch._file_frames import FileFrame  # noqa: E402
-from tensorwire.torch._frames import opened  # noqa: E402
+from tensorwire.torch.frames.file_frame import FileFrame  # noqa: E402
+from tensorwire.torch.frames.open_frame import opened  # noqa: E402
 from tests.support.linear_models import NUM_LAYERS, WIDTH, chain, inputs, loaded, same, saved  # noqa: E402
 
 if TYPE_CHECKING:

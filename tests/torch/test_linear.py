@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch import CompressedTensor, _linear, _repeated  # noqa: E402
+from tensorwire.torch import CompressedTensor
+from tensorwire.torch.products import linear, repeated  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,17 +54,17 @@ ORDERS: dict[str, Callable[[int], list[int]]] = {
 @pytest.fixture
 def multiply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Products with a kernel in the place of torch's, with small slabs."""
-    monkeypatch.setattr(_linear, "_SLAB_NBYTES", SLAB * COLUMNS * 2)
-    _linear._slabs_give_the_same_bits.cache_clear()
+    monkeypatch.setattr(linear, "_SLAB_NBYTES", SLAB * COLUMNS * 2)
+    linear._slabs_give_the_same_bits.cache_clear()
 
     def run(kernel: Kernel, x: Any, weight: Any, bias: Any = None) -> Any:
-        monkeypatch.setattr(_linear, "linear", kernel)
+        monkeypatch.setattr(linear, "linear", kernel)
         torch.nn.functional.linear(x, weight, bias)
         kernel.rows.clear()  # those of the trial
         return torch.nn.functional.linear(x, weight, bias)
 
     yield run
-    _linear._slabs_give_the_same_bits.cache_clear()
+    linear._slabs_give_the_same_bits.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -114,7 +115,7 @@ def test_the_default_device_does_not_matter() -> None:
     x = torch.randn(2, COLUMNS).bfloat16()
     expected = torch.nn.functional.linear(x, dense)
     with torch.device("meta"):
-        _linear._slabs_give_the_same_bits.cache_clear()
+        linear._slabs_give_the_same_bits.cache_clear()
         assert torch.equal(torch.nn.functional.linear(x, compressed), expected)
         assert torch.equal(compressed[3:9], dense[3:9])
         compressed.set_linear_mode("fused")
@@ -197,10 +198,10 @@ def test_a_tile_many_times_over(mapped: bool, monkeypatch: pytest.MonkeyPatch) -
         def refuse(name: str) -> int:
             raise OSError
 
-        monkeypatch.setattr(_repeated.os, "memfd_create", refuse)
+        monkeypatch.setattr(repeated.os, "memfd_create", refuse)
     tile = torch.randint(0, 256, (2 * mmap.PAGESIZE,), dtype=torch.uint8)
     nbytes = 21 * mmap.PAGESIZE + 10
-    memory = _repeated.repeated(tile, nbytes)
+    memory = repeated.repeated(tile, nbytes)
     assert torch.equal(memory, tile.repeat(11)[:nbytes])
     memory[5] += 1
     assert int((memory != tile.repeat(11)[:nbytes]).sum()) == (11 if mapped else 1)  # all places are one
@@ -209,15 +210,15 @@ def test_a_tile_many_times_over(mapped: bool, monkeypatch: pytest.MonkeyPatch) -
 def test_memory_that_cannot_be_mapped_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the number of maps is at its limit, after some of them."""
     calls: list[int] = []
-    original = _repeated._map_at
+    original = repeated._map_at
 
     def refuse(*arguments: Any) -> Any:
         calls.append(1)
-        return _repeated._FAILED if len(calls) == 3 else original(*arguments)
+        return repeated._FAILED if len(calls) == 3 else original(*arguments)
 
-    monkeypatch.setattr(_repeated, "_map_at", refuse)
+    monkeypatch.setattr(repeated, "_map_at", refuse)
     tile = torch.arange(mmap.PAGESIZE).to(torch.uint8)
-    assert torch.equal(_repeated.repeated(tile, 5 * mmap.PAGESIZE), tile.repeat(5))
+    assert torch.equal(repeated.repeated(tile, 5 * mmap.PAGESIZE), tile.repeat(5))
     assert len(calls) == 3
 
 
@@ -226,10 +227,10 @@ def test_memory_that_cannot_be_mapped_is_copied(monkeypatch: pytest.MonkeyPatch)
 def test_sums_of_the_trial_cancel(columns: int, dtype: Any) -> None:
     """What is left of them is nothing in exact arithmetic but for the odd column, which is tiny."""
     generator = torch.Generator().manual_seed(1)
-    rows, pairs = _linear._cancelling_rows(columns, dtype, generator)
-    x = _linear._cancelling_inputs((3, columns), pairs, generator).to(dtype)
+    rows, pairs = linear._cancelling_rows(columns, dtype, generator)
+    x = linear._cancelling_inputs((3, columns), pairs, generator).to(dtype)
     assert rows.dtype == dtype
-    assert len(rows) >= _linear._TRIAL_ROWS
+    assert len(rows) >= linear._TRIAL_ROWS
     assert rows.view(torch.uint8).numel() % mmap.PAGESIZE == 0
     assert x.abs().max() > 32
     terms = x[:, None, pairs].double() * rows[:, pairs].double()

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.functional import linear  # noqa: E402
 
-from tensorwire.torch import CompressedTensor, _linear  # noqa: E402
+from tensorwire.torch import CompressedTensor
+from tensorwire.torch.products import linear as _linear  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

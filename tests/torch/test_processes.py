@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import linear  # noqa: E402
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch._frames import sendable  # noqa: E402
+from tensorwire.torch.frames.open_frame import sendable  # noqa: E402
 from tests.support.linear_models import chain, loaded, same, saved  # noqa: E402
 from tests.support.sent_tensors import Rows, answer, bits  # noqa: E402
 

@@ -23,7 +23,7 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 from tensorwire.torch import CompressedTensor  # noqa: E402
-from tensorwire.torch.transformers import TensorwireConfig  # noqa: E402
+from tensorwire.torch.integrations.transformers import TensorwireConfig  # noqa: E402
 from tests.support.transformer_models import MODELS, bits, load, outputs, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 

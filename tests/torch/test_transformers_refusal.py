@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 import safetensors.torch as safetensors_torch  # noqa: E402
 from transformers.quantizers import auto  # noqa: E402
 
-from tensorwire.torch.transformers import TensorwireConfig, TensorwireQuantizer  # noqa: E402
+from tensorwire.torch.integrations.transformers import TensorwireConfig, TensorwireQuantizer  # noqa: E402
 from tests.support.transformer_models import MODELS, load, save, state  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 

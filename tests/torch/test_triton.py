@@ -26,8 +26,8 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, decode, encode  # noqa: E402
 from tensorwire import CorruptDataError, FormatError, TruncatedDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch import triton_decode  # noqa: E402
-from tensorwire.torch.triton_fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
+from tensorwire.torch.device import decode as triton_decode  # noqa: E402
+from tensorwire.torch.device.fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
 from tests.support import golden, registry  # noqa: E402
 from tests.support.cases import small_integers  # noqa: E402
 from tests.support.conformance import CASES, Case, floats  # noqa: E402

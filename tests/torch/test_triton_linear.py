@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
 import tensorwire  # noqa: E402
-from tensorwire.torch.triton_decode import DeviceFrame  # noqa: E402
-from tensorwire.torch.triton_fields import PRMT_IN_STEPS  # noqa: E402
-from tensorwire.torch.triton_linear import DeviceLinear, can_multiply  # noqa: E402
+from tensorwire.torch.device.decode import DeviceFrame  # noqa: E402
+from tensorwire.torch.device.fields import PRMT_IN_STEPS  # noqa: E402
+from tensorwire.torch.device.linear import DeviceLinear, can_multiply  # noqa: E402
 
 
 def opened(weight: Any, profile: Any) -> DeviceFrame:

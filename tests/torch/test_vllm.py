@@ -212,7 +212,7 @@ def test_a_model_never_runs_on_weights_that_the_checkpoint_lacks(outcomes: dict[
 
 
 def test_a_quantized_model_inside_is_refused() -> None:
-    from tensorwire.torch.vllm import TensorwireConfig
+    from tensorwire.torch.integrations.vllm import TensorwireConfig
 
     with pytest.raises(ValueError, match=r"fp8.*tensorwire decompress"):
         TensorwireConfig.from_config({"quant_method": "tensorwire", "wrapped": {"quant_method": "fp8"}})
@@ -223,7 +223,7 @@ def test_the_entry_point_registers_once() -> None:
 
     from vllm.model_executor.layers.quantization import get_quantization_config
 
-    from tensorwire.torch.vllm import TensorwireConfig
+    from tensorwire.torch.integrations.vllm import TensorwireConfig
 
     (point,) = entry_points(group="vllm.general_plugins", name="tensorwire")
     register = point.load()

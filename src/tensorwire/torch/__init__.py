@@ -6,11 +6,11 @@ need.
 """
 
 from . import _torch_version  # noqa: F401, I001 - raises where torch is missing or too old
-from . import _training  # noqa: F401 - registers a hook
-from ._after_import import after_import
+from .integrations import training  # noqa: F401 - registers a hook
+from .integrations.after_import import after_import
 from ._decode_ahead import DecodeAhead, decode_ahead
-from ._versions import is_older
-from .compressed_tensor import CompressedTensor
+from .._ground.packages import is_older
+from .tensors.compressed_tensor import CompressedTensor
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
 
 __all__ = [
@@ -38,7 +38,7 @@ def _register_with_transformers() -> None:
             stacklevel=2,
         )
     else:
-        from . import transformers as transformers
+        from .integrations import transformers
 
 
 after_import("transformers.quantizers", _register_with_transformers)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ._ahead import Ahead, aligned
-from ._file_frames import FileFrame
-from ._frames import OpenFrame, opened
-from .compressed_tensor import CompressedTensor
+from ..storage.ahead import Ahead, aligned
+from .frames.file_frame import FileFrame
+from .frames.open_frame import OpenFrame, opened
+from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,5 +1,5 @@
 """Raises ImportError where torch is missing or too old for this package: import it first."""
 
-from ._versions import require
+from .._ground.packages import require
 
 require("torch", (2, 5), "compressed tensors (tensorwire.torch) need PyTorch")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from comfy_kitchen.tensor import QuantizedLayout, QuantizedTensor, register_layout_class, register_layout_op
 
-from ._ops import check_linear_mode
-from .compressed_tensor import CompressedTensor
+from .ops import check_linear_mode
+from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

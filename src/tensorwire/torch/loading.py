@@ -11,12 +11,12 @@ from ..codec.arrays import as_array
 from ..codec.dtypes import torch_name
 from ..files.load_ahead import LoadAhead
 from ..files.loader import load_bytes
+from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
-from ._ahead import Ahead, aligned
-from ._file_frames import FileFrame, Reads
-from ._frames import Origin, attach, attach_opened
-from .compressed_tensor import CompressedTensor
+from .frames.file_frame import FileFrame, Reads
+from .frames.open_frame import Origin, attach, attach_opened
 from .modules import DTYPES, MIN_NUMEL
+from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

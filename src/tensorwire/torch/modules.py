@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ._frames import in_memory_nbytes
-from ._linear import has_usual_strides
-from ._ops import check_linear_mode
-from .compressed_tensor import CompressedTensor
+from .frames.open_frame import in_memory_nbytes
+from .ops import check_linear_mode
+from .products.linear import has_usual_strides
+from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..codec import new_buffer
-from ..codec.arrays import byte_view
-from ..storage.direct import READ_NBYTES
-from ._frames import OpenFrame, attach, opened
+from ...codec import new_buffer
+from ...codec.arrays import byte_view
+from ...storage.direct import READ_NBYTES
+from .open_frame import OpenFrame, attach, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from ..storage.direct import DirectFile
-    from ._ahead import Ahead
-    from ._frames import Origin
+    from ...storage.ahead import Ahead
+    from ...storage.direct import DirectFile
+    from .open_frame import Origin
 
 
 class FileFrame(OpenFrame):

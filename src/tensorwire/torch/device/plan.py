@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..codec import FloatFields, FrameReader, float_fields
-from ..errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
+from ...codec import FloatFields, FrameReader, float_fields
+from ...errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
 
 __all__ = [
     "CascadeLaunch",

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import triton_kernels as kernels
-from .triton_plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
-from .triton_products import CASCADE, DENSE, ENEC, LISTED, product_kernel
+from . import kernels
+from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
+from .products import CASCADE, DENSE, ENEC, LISTED, product_kernel
 
 if TYPE_CHECKING:
-    from .triton_decode import DeviceFrame
+    from .decode import DeviceFrame
 
 __all__ = ["DeviceLinear", "arranged", "can_multiply"]
 

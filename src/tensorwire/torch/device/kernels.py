@@ -18,7 +18,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_blocks import (
+from .blocks import (
     block_row,
     block_stream,
     cascade_exponents,
@@ -38,7 +38,7 @@ from .triton_blocks import (
     ranks_in_run,
     tier_stream,
 )
-from .triton_fields import BY_GROUP, escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
+from .fields import BY_GROUP, escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
 
 __all__ = [
     "cascade_words_kernel",

@@ -27,26 +27,26 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ..checkpoint.directory.config_and_index import METHOD
-from ..checkpoint.directory.manifest import VERSION
-from ..codec import Profile, num_threads
-from ..codec.arrays import as_array
-from ..errors import ErrorContext, UnsupportedVersionError
-from ..files.load_ahead import LoadAhead
-from ..files.names import FRAME_DTYPE
-from ..files.reader import FRAMES_KEY, StoredFile
-from ._frames import Origin, attach, check_unchanged
-from ._ops import check_linear_mode
-from .compressed_tensor import CompressedTensor
-from .loading import stays_compressed
-from .modules import DTYPES, MIN_NUMEL, decompress_module
+from ...checkpoint.directory.config_and_index import METHOD
+from ...checkpoint.directory.manifest import VERSION
+from ...codec import Profile, num_threads
+from ...codec.arrays import as_array
+from ...errors import ErrorContext, UnsupportedVersionError
+from ...files.load_ahead import LoadAhead
+from ...files.names import FRAME_DTYPE
+from ...files.reader import FRAMES_KEY, StoredFile
+from ..frames.open_frame import Origin, attach, check_unchanged
+from ..loading import stays_compressed
+from ..modules import DTYPES, MIN_NUMEL, decompress_module
+from ..ops import check_linear_mode
+from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from ..files.reader import StoredTensor
+    from ...files.reader import StoredTensor
 
 
 @register_quantization_config(METHOD)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ._lazy import LazyTensor
-from ._linear import MAX_FUSED_INPUT_ROWS
+from ..products.linear import MAX_FUSED_INPUT_ROWS
+from .lazy import LazyTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..codec import FrameReader
-from ..codec.arrays import byte_view
-from ..codec.dtypes import torch_name
-from ..errors import ErrorContext, UnsupportedTensorError
-from ._team import team
+from ...codec import FrameReader
+from ...codec.arrays import byte_view
+from ...codec.dtypes import torch_name
+from ...errors import ErrorContext, UnsupportedTensorError
+from .team import team
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
-    from ..codec.products import PlacedFrame
-    from ..storage.direct import DirectFile
-    from ..storage.local import InputFile
-    from ._ahead import Ahead
-    from .triton_decode import DeviceFrame
+    from ...codec.products import PlacedFrame
+    from ...storage.ahead import Ahead
+    from ...storage.direct import DirectFile
+    from ...storage.local import InputFile
+    from ..device.decode import DeviceFrame
 
 _device_frames = WeakTensorKeyDictionary()
 _open_frames = WeakTensorKeyDictionary()
@@ -270,7 +270,7 @@ def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:
         return opened(frame)
     found: DeviceFrame | None = _device_frames.get(frame)
     if found is None:
-        from .triton_decode import DeviceFrame
+        from ..device.decode import DeviceFrame
 
         found = _device_frames[frame] = DeviceFrame(frame)
     return found

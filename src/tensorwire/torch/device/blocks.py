@@ -19,7 +19,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_fields import (
+from .fields import (
     BY_GROUP,
     SHIFTS,
     add_in_bytes,

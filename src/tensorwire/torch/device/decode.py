@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..codec import torch_name
-from ..errors import CorruptDataError, UnsupportedTensorError
-from . import _triton_version  # noqa: F401 - raises where Triton is missing or too old
-from . import triton_kernels as kernels
-from .triton_fields import BY_GROUP, OVERREAD, PRMT, SHIFTS
-from .triton_plan import (
+from ...codec import torch_name
+from ...errors import CorruptDataError, UnsupportedTensorError
+from . import (
+    kernels,
+    triton_version,  # noqa: F401 - raises where Triton is missing or too old
+)
+from .fields import BY_GROUP, OVERREAD, PRMT, SHIFTS
+from .plan import (
     RUN,
     CascadeLaunch,
     ConstantLaunch,
@@ -34,8 +36,8 @@ from .triton_plan import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .triton_linear import DeviceLinear
-    from .triton_plan import Plan
+    from .linear import DeviceLinear
+    from .plan import Plan
 
 __all__ = ["DeviceFrame", "decode_frame"]
 
@@ -147,7 +149,7 @@ class DeviceFrame:
     @functools.cached_property
     def product(self) -> DeviceLinear | None:
         """It, ready to be multiplied; None if its blocks are not such as `DeviceLinear` takes."""
-        from .triton_linear import DeviceLinear, can_multiply
+        from .linear import DeviceLinear, can_multiply
 
         return DeviceLinear(self) if can_multiply(self) else None
 

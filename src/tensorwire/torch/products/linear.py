@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import linear
 
-from ._repeated import repeated
+from .repeated import repeated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from ._frames import OpenFrame
+    from ..frames.open_frame import OpenFrame
 
 _SLAB_NBYTES = 4 << 20
 _MAX_SLAB_INPUT_ROWS = 8

@@ -27,10 +27,10 @@ from vllm.model_executor.parameter import ModelWeightParameter
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
 
-from ..checkpoint import open_checkpoint
-from ._frames import Origin, attach
-from ._ops import LINEAR_MODES
-from .compressed_tensor import CompressedTensor
+from ...checkpoint import open_checkpoint
+from ..frames.open_frame import Origin, attach
+from ..ops import LINEAR_MODES
+from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

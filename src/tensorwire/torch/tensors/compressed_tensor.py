@@ -11,20 +11,20 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_map_only
 
-from .._ground.version import __version__
-from ..codec import compress
-from ..errors import UnsupportedTensorError
-from . import _ops
-from ._frames import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
-from ._lazy import LazyTensor, refused_write
-from ._view import VIEWS, view_by
+from ..._ground.version import __version__
+from ...codec import compress
+from ...errors import UnsupportedTensorError
+from .. import ops
+from ..frames.open_frame import Origin, attach, check_unchanged, copy_of, opened, opened_anywhere, sendable
+from .lazy import LazyTensor, refused_write
+from .view import VIEWS, view_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from ..codec import Profile
+    from ...codec import Profile
 
 aten = torch.ops.aten
 tensorwire = torch.ops.tensorwire
@@ -66,7 +66,7 @@ class CompressedTensor(LazyTensor):
             raise ValueError("expected requires_grad=False: a compressed tensor is frozen; train an adapter beside it")
         if isinstance(frame, CompressedTensor):
             return _like(frame, [frame._inner])
-        _ops.check_linear_mode(linear_mode)
+        ops.check_linear_mode(linear_mode)
         if not isinstance(frame, torch.Tensor) or frame.dtype != torch.uint8 or frame.dim() != 1:
             raise UnsupportedTensorError(
                 f"expected a frame in a uint8 tensor of one dimension, got {_kind_of(frame)}",
@@ -116,7 +116,7 @@ class CompressedTensor(LazyTensor):
 
     def set_linear_mode(self, mode: str) -> None:
         """How `torch.nn.functional.linear` multiplies with it from now on: "exact" or "fused"; else ValueError."""
-        self.linear_mode = _ops.check_linear_mode(mode)
+        self.linear_mode = ops.check_linear_mode(mode)
 
     @property
     def requires_grad(self) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import linear
 
-from ._frames import check_matches, opened, opened_anywhere
-from ._linear import linear_on_cpu
-from ._repeated import zeros
+from .frames.open_frame import check_matches, opened, opened_anywhere
+from .products.linear import linear_on_cpu
+from .products.repeated import zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

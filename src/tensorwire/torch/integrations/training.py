@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .compressed_tensor import CompressedTensor
+from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

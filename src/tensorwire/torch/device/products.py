@@ -17,7 +17,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from .triton_blocks import (
+from .blocks import (
     block_row,
     block_stream,
     cascade_exponents,
@@ -34,7 +34,7 @@ from .triton_blocks import (
     ranks_in_run,
     tier_stream,
 )
-from .triton_fields import bytes_of, numbers_in_group, spread_sign, stream_nwords
+from .fields import bytes_of, numbers_in_group, spread_sign, stream_nwords
 
 __all__ = ["CASCADE", "DENSE", "ENEC", "LISTED", "product_kernel"]
 

@@ -1,5 +1,0 @@
-"""Raises ImportError where Triton is missing or too old for the kernels: import it before them."""
-
-from ._versions import require
-
-require("triton", (3, 2), "decoding on a device (tensorwire.torch.triton_decode) needs Triton")

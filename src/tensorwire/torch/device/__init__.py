@@ -1,0 +1,1 @@
+"""Frames on a device: kernels in Triton, and what the host prepares for them."""

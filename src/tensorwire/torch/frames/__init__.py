@@ -1,0 +1,1 @@
+"""Frames that torch's tensors hold: in memory, or in a file."""

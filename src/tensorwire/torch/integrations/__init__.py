@@ -1,0 +1,1 @@
+"""Where other packages meet compressed weights."""

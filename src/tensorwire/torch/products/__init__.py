@@ -1,0 +1,1 @@
+"""Products with a compressed weight on the CPU."""

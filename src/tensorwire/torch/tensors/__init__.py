@@ -1,0 +1,1 @@
+"""The tensor subclasses: a compressed tensor, and its views."""
