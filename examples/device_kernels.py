@@ -18,7 +18,7 @@ if DEVICE == "cpu":
 import torch  # noqa: E402
 
 import tensorwire  # noqa: E402
-from tensorwire.torch.device.decode import decode_frame  # noqa: E402
+from tensorwire.torch.device import decode_frame  # noqa: E402
 
 DTYPES = (torch.bfloat16, torch.float32)
 

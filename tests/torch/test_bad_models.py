@@ -327,7 +327,7 @@ def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
         assert weight.decode().sum() == 512 * 512
         from tensorwire.torch.frames.open_frame import opened_anywhere
         for attempt in (
-            lambda: __import__("tensorwire.torch.device.decode"),
+            lambda: __import__("tensorwire.torch.device"),
             lambda: opened_anywhere(weight.frame.to("meta")),
         ):
             try:
@@ -340,7 +340,7 @@ def test_triton_is_missing_or_too_old(made: str, message: str) -> None:
     lines = result.stdout.splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert line.startswith("decoding on a device (tensorwire.torch.device.decode) needs Triton 3.2 or later, ")
+        assert line.startswith("decoding on a device (tensorwire.torch.device) needs Triton 3.2 or later, ")
         assert message in line
 
 

@@ -14,9 +14,9 @@ from torch._functorch import config as functorch  # noqa: E402
 from torch._inductor import config as inductor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from tensorwire.torch import CompressedTensor, compress_module
+from tensorwire.torch import CompressedTensor, compress_module  # noqa: E402
 from tensorwire.torch.products import linear  # noqa: E402
-from tensorwire.torch.tensors import compressed_tensor
+from tensorwire.torch.tensors import compressed_tensor  # noqa: E402
 from tests.support.linear_models import same  # noqa: E402
 from tests.support.versions import torch_since  # noqa: E402
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import tensorwire  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch import CompressedTensor
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.products import linear, repeated  # noqa: E402
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.functional import linear  # noqa: E402
 
-from tensorwire.torch import CompressedTensor
+from tensorwire.torch import CompressedTensor  # noqa: E402
 from tensorwire.torch.products import linear as _linear  # noqa: E402
 
 if TYPE_CHECKING:

@@ -10,13 +10,16 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", minversion="3.2")
 
 import tensorwire  # noqa: E402
-from tensorwire.torch.device.decode import DeviceFrame  # noqa: E402
 from tensorwire.torch.device.fields import PRMT_IN_STEPS  # noqa: E402
-from tensorwire.torch.device.linear import DeviceLinear, can_multiply  # noqa: E402
+from tensorwire.torch.device.linear import (  # noqa: E402
+    DeviceLinear,
+    DeviceWeight,
+    can_multiply,
+)
 
 
-def opened(weight: Any, profile: Any) -> DeviceFrame:
-    return DeviceFrame(torch.frombuffer(bytearray(tensorwire.compress(weight, profile=profile)), dtype=torch.uint8))
+def opened(weight: Any, profile: Any) -> DeviceWeight:
+    return DeviceWeight(torch.frombuffer(bytearray(tensorwire.compress(weight, profile=profile)), dtype=torch.uint8))
 
 
 def weights(rows: int, columns: int) -> Any:

@@ -1,17 +1,22 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
 Importing it needs PyTorch 2.5 or later. It registers the package with transformers, which it does not import: that
-happens when transformers is imported, before or after. The Triton kernels are modules of their own: import the one you
-need.
+happens when transformers is imported, before or after. Triton is imported when a frame on a device is first opened.
 """
 
-from . import _torch_version  # noqa: F401, I001 - raises where torch is missing or too old
+from typing import TYPE_CHECKING
+
+from .._ground.packages import is_older
+from . import torch_version  # noqa: F401 - raises where torch is missing or too old
+from .ahead import DecodeAhead, decode_ahead
+from .frames.open_frame import AnyFrame, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
-from ._decode_ahead import DecodeAhead, decode_ahead
-from .._ground.packages import is_older
-from .tensors.compressed_tensor import CompressedTensor
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
+from .tensors.compressed_tensor import CompressedTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "CompressedTensor",
@@ -38,7 +43,16 @@ def _register_with_transformers() -> None:
             stacklevel=2,
         )
     else:
-        from .integrations import transformers
+        from .integrations import transformers  # noqa: F401 - registers
 
 
 after_import("transformers.quantizers", _register_with_transformers)
+
+
+def _open_on_device(frame: "Tensor") -> AnyFrame:
+    from .device.linear import DeviceWeight
+
+    return DeviceWeight(frame)
+
+
+open_on_devices_by(_open_on_device)

@@ -1,8 +1,4 @@
-"""Decode frames on the device that holds them.
-
-docs/devices.md says what is decoded how, and what was proven on what. With TRITON_INTERPRET=1 in the environment,
-before Triton is first imported, the kernels run on tensors in CPU memory.
-"""
+"""Decode frames on the device that holds them."""
 
 from __future__ import annotations
 
@@ -15,10 +11,7 @@ import torch
 
 from ...codec import torch_name
 from ...errors import CorruptDataError, UnsupportedTensorError
-from . import (
-    kernels,
-    triton_version,  # noqa: F401 - raises where Triton is missing or too old
-)
+from . import kernels
 from .fields import BY_GROUP, OVERREAD, PRMT, SHIFTS
 from .plan import (
     RUN,
@@ -36,7 +29,6 @@ from .plan import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .linear import DeviceLinear
     from .plan import Plan
 
 __all__ = ["DeviceFrame", "decode_frame"]
@@ -65,8 +57,8 @@ class DeviceFrame:
         plan: what the host read of it.
         frame: its bytes, as 32-bit words.
         before: on the device, for each run how many words escape before it in its block; of enec: mask bits.
-        permutation: how kernels permute bytes (triton_fields).
-        by_group: whether tiles have their elements by group (triton_fields).
+        permutation: how kernels permute bytes (fields.py).
+        by_group: whether tiles have their elements by group (fields.py).
     """
 
     def __init__(self, frame: torch.Tensor) -> None:
@@ -145,13 +137,6 @@ class DeviceFrame:
         words = torch.empty(-(-max(count, 0) // 4) * 4, dtype=self._word, device=self.frame.device)
         self._launch(begin, end, words)
         return words
-
-    @functools.cached_property
-    def product(self) -> DeviceLinear | None:
-        """It, ready to be multiplied; None if its blocks are not such as `DeviceLinear` takes."""
-        from .linear import DeviceLinear, can_multiply
-
-        return DeviceLinear(self) if can_multiply(self) else None
 
     def launches(self, begin: int, end: int) -> Iterator[tuple[Launch, torch.Tensor, int]]:
         """The launches that have any of the blocks [begin, end), with the launch data of these and their number."""

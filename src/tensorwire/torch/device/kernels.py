@@ -1,13 +1,13 @@
-"""Triton kernels that decode blocks, and those that prepare it; the host's part is in triton_decode.
+"""Triton kernels that decode blocks, and those that prepare it; the host's part is in decode.py.
 
 A cascade is decoded from its last tier to its first, one launch a tier: `resolve_kernel` makes exponents of a later
 tier's digits, a byte each, `cascade_words_kernel` words of tier 1 and the rest. enec's high parts become bytes, then
 words. No program waits for another. How many escapes come before a run stands in tables that `count_kernel` fills when
 the frame is opened, which also proves that no rank leads out of a stream.
 
-`frame`, at a multiple of 16 bytes, is all its bytes; `table` has the launch data of blocks (triton_blocks); `runs` is
+`frame`, at a multiple of 16 bytes, is all its bytes; `table` has the launch data of blocks (blocks.py); `runs` is
 how many a program decodes at a time. `whole` is for blocks of full runs: `words` is then a multiple of 16 bytes too.
-`lead` says how a tile is laid out (triton_fields): the bits of the leading plane, or BY_GROUP.
+`lead` says how a tile is laid out (fields.py): the bits of the leading plane, or BY_GROUP.
 """
 
 # No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
 
 import torch
 
 from . import kernels
+from .decode import DeviceFrame
 from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
 from .products import CASCADE, DENSE, ENEC, LISTED, product_kernel
 
-if TYPE_CHECKING:
-    from .decode import DeviceFrame
-
-__all__ = ["DeviceLinear", "arranged", "can_multiply"]
+__all__ = ["DeviceLinear", "DeviceWeight", "arranged", "can_multiply"]
 
 _ROWS = 4  # of one program
 _MOST_CHUNKS = 4
@@ -101,6 +99,15 @@ class DeviceLinear:
             frame.frame, table, frame.before, places, exponents, frame.runs_per_block, launch.rest_bits, _RUNS
         )
         return table, places, exponents
+
+
+class DeviceWeight(DeviceFrame):
+    """A `DeviceFrame` with the products that the operators use."""
+
+    @functools.cached_property
+    def product(self) -> DeviceLinear | None:
+        """It, ready to be multiplied; None if its blocks are not such as `DeviceLinear` takes."""
+        return DeviceLinear(self) if can_multiply(self) else None
 
 
 def can_multiply(frame: DeviceFrame) -> bool:

@@ -2,7 +2,7 @@
 
 A block is decoded by kernels if it is stored, constant, or, in BF16, F16, F32, F8_E4M3 and F8_E5M2, enec or cascade
 with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once. Kernels that
-work by group (triton_fields) also leave short blocks to it, and those at the end of the frame.
+work by group (fields.py) also leave short blocks to it, and those at the end of the frame.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
         reader: of the header.
         fields: of its dtype, None where kernels only copy.
         word_nbytes: size of a word.
-        rows: by launch, the launch data of its blocks (triton_blocks), by ordinal.
+        rows: by launch, the launch data of its blocks (blocks.py), by ordinal.
         later_runs: how many runs later tiers and high parts have, in all blocks.
         host_blocks: ordinals of the blocks that the host decodes, in the order of their words.
     """

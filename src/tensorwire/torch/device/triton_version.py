@@ -2,4 +2,4 @@
 
 from ..._ground.packages import require
 
-require("triton", (3, 2), "decoding on a device (tensorwire.torch.device.decode) needs Triton")
+require("triton", (3, 2), "decoding on a device (tensorwire.torch.device) needs Triton")

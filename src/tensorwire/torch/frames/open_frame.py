@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -16,7 +16,7 @@ from ...errors import ErrorContext, UnsupportedTensorError
 from .team import team
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ...storage.ahead import Ahead
     from ...storage.direct import DirectFile
     from ...storage.local import InputFile
-    from ..device.decode import DeviceFrame
 
 _device_frames = WeakTensorKeyDictionary()
 _open_frames = WeakTensorKeyDictionary()
@@ -55,7 +54,7 @@ class OpenFrame:
         shape: its shape.
         origin: where it came from.
         ahead: what decodes it before it is used, None if nothing does.
-        product: None; a `DeviceFrame` may have kernels for products.
+        product: None; a frame on a device may have kernels for products.
         sent_by: torch's sharing strategy by which other processes get it, None if torch would move it to send it.
     """
 
@@ -260,19 +259,45 @@ def sendable(frame: Tensor) -> Tensor:
     return found._copies_to_send[strategy]
 
 
-def opened_anywhere(frame: Tensor) -> OpenFrame | DeviceFrame:
-    """The open frame of a uint8 tensor on the CPU, or on a device for which Triton compiles.
+class AnyFrame(Protocol):
+    """What an operator needs of an open frame, on whatever device.
+
+    Attributes:
+        dtype, shape: of the tensor.
+        product: its kernels for products; None if it has none.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def product(self) -> Any: ...
+
+    def decode(self, first: int, out: Tensor) -> None:
+        """Decode ``out.numel()`` elements from element `first` on into `out`."""
+
+
+_open_on_device: Callable[[Tensor], AnyFrame] | None = None
+
+
+def open_on_devices_by(factory: Callable[[Tensor], AnyFrame]) -> None:
+    """Let `factory` open the frames that do not lie on the CPU."""
+    global _open_on_device
+    _open_on_device = factory
+
+
+def opened_anywhere(frame: Tensor) -> AnyFrame:
+    """The open frame of a uint8 tensor on the CPU, or on a device.
 
     Raises:
-        ImportError: it lies on a device, and Triton is missing or too old.
+        ImportError: it lies on a device, and what opens frames there cannot be imported.
     """
     if frame.device.type == "cpu":
         return opened(frame)
-    found: DeviceFrame | None = _device_frames.get(frame)
+    found: AnyFrame | None = _device_frames.get(frame)
     if found is None:
-        from ..device.decode import DeviceFrame
-
-        found = _device_frames[frame] = DeviceFrame(frame)
+        assert _open_on_device is not None
+        found = _device_frames[frame] = _open_on_device(frame)
     return found
 
 
@@ -289,7 +314,7 @@ def check_unchanged(frame: Tensor) -> None:
         found.check_unchanged()
 
 
-def check_matches(frame: OpenFrame | DeviceFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:
+def check_matches(frame: AnyFrame, dtype: torch.dtype, shape: Sequence[int], first: int = 0) -> None:
     """Refuse a dtype, or a number of elements, that is not the frame's."""
     count, held = math.prod(shape), math.prod(frame.shape)
     if dtype != frame.dtype or not 0 <= first <= first + count <= held:
