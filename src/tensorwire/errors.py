@@ -114,7 +114,7 @@ class UnsupportedTensorError(TensorwireError, TypeError):
 class ErrorContext:
     """Name the file and the tensor in every TensorwireError that leaves a ``with`` block.
 
-    What an inner context has named stays, so the innermost wins::
+    A name that an inner context has set stays, so the innermost wins::
 
         with ErrorContext(file=path):
             for name in names:

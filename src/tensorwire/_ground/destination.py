@@ -40,7 +40,7 @@ NAMED_OTHERWISE = "name another destination"
 
 
 class Existing(NamedTuple):
-    """What stands at a destination.
+    """A file or directory that stands at a destination.
 
     Attributes:
         mark: changes when it becomes another file or directory, or another content.
@@ -78,8 +78,8 @@ class Destination:
             source: the file or directory that the result is made from.
             source_files: the files in it, and all others that the result is made from.
             owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that
-                must stay. Of a directory it returns the relative paths of all that may go with it: files, and with a
-                slash at the end directories in which no such file stands.
+                must stay. For a directory it returns the relative paths of all that may go with it: files, and with
+                a slash at the end directories in which no such file stands.
             example: the name of a file, for advice.
         """
         self.path = path
@@ -91,7 +91,7 @@ class Destination:
         self._example = example
 
     def check(self) -> Existing | None:
-        """What stands there and may be replaced; None if nothing stands there.
+        """The thing that stands there and may be replaced; None if nothing stands there.
 
         Raises:
             FileExistsError: something stands there that must stay; the message says why and what to do.
@@ -285,7 +285,7 @@ class Destination:
 
 
 def existing_at(path: Path) -> Existing | None:
-    """What stands somewhere, whether it may be replaced or not."""
+    """The thing that stands at a path, whether it may be replaced or not."""
     status = lstat(path)
     if status is None:
         return None
@@ -294,7 +294,7 @@ def existing_at(path: Path) -> Existing | None:
 
 
 def _came(checked: Existing | None, now: Existing) -> list[str]:
-    """What is there now and was not."""
+    """The paths of all that is there now and was not."""
     if checked is None or checked.mark != now.mark:
         return ["."]
     before = checked.inside or {}

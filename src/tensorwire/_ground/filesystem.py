@@ -51,7 +51,7 @@ def close(descriptor: int) -> None:
 
 
 def mark_of(path: Path) -> str | None:
-    """What tells what stands at a path from anything else that might; None if nothing stands there."""
+    """A mark that tells the thing at a path from any other; None if nothing stands there."""
     status = lstat(path)
     return None if status is None else mark(status)
 

@@ -48,8 +48,8 @@ class TensorView:
         self.owner = owner
 
     def check_memory(self) -> None:
-        """Raise BufferError if the owner has freed, moved or cut the memory since: FSDP frees storages, for one. What
-        exports a buffer cannot do that; NumPy and torch let it happen."""
+        """Raise BufferError if the owner has freed, moved or cut the memory since: FSDP frees storages, for one. An
+        exporter of buffers cannot do that; NumPy and torch let it happen."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         nbytes = len(self.data)
         if not nbytes:
@@ -227,7 +227,7 @@ def _torch_dtype(dtype: str) -> Any:
 
 
 class _Source:
-    """What an array tells about itself.
+    """The facts that an array tells about itself.
 
     Attributes:
         dtype: its name in safetensors, or None.
@@ -341,7 +341,7 @@ def _advice_for_torch(torch: Any, tensor: Any) -> str | None:
 
 
 def _advice_for_other(value: object) -> str:
-    """What to do with what is no array."""
+    """What to do with a value that is no array."""
     if isinstance(value, Mapping):
         return 'give the tensors in it one by one, each under a name of its own, such as "model.weight"'
     if isinstance(value, (list, tuple)):

@@ -385,7 +385,7 @@ def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer,
 
 
 def decode_header(src: Buffer) -> Frame:
-    """What header and index say, once checked."""
+    """The facts in header and index, once checked."""
     frame, error = Frame(), Error()
     with Pin(src) as source:
         status = _decode_header(source.address, source.nbytes, frame, error)
@@ -421,8 +421,8 @@ def decode(
     """Content bytes [start, stop) to `dst`, which must be apart from `data`.
 
     `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
-    whole blocks. Of a whole relative frame `leaves` and `base_leaves` get the hashes of what is written and of `base`.
-    `parallel` is the address of a tw_parallel, for calls without them.
+    whole blocks. If the frame is relative and decoded whole, `leaves` and `base_leaves` get the hashes of
+    what is written and of `base`. `parallel` is the address of a tw_parallel, for calls without them.
     """
     with (
         Pin(header) as head,

@@ -69,7 +69,7 @@ class FloatFields(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """What is added to the exponent of 1.0, which is 0, before it is stored."""
+        """The number that is added to an exponent before it is stored; that of 1.0 is 0."""
         return (1 << (self.exponent_bits - 1)) - 1
 
 
@@ -81,12 +81,12 @@ def float_fields(dtype: str) -> FloatFields | None:
 
 
 def numpy_name(dtype: str) -> str | None:
-    """What NumPy or ml_dtypes calls a dtype; None if they lack it."""
+    """The name of a dtype in NumPy or ml_dtypes; None if they lack it."""
     return _DTYPES[dtype][1] if dtype in _DTYPES else None
 
 
 def torch_name(dtype: str) -> str | None:
-    """What torch calls a dtype; None if it lacks it."""
+    """The name of a dtype in torch; None if it lacks it."""
     return _DTYPES[dtype][2] if dtype in _DTYPES else None
 
 
@@ -134,7 +134,7 @@ def _near_names(text: str) -> list[str]:
 
 
 def _aliases() -> dict[str, str]:
-    """What people call the dtypes of safetensors, in lower case and without underscores."""
+    """Other names of the dtypes of safetensors, in lower case and without underscores."""
     named = [(name, name) for name in _DTYPES] + [*FROM_NUMPY.items(), *FROM_TORCH.items()]
     return {_plain(alias): name for alias, name in named} | _OTHER_WORDS
 

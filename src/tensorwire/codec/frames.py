@@ -27,7 +27,7 @@ _NO_HASH = bytes(16)
 
 
 class FrameInfo(NamedTuple):
-    """What the header of a frame says.
+    """The facts in the header of a frame.
 
     Attributes:
         dtype: name as in safetensors, e.g. "BF16"; a name that the format does not know is opaque bytes.
@@ -64,7 +64,7 @@ class FrameInfo(NamedTuple):
 
 
 class BlockInfo(NamedTuple):
-    """What a block is made of.
+    """The parts of a block.
 
     Attributes:
         offset: from the start of the frame.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 Framework = Literal["np", "pt", "bytes"]
-"""What tensors are returned as: NumPy arrays, torch tensors, or their bytes."""
+"""The form that tensors are returned in: NumPy arrays, torch tensors, or their bytes."""
 
 Out = TypeVar("Out")
 
@@ -90,8 +90,8 @@ def compress(
             has the ratio and the speed of each.
         dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own, or what the format of
             the buffer says. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of 1 to 16
-            characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. What other
-            libraries call a dtype of safetensors ("FP32", "float32") is refused.
+            characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. Other
+            libraries' names for dtypes of safetensors ("FP32", "float32") are refused.
         shape: by default the array's own, or one dimension for a buffer whose dtype is given.
         base: another tensor of the same dtype and size, such as the weights one training step before. The frame then is
             relative to it: it holds what differs, and can be decompressed only with this base. A `dtype` that is given
@@ -198,21 +198,21 @@ def decompress(
 
     Args:
         frame: exactly one frame.
-        base: of a relative frame the tensor that it is relative to: an array, tensor or buffer with the same bytes.
+        base: the tensor that a relative frame is relative to: an array, tensor or buffer with the same bytes.
         out: what to decode into: a NumPy array, a torch tensor on the CPU or a buffer, writable, C-contiguous, of
-            exactly the tensor's size and apart from the frame. Its dtype and shape are its own business. What it
-            holds after an error is unspecified. It may be the very memory of `base`, which is then changed in place:
+            exactly the tensor's size and apart from the frame. Its dtype and shape are its own business. After
+            an error its content is unspecified. It may be the very memory of `base`, which is then changed in place:
             see below.
         framework: what to return without `out`: "np" for a NumPy array (ml_dtypes for dtypes that NumPy lacks), "pt"
             for a torch tensor on the CPU, or "bytes", which every dtype has.
         max_nbytes: refuse a larger tensor before memory is allocated for it.
         threads: by default all usable cores.
         verify: check the checksum of each block. The checksum of header and index is always checked. Without it
-            damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash is never
-            compared: the checksums of blocks cover their bytes, that of the header their order. Blocks exchanged on
-            purpose, with all checksums made right, decode: ``codec.content_hash(data)`` tells, if it is compared with
-            `FrameInfo.content_hash`. Of a relative frame the content hashes of base and result are compared, which
-            costs a read of each; without `verify` only the size of the base is checked.
+            damaged data may decode to wrong values, but never reads or writes out of bounds. The content hash of a
+            plain frame is not compared: the checksums of blocks cover their bytes, that of the header their order. If
+            someone swaps blocks and corrects every checksum, the frame still decodes; to detect that, compare
+            ``codec.content_hash(data)`` with `FrameInfo.content_hash`. For a relative frame the content hashes of base
+            and result are compared, which costs a read of each; without `verify` only the size of the base is checked.
 
     In place (`out` is the base) nothing is written unless the memory is the base and the checksum of every block is
     right. If the memory holds the result already, nothing is done: to apply a frame twice is no mistake. Without
@@ -307,8 +307,8 @@ def decompress_range(
 def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads: int | None = None) -> bytes:
     """One frame relative to `base` in place of several, each of which is relative to what the one before it gives.
 
-    The frames are decoded one after the other, into one copy of the tensor. What comes out is what `compress` makes of
-    the last content with this base.
+    The frames are decoded one after the other, into one copy of the tensor. The result is the frame that `compress`
+    makes of the last content with this base.
 
     Args:
         base: the base of the first frame, as for `decompress`.

@@ -147,7 +147,7 @@ class _OpenZL(Codec):
             if rest == "Compress":
                 return plane(compressor)
             return zl.nodes.ConvertNumToStructLE()(compressor, zl.nodes.TransposeSplit()(compressor, plane))
-        # Of BF16 it is one plane, flat in all weights that we know.
+        # In BF16 it is one plane, flat in all weights that we know.
         planes = zl.graphs.Store() if self.dtype == "BF16" else zl.nodes.TransposeSplit()(compressor, plane)
         node = getattr(zl.nodes, nodes[self.dtype])()
         return node(compressor, sign_frac=planes, exponent=getattr(zl.graphs, exponents)())
@@ -282,7 +282,7 @@ class Adapter:
 
     @property
     def version(self) -> str:
-        """Of the package; empty for memcpy."""
+        """The version of the package; empty for memcpy."""
         if self.package == "memcpy":
             return ""
         return __version__ if self.package == "tensorwire" else metadata.version(self.package)

@@ -30,7 +30,7 @@ def compress_module(
 ) -> nn.Module:
     """Compress the parameters of a model, one after the other, in place; outputs stay bit-identical.
 
-    What is compressed is frozen. Tied parameters stay tied. Not thread-safe while it runs.
+    Compressed parameters are frozen. Tied parameters stay tied. Not thread-safe while it runs.
 
     Args:
         model: on the CPU; parameters of BF16, F16, F32 and F8 are compressed. Parameters that share memory with
@@ -131,12 +131,12 @@ class MemoryReport:
 
     @property
     def nbytes(self) -> int:
-        """What all of them take."""
+        """The bytes that all of them take."""
         return sum(module.nbytes for module in self.modules)
 
     @property
     def dense_nbytes(self) -> int:
-        """What all of them would take uncompressed."""
+        """The bytes that all of them would take uncompressed."""
         return sum(module.dense_nbytes for module in self.modules)
 
     @property
@@ -153,7 +153,7 @@ class MemoryReport:
 
 
 def memory_report(model: nn.Module) -> MemoryReport:
-    """What the parameters and buffers of a model take, module by module, and what they would take uncompressed."""
+    """The memory of a model's parameters and buffers, module by module, beside what it would be uncompressed."""
     seen: set[object] = set()
     modules = []
     for name, module in model.named_modules():
@@ -197,7 +197,7 @@ def _holder(tensor: torch.Tensor) -> object:
 
 
 def _nbytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """What the memory of a tensor takes, and what it would uncompressed."""
+    """The bytes that a tensor's memory takes, and those that it would take uncompressed."""
     nbytes = tensor.numel() * tensor.element_size()
     if isinstance(tensor, CompressedTensor):
         return in_memory_nbytes(tensor.frame), nbytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._ground.version import INSTALL
 from ...errors import CorruptDataError
 from ...files.names import payload_name, shown
 from .manifest import VERSION, dump_object, load_object
@@ -12,9 +13,7 @@ from .paths import is_plain_relative
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHOD = (
-    "tensorwire (pip install . in its repository, then import tensorwire.torch; or first run: tensorwire decompress)"
-)
+METHOD = f"tensorwire ({INSTALL}, then import tensorwire.torch; or first run: tensorwire decompress)"
 """Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the ways out."""
 
 CONFIG_KEY = "quantization_config"

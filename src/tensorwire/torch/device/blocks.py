@@ -129,8 +129,8 @@ def later_octets(resolved: tl.tensor, run: tl.tensor) -> tl.tensor:
 
 @_jit
 def interval(row: tl.tensor, tier: tl.constexpr, widths: tl.constexpr) -> Any:
-    """What digit 0 of a tier names, how many of its digits name exponents below those of earlier tiers, and the jump
-    behind them."""
+    """The exponent that digit 0 of a tier names, how many of its digits name exponents below those of earlier tiers,
+    and the jump behind them."""
     parameters = tl.load(row + 3)
     begin = parameters & 0xFF
     below = begin * 0
@@ -204,7 +204,7 @@ def cascade_exponents(
     first: tl.tensor, below: tl.tensor, jump: tl.tensor, earlier: tl.tensor, rank: tl.tensor, following: tl.tensor,
     w: tl.constexpr, tier: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, permutation: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Of row k of the tile of a tier's digits, whose `interval` is first, below, jump.
+    """The exponents of row k of the tile of a tier's digits, whose `interval` is first, below, jump.
 
     `following` has the exponents that escape: `earlier` of them before the run, and as many as byte k of `rank` says
     between its begin and the group. Two 32-bit words of it are read.
@@ -341,7 +341,7 @@ def _part_of_octet(
     plane: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr, p: tl.constexpr,
     lead: tl.constexpr, whole: tl.constexpr, upper: tl.constexpr, shift: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What a plane whose lowest bit is bit `shift` of the byte contributes to it."""
+    """The bits that a plane contributes to the byte, if its lowest bit is bit `shift` of it."""
     part = (run + j).to(tl.uint32) * 0
     if (shift > -8) and (shift < 8):
         part = _moved(_plane_octet(plane, run, in_run, j, k, p, lead, whole, upper), shift)

@@ -250,7 +250,7 @@ def _table(rows: list[list[int]]) -> torch.Tensor:
 
 
 def _sums(counts: torch.Tensor, before: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, int]:
-    """Of entries [start, stop): the sum before each, from `start` on, and that of all."""
+    """The sum before each of the entries [start, stop), from `start` on, and the sum of all."""
     return before[start:stop] - before[start], int(counts[start:stop].sum())
 
 

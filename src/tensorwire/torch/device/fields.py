@@ -10,9 +10,8 @@ all places are known when the kernel is compiled. Otherwise j and run are at mos
 nothing is read behind a stream; a run then may come twice.
 
 That is for threads, each of which can load from an address of its own. A vector processor loads words that follow each
-other. For it, `lead` is BY_GROUP: a tile has an element for each group of a run, 64 in one row, in their order. What
-stands at computed places is loaded with all that surrounds it and gathered in registers, so up to OVERREAD bytes behind
-a stream are read.
+other. For it, `lead` is BY_GROUP: a tile has an element for each group of a run, 64 in one row, in their order. It
+loads whatever surrounds a computed place and gathers in registers, so up to OVERREAD bytes behind a stream are read.
 
 The language is that of Triton 3.2. Registers are unsigned; counts and places are 32-bit integers.
 """
@@ -217,7 +216,7 @@ def select_following(
         moved = moved | ((following << (up >> 24)) & 0xFF000000)
         selected = (names & ~escaped) | (moved & escaped)
     else:
-        # Of `following` the byte whose number is that of the escapes before, else the own one of `names`.
+        # The byte of `following` whose number is that of the escapes before, else the own one of `names`.
         source = ((escapes * 0x01010100) & escaped) | (~escaped & 0x07060504)
         source = source | (source >> 4)
         source = permute(source, source, source * 0 + 0x20, permutation)

@@ -178,7 +178,7 @@ def escapes_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
     runs_per_block: tl.int32, rest_bits: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of cascades of the one tier (4): for each escape its place in the block and its exponent. A block's list begins
+    """For cascades of the one tier (4): the place in the block and the exponent of each escape. A block's list begins
     at number 7 of its launch data."""
     row = block_row(table, tl.program_id(0))
     n = num_words(row)

@@ -1,4 +1,4 @@
-"""What the host reads of a frame that lies on a device: header, index, and the descriptors of blocks.
+"""The host's reading of a frame that lies on a device: header, index, and the descriptors of blocks.
 
 A block is decoded by kernels if it is stored, constant, or, in BF16, F16, F32, F8_E4M3 and F8_E5M2, enec or cascade
 with sign_mantissa verbatim or trimmed alike in the whole block. The host decodes any other block, once. Kernels that

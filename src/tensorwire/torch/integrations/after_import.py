@@ -1,7 +1,7 @@
 """Do something once another package has been imported, without importing it.
 
-Transformers takes a second or two to import, which a program that only uses PyTorch should not pay, and it finds
-nobody who does not register. So the registration waits on `sys.meta_path`, Python's own place for such things.
+Transformers takes a second or two to import, which a program that only uses PyTorch should not pay, and it finds no
+quantizer that is not registered. The registration waits on `sys.meta_path`, Python's own place for such things.
 """
 
 from __future__ import annotations

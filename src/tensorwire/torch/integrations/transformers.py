@@ -1,11 +1,11 @@
 """Hugging Face Transformers 5.16 and later: `from_pretrained` and `save_pretrained` with compressed weights.
 
-``import tensorwire.torch`` registers it; the page docs/transformers.md says how it is used. What differs between
-versions of Transformers stands in this file and in no other.
+``import tensorwire.torch`` registers it; the page docs/transformers.md says how it is used. All
+code that depends on the version of Transformers stands in this file.
 
 While Transformers loads, small files stand for those of the checkpoint. They name the same tensors, each of which is a
-pair of numbers that says where the tensor is. So Transformers matches and renames the original names, never meets a
-marker, and the frames are read here, by operations that stand before and behind its own.
+pair of numbers that says where the tensor is. Transformers matches and renames the original names and never meets a
+marker. The frames are read here, by operations that stand before and behind its own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the checker does not see transformers
     """How a model is compressed, for ``from_pretrained(..., quantization_config=...)`` of an uncompressed checkpoint.
 
-    Of a compressed checkpoint it is what config.json says, and Transformers takes no other. To change it, change
+    For a compressed checkpoint config.json says it, and Transformers takes no other. To change it, change
     ``config.quantization_config`` of ``config = AutoConfig.from_pretrained(...)`` and pass ``config=config``.
     """
 
@@ -102,7 +102,7 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
 
 @register_quantizer(METHOD)
 class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
-    """What Transformers asks while it loads and saves a model that is compressed, or is to be."""
+    """The answers that Transformers needs to load and save a model that is compressed, or is to be."""
 
     is_trainable = True  # adapters, beside weights that are frozen
     is_compileable = True
@@ -292,8 +292,8 @@ def _never(stored: StoredFile, tensor: StoredTensor) -> bool:
 
 
 def _expected_place(name: str) -> list[tuple[int, int, str]]:
-    """What sorts names as Transformers asks for them: numbers as numbers; of experts, which it merges, one matrix of
-    all after the other. Where that is wrong, loading takes longer."""
+    """A sort key for names in the order in which Transformers asks for them: numbers as numbers; experts, which it
+    merges, matrix by matrix. Where that is wrong, loading takes longer."""
     before, _, behind = name.partition(".experts.")
     number, _, matrix = behind.partition(".")
     if number.isdigit():

@@ -51,7 +51,7 @@ def register() -> None:
 
 
 def _choices(load_config: Any) -> dict[str, str]:
-    """What the user chose of `_CHOICES`.
+    """The user's choices among `_CHOICES`.
 
     Raises:
         ValueError: there is no such key or value.
@@ -113,7 +113,7 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
 
 
 class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
-    """What layers do with their weights. No value changes by it, unlike by a quantization."""
+    """Says how layers use their weights. It changes no value, unlike a quantization."""
 
     def __init__(self, compressed_checkpoint: bool = False) -> None:
         """`compressed_checkpoint`: only our loader can read it."""

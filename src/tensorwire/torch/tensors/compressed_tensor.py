@@ -36,7 +36,7 @@ class CompressedTensor(LazyTensor):
     It stands wherever a frozen weight stands: as a parameter of a module, in a state dict, under an adapter, in a
     compiled graph. `torch.nn.functional.linear` and `embedding` and slices of rows decode what they need of it, any
     other operation all of it; results and derivatives are bit-identical to those of the dense tensor. A parameter is
-    frozen. What writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
+    frozen. An operation that writes to the whole tensor, such as `copy_` or `add_`, compresses anew.
 
     Safe to be read by several threads at once, but not while another one writes to it or calls `set_linear_mode`.
 
@@ -142,7 +142,7 @@ class CompressedTensor(LazyTensor):
 
     @_is_param.setter
     def _is_param(self, value: bool) -> None:
-        """What torch sets to make a parameter of it. To be one again is not to be asked: `nn.Module.to` makes one that
+        """Torch sets it to make a parameter of the tensor. That is no request to train: `nn.Module.to` makes one that
         requires what the old one did. A parameter is kept, so it is compressed, but for one without memory."""
         self._asked_to_train |= self.requires_grad
         self.requires_grad = False
@@ -191,7 +191,7 @@ class CompressedTensor(LazyTensor):
         return tree_map_only(torch.Tensor, lambda found: compressed.get(id(found), found), result)
 
     def _linear(self, x: Tensor, bias: Tensor | None) -> Any:
-        """What `torch.nn.functional.linear` gives with it; NotImplemented where that needs the dense tensor."""
+        """`torch.nn.functional.linear` with it as the weight; NotImplemented where that needs the dense tensor."""
         if self.dim() != 2 or isinstance(self._inner, CompressedTensor):
             return NotImplemented
         if isinstance(x, LazyTensor) or x.is_nested or x.layout != torch.strided:
@@ -201,7 +201,8 @@ class CompressedTensor(LazyTensor):
         return tensorwire.linear(x, self.frame, self.dtype, self.shape, bias, self.linear_mode)
 
     def _stable_hash_for_caching(self) -> str:
-        """What compiled code depends on. Torch keeps that in files, which the next version of this package finds."""
+        """The facts that compiled code depends on. Torch keeps that code in files, which later versions of this package
+        find."""
         facts = (__version__, self.dtype, tuple(self.shape), self._inner.shape, self.device, self.linear_mode)
         return " ".join(["CompressedTensor", *map(str, facts)])
 

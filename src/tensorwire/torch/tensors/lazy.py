@@ -1,4 +1,4 @@
-"""What compressed tensors and their views have in common: they are decoded where an operation needs their values."""
+"""The base class of compressed tensors and their views: they are decoded where an operation needs their values."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 class LazyTensor(torch.Tensor):  # type: ignore[misc] # the checker does not see torch
     """A tensor without memory, which every operation meets below autograd.
 
-    So derivatives of all kinds, vmap and autocast are torch's own, of the operations that it would do with the dense
-    tensor. `__torch_function__` would be called before them. It is disabled for one more reason: torch's attention
-    modules ask for it, and choose another path where a weight has it.
+    Derivatives of all kinds, vmap and autocast stay torch's own: they see the operations of the dense tensor.
+    `__torch_function__` would be called before them. It is disabled for one more reason: torch's attention modules
+    look for it, and choose another path where a weight has it.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     _operations: ClassVar[dict[Any, Callable[..., Any]]]
-    """What is done otherwise than with the decoded tensor. A handler may return NotImplemented."""
+    """Handlers of the operations that do not decode the whole tensor. A handler may return NotImplemented."""
 
     def decode(self) -> Tensor:
         """The dense tensor, new memory on the same device."""

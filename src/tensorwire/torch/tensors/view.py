@@ -1,8 +1,8 @@
-"""Views of all of a weight: as torch makes them when it multiplies with it, only products decode what they need. Writes
-to them are refused, as they would be lost in a dense copy.
+"""Views of a whole weight, as torch makes them when it multiplies. Products decode what they need of them, all other
+operations the whole weight. Writes to them are refused, as they would be lost in a dense copy.
 
 Except under inference_mode, ``linear`` is no operation of torch's own but a transpose of the weight and a product, to
-which autograd, torch.func and vmap are applied one by one. What they keep of the weight for later is a view.
+which autograd, torch.func and vmap are applied one by one. They keep a view of the weight for later.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _addmm(bias: Any, x: Any, weight: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 
 
 def _bmm(x: Any, weight: Any) -> Any:
-    """What torch makes of a product if the inputs do not lie one behind the other. In mode "exact" it needs the whole
+    """Torch makes this of a product if the inputs do not lie one behind the other. In mode "exact" it needs the whole
     weight, as the dense model does."""
     few = x.shape[0] * x.shape[1] <= MAX_FUSED_INPUT_ROWS
     if not few or not _is_transpose(weight) or weight.weight.linear_mode != "fused":
@@ -112,7 +112,7 @@ VIEWS = (
     aten.view.default,
     aten.as_strided.default,
 )
-"""Those of all of a tensor; `as_strided` is how `fill_diagonal_` writes."""
+"""The operations that give a view of a whole tensor; `fill_diagonal_` writes through `as_strided`."""
 
 View._operations = {
     **{func: view_by(func) for func in (*VIEWS, aten.alias.default, aten.detach.default)},
