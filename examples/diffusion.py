@@ -28,7 +28,7 @@ def load(path: str) -> UNet2DModel:
     that were copied into it, perhaps because the mapped file lies at other addresses.
     """
     model = UNet2DModel.from_config(UNet2DModel.load_config(path))
-    model.load_state_dict(tensorwire.load_checkpoint(path, framework="pt"))
+    model.load_state_dict(tensorwire.load_file(path, framework="pt"))
     return model.eval()
 
 

@@ -1,9 +1,11 @@
-"""docs/terminology.md: one line a term, and none of the words that its terms replaced."""
+"""docs/terminology.md: a line a term, none of the words that its terms replaced; sentences begin in plain order."""
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,29 @@ RETIRED = {
 }
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread's frames|frame is (not )?None:")
+
+# A sentence that begins so has its subject behind its verb, or none; the other two are idioms of another language.
+CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
+# Where such sentences still stand. Mend them, then delete the line.
+UNMENDED = (
+    "benchmarks/",
+    "docs/benchmarks.md",
+    "docs/decisions.md",
+    "docs/devices.md",
+    "docs/job/appearance.md",
+    "docs/job/nccl.md",
+    "reference/",
+    "src/tensorwire/_ground/",
+    "src/tensorwire/checkpoint/",
+    "src/tensorwire/cli/",
+    "src/tensorwire/codec/",
+    "src/tensorwire/diagnosis/",
+    "src/tensorwire/files/",
+    "src/tensorwire/peers/",
+    "src/tensorwire/storage/",
+    "src/tensorwire/torch/",
+    "tests/",
+)
 
 
 def texts(*folders: str) -> list[tuple[str, list[str]]]:
@@ -96,3 +121,41 @@ def test_a_rank_has_a_page_and_a_tensor_a_frame() -> None:
         if re.search(r"(?<![a-z])frames?(?![a-z])", line, re.IGNORECASE) and not OF_A_STACK.search(line)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def prose(name: str, lines: list[str]) -> str:
+    """What a page says without its code, or the docstrings and comments of a program; nothing of other files."""
+    text = "\n".join(lines)
+    if name.endswith(".md"):
+        return re.sub(r"^ *```.*?^ *```|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    if not name.endswith(".py"):
+        return ""
+    return "\n".join(
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT or '"""' in token.string
+    )
+
+
+def test_sentences_begin_in_plain_order() -> None:
+    found = [
+        f"{name}: {' '.join(text[match.start() : match.start() + 70].split())}"
+        for name, lines in texts()
+        if not name.startswith(UNMENDED)
+        for text in [prose(name, lines)]
+        for match in CROOKED.finditer(text)
+    ]
+    assert not found, "say it as subject, verb, object:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [
+        ("a.md", "Fine. Of these, `Who` is code.\n```\nThose\n```\nWho asks?\n", 2),
+        ("a.md", "- **Named** is one. It is as\never, and of those who saw it\n", 2),
+        ("a.py", '# Whoever asks.\nx = "Of a value"\n"""Missed by a\nhair.\n\nThose.\n"""', 3),
+        ("a.cpp", "// Of another language", 0),
+    ],
+)
+def test_crooked_sentences_are_found(name: str, text: str, number: int) -> None:
+    assert len(CROOKED.findall(prose(name, text.splitlines()))) == number

@@ -94,6 +94,17 @@ class Run:
         """How many were met, as `72 of 116`."""
         return _met(targets.evaluate(self._results))
 
+    def sparse(self, data: str, profile: str) -> float:
+        """The ratio on one of the data of benchmarks.sparsity, which is that of every CPU target."""
+        rows = self._results["sparsity"]
+        return next(row["ratio"] for row in rows if (row["dataset"], row["codec"]) == (data, f"tensorwire {profile}"))
+
+    def command(self, name: str) -> float:
+        """GB/s of a command on a whole file, with all cores."""
+        files = self._results["files"]
+        seconds = next(row["seconds"]["median"] for row in files["commands"] if row["name"] == name)
+        return float(files["nbytes"] / 1e9 / seconds)
+
     def file(self, name: str) -> float:
         """Whole files: how many times the baseline's time it takes."""
         rows = self._results["files"]["commands"] + self._results["files"]["loading"]
@@ -263,6 +274,11 @@ deltas = Deltas()
 geometry = Geometry()
 inference = Inference()
 probe = _load("probe.json")
+
+
+def form(name: str, profile: str) -> float:
+    """The ratio of weights that are quantized or pruned."""
+    return float(next(row[profile] for row in _load("forms.json")["rows"] if row["form"] == name))
 
 
 def second_read(*shares: float) -> str:
