@@ -180,12 +180,12 @@ $(VENV)/.model: | $(VENV)/bin/python
 
 # Before anything that depends on it: pip would choose a build of its own.
 $(VENV)/.torch: | $(VENV)/bin/python
-	@echo "Installing PyTorch: half a minute for the CPU build, minutes for one that brings CUDA"
+	@echo "Installing PyTorch: 1 minute for the CPU build, several for one that brings CUDA"
 	@$(PIP) '$(TORCH)'
 	@touch $@
 
 $(VENV)/.transformers: $(VENV)/.torch
-	@echo "Installing Transformers: 20 seconds"
+	@echo "Installing Transformers: half a minute"
 	@$(PIP) 'transformers>=5.16'
 	@touch $@
 
