@@ -190,22 +190,22 @@ $(VENV)/.transformers: $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch | $(VENV)/.package
-	@echo "Installing the packages of the tests: 1 minute"
+	@echo "Installing the packages of the tests: 1 to 2 minutes"
 	@$(INSTALL) '.[test]'
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.torch | $(VENV)/.package
-	@echo "Installing the packages of the benchmarks: 1 minute"
+	@echo "Installing the packages of the benchmarks: half a minute"
 	@$(INSTALL) '.[bench]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.package
-	@echo "Installing Sphinx: 20 seconds"
+	@echo "Installing Sphinx: half a minute"
 	@$(INSTALL) '.[docs]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.package
-	@echo "Installing the linters: 30 seconds"
+	@echo "Installing the linters: half a minute"
 	@$(INSTALL) '.[dev]'
 	@touch $@
 
