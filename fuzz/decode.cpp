@@ -9,7 +9,6 @@
 
 #include "check.h"
 #include "common/hash.h"
-#include "tests/scratch_pool.h"
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "check.h"
-#include "tests/scratch_pool.h"
 
 namespace {
 

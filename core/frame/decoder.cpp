@@ -246,7 +246,8 @@ int tw_block_infos(const tw_frame* frame, const void* header, const void* data, 
   if (status != TW_OK) return status;
   const Index index(*frame, header);
   const Blocks blocks = {*frame, index, have};
-  std::unique_ptr<TileScratch> scratch(new (std::nothrow) TileScratch);
+  const Lent<TileScratch> lent;
+  TileScratch* const scratch = lent.get();
   if (scratch == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the decoder's scratch");
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t block = first + i, nbytes = blocks.end_of(block) - blocks.start_of(block);

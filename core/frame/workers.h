@@ -2,10 +2,10 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <new>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "include/tensorwire.h"
@@ -18,6 +18,47 @@ struct Workers {
   tw_parallel parallel;
 
   Workers(uint32_t count, tw_parallel pool = nullptr) : threads(count), parallel(pool) {}
+};
+
+// A Scratch for one thread of a call; null where there is no memory. The memory of large ones outlives the call,
+// kMostKept of each type: glibc 2.36 seldom finds freed aligned memory again, so a process that makes many frames would
+// grow without end, until it could not fork. No lock: a child may be forked at any moment.
+template <class Scratch>
+class Lent {
+ public:
+  Lent() : scratch_(take()) {}
+  Lent(Lent&& other) noexcept : scratch_(std::exchange(other.scratch_, nullptr)) {}
+  Lent& operator=(Lent&&) = delete;
+  ~Lent() {
+    if (kIsKept && scratch_ != nullptr) {
+      for (std::atomic<Scratch*>& place : kept_) {
+        Scratch* empty = nullptr;
+        if (place.compare_exchange_strong(empty, scratch_)) return;
+      }
+    }
+    delete scratch_;
+  }
+
+  Scratch* get() const { return scratch_; }
+
+ private:
+  static constexpr bool kIsKept = sizeof(Scratch) >= 4096;
+  static constexpr size_t kMostKept = 16;
+
+  static Scratch* take() {
+    if (kIsKept) {
+      for (std::atomic<Scratch*>& place : kept_) {
+        if (Scratch* scratch = place.exchange(nullptr)) {
+          scratch->~Scratch();
+          return ::new (scratch) Scratch;
+        }
+      }
+    }
+    return new (std::nothrow) Scratch;
+  }
+
+  static inline std::atomic<Scratch*> kept_[kMostKept];
+  Scratch* scratch_;
 };
 
 // Runs `work(scratch, tile)` for tiles 0 .. num_tiles - 1 on up to `threads` threads, the caller's among them, each
@@ -38,22 +79,22 @@ bool run_tiles(uint64_t num_tiles, Workers crew, Work&& work) {
   if (crew.parallel != nullptr && wanted > 1) {
     std::atomic<bool> ran{false};
     auto run = [&] {
-      const std::unique_ptr<Scratch> scratch(new (std::nothrow) Scratch);
-      if (scratch == nullptr) return;
+      const Lent<Scratch> scratch;
+      if (scratch.get() == nullptr) return;
       ran.store(true, std::memory_order_relaxed);
       loop(scratch.get());
     };
     crew.parallel([](void* body) { (*static_cast<decltype(run)*>(body))(); }, &run, static_cast<unsigned>(wanted), 0);
     return ran.load(std::memory_order_relaxed);
   }
-  std::unique_ptr<Scratch> own(new (std::nothrow) Scratch);
-  if (own == nullptr) return false;
-  std::vector<std::unique_ptr<Scratch>> scratches;
+  const Lent<Scratch> own;
+  if (own.get() == nullptr) return false;
+  std::vector<Lent<Scratch>> scratches;
   std::vector<std::thread> workers;
   try {
     for (uint64_t t = 1; t < wanted; ++t) {
-      // Kept before its thread starts, so that it outlives the thread whatever fails.
-      scratches.push_back(std::unique_ptr<Scratch>(new Scratch));
+      scratches.emplace_back();  // before its thread starts, so that it outlives the thread whatever fails
+      if (scratches.back().get() == nullptr) break;
       workers.emplace_back(loop, scratches.back().get());
     }
   } catch (const std::bad_alloc&) {

@@ -8,7 +8,6 @@
 
 #include "tests/check.h"
 #include "tests/mutation.h"
-#include "tests/scratch_pool.h"
 
 namespace {
 

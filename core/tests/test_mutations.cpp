@@ -14,7 +14,6 @@
 #include "common/hash.h"
 #include "tests/check.h"
 #include "tests/mutation.h"
-#include "tests/scratch_pool.h"
 #include "tests/target.h"
 
 namespace {

@@ -66,6 +66,31 @@ int run_with(int allocations) {
   return allocations - left;
 }
 
+std::atomic<size_t> num_large{0};
+
+struct LargeScratch {
+  uint8_t memory[1 << 16];
+  bool used = false;
+  static void* operator new(size_t nbytes, const std::nothrow_t&) noexcept {
+    ++num_large;
+    return std::malloc(nbytes);
+  }
+  static void operator delete(void* memory) { std::free(memory); }
+};
+
+// Calls that follow each other use the memory of the first, and nothing that it has left there.
+void check_large_scratch_is_kept() {
+  for (int call = 0; call < 10; ++call) {
+    std::atomic<size_t> num_new{0};
+    CHECK(tw::run_tiles<LargeScratch>(kNumTiles, kThreads, [&](LargeScratch& scratch, uint64_t) {
+      if (!scratch.used) ++num_new;
+      scratch.used = true;
+      return true;
+    }));
+    CHECK(num_new > 0 && num_large == kThreads);
+  }
+}
+
 // The one function of the C ABI that starts threads and has no way to fail.
 void check_hash_leaves() {
   const std::vector<uint8_t> content(3 * TW_LEAF_NBYTES + 5, 7);
@@ -83,6 +108,7 @@ int main() {
   const int all = run_with(1000);
   CHECK(all > 2 * static_cast<int>(kThreads));
   for (int allocations = 0; allocations <= all; ++allocations) run_with(allocations);
+  check_large_scratch_is_kept();
   check_hash_leaves();
   std::printf("ok\n");
   return 0;
