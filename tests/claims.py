@@ -393,7 +393,6 @@ NOT_MEASURED: dict[str, list[str]] = {
     "docs/terminology.md": ["every 0.2 s"],
     "src/": [
         "Hugging Face Transformers 5.16 and later",
-        "(2.24 and later)",
         "CPU times to 10 ms",
         "1 GB/s is 10^9 uncompressed bytes per second",
     ],

@@ -1,11 +1,10 @@
 """A client of NCCL's RAS service: who is in which communicator, and who has launched how many collectives.
 
-Every process of an NCCL job (2.24 and later) listens on ``localhost:28028``, or where ``NCCL_RAS_ADDR`` says, and
-answers for the whole job: it is enough to ask one process of one node. Since 2.28.7 the answer comes in JSON, which
-names every rank; the text of older versions names outliers alone, chosen by their number, and counts the others.
+Every process of an NCCL job listens on ``localhost:28028``, or where ``NCCL_RAS_ADDR`` says, and answers for the whole
+job: it is enough to ask one process of one node. NCCL 2.28.7 and later answer in JSON, which names every rank.
 
 The protocol is that of NCCL's own client: the lines "CLIENT PROTOCOL 2", "TIMEOUT seconds", "SET FORMAT json" and
-"STATUS" or "VERBOSE STATUS", each answered by a line except the last, whose answer ends with the connection.
+"STATUS". Each is answered by a line except the last, whose answer ends with the connection.
 
 RAS counts what the host has launched. It knows neither what a GPU has begun or finished, nor how many bytes went where.
 """
@@ -14,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import CorruptDataError, LimitExceededError
+from ...errors import CorruptDataError, LimitExceededError, UnsupportedVersionError
 
 __all__ = ["RasCommunicator", "RasCount", "RasProcess", "RasRank", "RasStatus", "query_ras"]
 
@@ -30,7 +28,6 @@ _PROTOCOL = 2
 _EXTRA_SECONDS = 6  # NCCL adds five to its timeout; one is for the way
 _MAX_LINE = 4096
 _MAX_ANSWER = 256 << 20  # a job of 16,384 ranks in five communicators each takes some 60 MB of JSON
-_MAX_SIZE = 1 << 20  # ranks of a communicator that are looked through for those that are not named
 _IN_PROGRESS = 7  # ncclInProgress
 _RESULTS = {
     1: "Unhandled CUDA error",
@@ -68,42 +65,33 @@ class RasCount:
 
     function: str  # "AllReduce", "Broadcast", ...
     launched: int
-    num_ranks: int
-    ranks: list[int] = field(default_factory=list)  # those that RAS names: all, or fewer than num_ranks in text
+    ranks: list[int]
 
 
 @dataclass(slots=True)
 class RasCommunicator:
     hash: str  # 16 hexadecimal digits, as the pages of the profiler plugin name it
     size: int = 0  # 0 unknown
-    ranks: list[RasRank] = field(default_factory=list)  # that answered; in text the outliers among them
+    ranks: list[RasRank] = field(default_factory=list)  # that answered
     missing: list[RasRank] = field(default_factory=list)  # that did not answer, or deny being members
-    counts: list[RasCount] = field(default_factory=list)  # in text those of kinds on which ranks differ
+    counts: list[RasCount] = field(default_factory=list)
 
     def behind(self) -> dict[str, list[int]]:
         """For each kind of operation on which ranks differ, the ranks that have launched the fewest.
 
         They are the suspects: the others wait for them. RAS itself calls the minority outliers, which may as well be
-        ranks that are ahead. An empty list stands for ranks that the answer counts but does not name.
+        ranks that are ahead.
         """
         suspects = {}
         for function, counts in _grouped(self.counts).items():
-            if len({count.launched for count in counts}) < 2:
-                continue
-            lowest = min(counts, key=lambda count: count.launched)
-            named = sorted(lowest.ranks)
-            if not named and self.size <= _MAX_SIZE:
-                others = [count for count in counts if count is not lowest]
-                known = {rank for count in others for rank in count.ranks} | {rank.rank for rank in self.missing}
-                rest = [rank for rank in range(self.size) if rank not in known]
-                named = rest if len(rest) == lowest.num_ranks else []
-            suspects[function] = named
+            if len(counts) > 1:
+                suspects[function] = sorted(min(counts, key=lambda count: count.launched).ranks)
         return suspects
 
 
 @dataclass(slots=True)
 class RasStatus:
-    """What one process of the job knew of all."""
+    """The state of the whole job, as one of its processes knew it."""
 
     nccl_version: str
     communicators: list[RasCommunicator] = field(default_factory=list)
@@ -125,7 +113,8 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
         ValueError: the address or the timeout makes no sense.
         OSError: nobody listens there (the job has ended, runs elsewhere, or has ``NCCL_RAS_ENABLE=0``).
         TimeoutError: the answer was not complete in time.
-        CorruptDataError: whoever answers is not NCCL's RAS service.
+        CorruptDataError: the answer is not that of NCCL's RAS service.
+        UnsupportedVersionError: the job's NCCL is older than 2.28.7.
         LimitExceededError: the answer does not end within 256 MiB.
 
     May be called from any thread.
@@ -139,7 +128,7 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
     except OSError as error:
         error.filename = f"{host}:{port}"
         error.strerror = (
-            f"no RAS service of NCCL ({error.strerror or error}); it is there while a job of NCCL 2.24 or later runs "
+            f"no RAS service of NCCL ({error.strerror or error}); it is there while a job of NCCL runs "
             "on that node, unless NCCL_RAS_ENABLE=0; name a node of the job as HOST:PORT"
         )
         raise
@@ -149,9 +138,13 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
         if not greeting.upper().startswith("SERVER PROTOCOL "):
             raise _corrupt(f"a greeting SERVER PROTOCOL, got {greeting[:80]!r}")
         exchange.ask(f"TIMEOUT {max(1, int(timeout) - _EXTRA_SECONDS)}")
-        if exchange.ask("SET FORMAT json") == "OK":
-            return parse_json(exchange.ask_all("STATUS"))
-        return parse_text(exchange.ask_all("VERBOSE STATUS"))
+        answer = exchange.ask("SET FORMAT json")
+        if answer != "OK":
+            raise UnsupportedVersionError(
+                f"expected NCCL's RAS service at {host}:{port} to answer in JSON, got {answer[:80]!r}",
+                advice="use NCCL 2.28.7 or later, or run the job with the probe",
+            )
+        return parse_json(exchange.ask_all("STATUS"))
 
 
 def parse_json(answer: bytes) -> RasStatus:
@@ -181,7 +174,7 @@ def parse_json(answer: bytes) -> RasStatus:
             for function, launched in _object(member, "collective_counts").items():
                 if type(launched) is int:
                     by_count[function, launched].append(rank.rank)
-        communicator.counts = [RasCount(*key, len(ranks), ranks) for key, ranks in by_count.items()]
+        communicator.counts = [RasCount(*key, ranks) for key, ranks in by_count.items()]
         for member in _objects(entry, "missing_ranks"):
             rank = _rank(member)
             fate = _object(member, "status")
@@ -195,113 +188,6 @@ def parse_json(answer: bytes) -> RasStatus:
         status.communicators.append(communicator)
     status.dead, status.unresponsive = list(dead), list(unresponsive)
     return status
-
-
-_NUMBER = r"(\d{1,18})"
-_VERSION = re.compile(r"NCCL version (\S+)")
-_GROUP = re.compile(rf" *{_NUMBER} +\d+ +\d+ +[\d-]+ +{_NUMBER} +\d+ +[A-Z]+ +[A-Z,]+$")
-_COMMUNICATOR = re.compile(rf"#{_NUMBER}-\d+ \(([0-9a-f]{{1,16}})\) (INCOMPLETE|ERROR|MISMATCH)$")
-_KIND = re.compile(r"  Communicator ranks have different (\w+) operation counts$")
-_STATE = (
-    r"launched up to operation (?P<launched>\d{1,18})|(?P<none>not launched any operations)|status (?P<status>[A-Z]+)"
-)
-_MANY = re.compile(rf"  {_NUMBER} ranks (?:have (?:{_STATE})|reported (?P<error>.+))$")
-_ONE = re.compile(
-    rf"  Rank {_NUMBER}(?: has (?:{_STATE})| reported (?P<error>.+?))? -- "
-    r"(?:GPU (?P<device>\d{1,18})(?: \(NVML \d+\))? managed by process (?P<pid>\d{1,18}) on node (?P<host>\S+)|\[.*\])$"
-)
-_PROCESS = re.compile(rf"  Process {_NUMBER} on node (\S+) managing GPU")
-_TIMEOUTS = re.compile(rf"  Encountered {_NUMBER} communication timeout")
-
-
-def parse_text(answer: bytes) -> RasStatus:
-    """The answer to STATUS or VERBOSE STATUS in format text, which is written for people.
-
-    Lines that are not understood are skipped.
-
-    Raises:
-        CorruptDataError: it does not begin as NCCL's does.
-    """
-    lines = answer.decode("utf-8", "replace").splitlines()
-    version = next((match for line in lines[:4] if (match := _VERSION.match(line))), None)
-    if version is None:
-        raise _corrupt(f"a line NCCL version, got {answer[:80]!r}")
-    status = RasStatus(version[1])
-    sizes: dict[str, int] = {}
-    paragraphs: dict[str, _Paragraph] = {}
-    paragraph: _Paragraph | None = None
-    dead: _Processes = {}
-    unresponsive: _Processes = {}
-    processes = unresponsive
-    for line in lines:
-        if match := _GROUP.match(line):
-            sizes[match[1]] = int(match[2])
-        elif line in ("DEAD", "INCOMPLETE"):
-            processes = dead if line == "DEAD" else unresponsive
-        elif match := _PROCESS.match(line):
-            _note(processes, RasProcess(match[2], int(match[1])))
-        elif match := _TIMEOUTS.match(line):
-            status.num_timeouts = int(match[1])
-        elif match := _COMMUNICATOR.match(line):
-            if match[2] not in paragraphs:
-                communicator = RasCommunicator(_hash(match[2]), sizes.get(match[1], 0))
-                status.communicators.append(communicator)
-                paragraphs[match[2]] = _Paragraph(communicator)
-            paragraph = paragraphs[match[2]]
-            paragraph.begin(match[3])
-        elif paragraph is not None:
-            paragraph.read(line)
-    status.dead, status.unresponsive = list(dead), list(unresponsive)
-    return status
-
-
-class _Paragraph:
-    """What the text says of one communicator: lines on many ranks, each with lines on those of them that it names."""
-
-    def __init__(self, communicator: RasCommunicator) -> None:
-        self._communicator = communicator
-        self._ranks: dict[int, RasRank] = {}
-        self._count: RasCount | None = None
-
-    def begin(self, title: str) -> None:
-        self._incomplete = title == "INCOMPLETE"
-        self._kind("")
-
-    def read(self, line: str) -> None:
-        if match := _KIND.match(line):
-            self._kind(match[1])
-        elif match := _MANY.match(line):
-            self._count = self._counted(match, int(match[1]))
-            self._status, self._error = match["status"] or "", match["error"] or ""
-        elif match := _ONE.match(line):
-            self._one(match)
-
-    def _kind(self, function: str) -> None:
-        self._function = function
-        self._count = None
-        self._status = self._error = ""
-
-    def _counted(self, line: re.Match[str], num_ranks: int) -> RasCount | None:
-        if not self._function or not (line["launched"] or line["none"]):
-            return None
-        count = RasCount(self._function, int(line["launched"] or 0), num_ranks)
-        self._communicator.counts.append(count)
-        return count
-
-    def _one(self, line: re.Match[str]) -> None:
-        process = RasProcess(line["host"], int(line["pid"])) if line["pid"] else None
-        rank = RasRank(int(line[1]), process, int(line["device"] or -1))
-        count = self._counted(line, 1) or self._count
-        if count is not None:
-            count.ranks.append(rank.rank)
-        rank.status, rank.error = line["status"] or self._status, line["error"] or self._error
-        if self._incomplete or rank.status == "NOCOMM":
-            self._communicator.missing.append(rank)
-        elif known := self._ranks.get(rank.rank):
-            known.status, known.error = known.status or rank.status, known.error or rank.error
-        else:
-            self._ranks[rank.rank] = rank
-            self._communicator.ranks.append(rank)
 
 
 class _Exchange:
@@ -418,5 +304,5 @@ def _objects(entry: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _corrupt(expected: str) -> CorruptDataError:
     return CorruptDataError(
         f"expected {expected}",
-        advice="is NCCL_RAS_ADDR the address of an NCCL job's RAS service (NCCL 2.24 or later)?",
+        advice="is NCCL_RAS_ADDR the address of an NCCL job's RAS service?",
     )

@@ -1,4 +1,4 @@
-"""What two answers of NCCL's RAS service, some time apart, say of a job that has no probe."""
+"""Findings about a job without the probe, from two answers of NCCL's RAS service, some time apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..model import Finding
     from .ras import RasCommunicator, RasProcess, RasStatus
 
-# RAS counts launches: the ranks behind may be in a long kernel, or about to launch. Whom it gives up may live.
+# RAS counts launches, so ranks behind may be in a long kernel. A process that it gives up may live.
 _BASIS = Basis.COMPARISON
 
 
@@ -56,9 +56,8 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
     counts = sorted((count for count in group.counts if count.function == function), key=lambda count: count.launched)
     lowest, highest = counts[0], counts[-1]
     title = f"communicator {group.hash}"
-    who = words.ranks(ranks) if ranks else f"{lowest.num_ranks} ranks that RAS does not name"
     evidence = [
-        f"{count.num_ranks} of {group.size} ranks have launched {function} {count.launched} times"
+        f"{len(count.ranks)} of {group.size} ranks have launched {function} {count.launched} times"
         for count in counts[:4]
     ]
     evidence.append(f"no rank of this communicator has launched anything for {seconds:.0f} s")
@@ -69,15 +68,16 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         if (member := members.get(rank)) is not None and member.process is not None
     ]
     return make_finding(
-        "TW-H1" if ranks else "TW-UNKNOWN",
+        "TW-H1",
         seconds,
         title,
         ranks,
-        f"{who} launched {function} {lowest.launched} times in {title}, others {highest.launched}, and no rank goes on",
+        f"{words.ranks(ranks)} launched {function} {lowest.launched} times in {title}, others {highest.launched}, "
+        "and no rank goes on",
         evidence + gaps,
         _BASIS,
         is_incomplete=bool(gaps),
-        victims=max(0, group.size - lowest.num_ranks),
+        victims=max(0, group.size - len(lowest.ranks)),
     )
 
 
