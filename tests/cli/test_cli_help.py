@@ -26,6 +26,7 @@ def test_every_help_has_an_example(run: Run, command: tuple[str, ...]) -> None:
     assert "Example:\n" in ran.out
     assert f"tensorwire {' '.join(command)}" in ran.out.partition("Example:\n")[2]
     assert all(len(line) <= 80 for line in ran.out.splitlines())
+    assert "  --force" not in ran.out, "its short form, -f, is missing"
     if command and command[-1] not in ("agent", "completion", "job"):
         assert "--json" in ran.out
 

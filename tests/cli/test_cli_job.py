@@ -318,7 +318,7 @@ def test_report_writes_a_page(opened: list[FakeJob], capsys: pytest.CaptureFixtu
     code, out, err = run(capsys, "report", "-o", path)
     assert (code, out) == (2, "")
     assert path.read_text() == page
-    code, out, _ = run(capsys, "report", "-o", path, "--force", "--for", "0", "--json")
+    code, out, _ = run(capsys, "report", "-o", path, "-f", "--for", "0", "--json")
     assert (code, json.loads(out)["path"], json.loads(out)["thresholds"]["hang_seconds"]) == (3, str(path), 30.0)
 
 

@@ -30,7 +30,7 @@ from . import arguments, verdict
     metavar="FILE",
     help="File to write the page to.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @arguments.seconds_option(
     "Poll a live job for this many seconds; while ranks time operations, up to 40 s longer.",
     default=ASKED_SECONDS,
