@@ -7,18 +7,23 @@ An analyzer looks at all ranks of a job every second, and closely at a few. What
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .model import LIVES, Edge, Operation, ProcessGroup, Rank, Setup
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+_Columns = TypeVar("_Columns", bound="DataclassInstance")
 
 _STOPPED = LIVES.index("stopped")
 _ALIVE = [LIVES.index("running"), _STOPPED]
@@ -47,9 +52,9 @@ class Source(Protocol):
         """Ranks whose stack shows what they are in."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """What there is one of for each rank, in the order of their numbers. Seconds are NaN where the model has None."""
+    """A value for each rank, in the order of their numbers. Seconds are NaN where the model has None."""
 
     numbers: Ints
     nodes: Ints  # each node has a number
@@ -74,9 +79,9 @@ class Places:
         return np.equal(self.lives, _STOPPED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memberships:
-    """What there is one of for each rank and process group: a row, those of a rank one behind the other."""
+    """A row for each rank and process group. The rows of a rank stand one behind the other."""
 
     places: Ints
     groups: Ints  # a number for each id
@@ -219,9 +224,8 @@ class RankColumns(Mapping[int, Rank]):
         """The ranks at these places."""
         if kept.all():
             return self
-        places = _taken(self.places, kept)
-        in_rows = kept[self.rows.places]
-        rows = _taken(self.rows, in_rows)
+        places = taken(self.places, kept)
+        rows = taken(self.rows, kept[self.rows.places])
         rows = replace(rows, places=(np.cumsum(kept) - 1)[rows.places])
         left = set(places.numbers.tolist())
         selected = RankColumns(
@@ -240,15 +244,8 @@ class RankColumns(Mapping[int, Rank]):
         """The same, but for these ranks, which were last heard of so many seconds ago."""
         gone_seconds = self.places.gone_seconds.copy()
         gone_seconds[[self.place_of[number] for number in ages]] = list(ages.values())
-        other = RankColumns(
-            replace(self.places, gone_seconds=gone_seconds),
-            self.rows,
-            self._source,
-            node_names=self.node_names,
-            exit_reasons=self.exit_reasons,
-            phases=self.phases,
-            signals=self.signals,
-        )
+        other = copy(self)  # nothing that is cached depends on this column
+        other.places = replace(self.places, gone_seconds=gone_seconds)
         other._made = dict(self._made)
         for number, age in ages.items():
             rank = self[number]
@@ -256,8 +253,9 @@ class RankColumns(Mapping[int, Rank]):
         return other
 
 
-def _taken(columns: Any, kept: Bools) -> Any:
-    return type(columns)(*(getattr(columns, each.name)[kept] for each in fields(columns)))
+def taken(columns: _Columns, kept: Bools | slice) -> _Columns:
+    """A part of each column."""
+    return replace(columns, **{each.name: getattr(columns, each.name)[kept] for each in fields(columns)})
 
 
 class _Objects:
@@ -297,39 +295,41 @@ def _of_objects(ranks: list[Rank]) -> RankColumns:
     number_of = {name: number for number, name in enumerate(node_names)}
     groups = [group for rank in ranks for group in rank.process_groups]
     places = Places(
-        ints([rank.rank for rank in ranks]),
-        ints([number_of[rank.node] for rank in ranks]),
-        ints([rank.generation for rank in ranks]),
-        ints([rank.pid for rank in ranks]),
-        ints([LIVES.index(process.life) for process in processes]),
-        _bools([process.state == "R" for process in processes]),
-        _bools([rank.overflow for rank in ranks]),
-        _floats([rank.heartbeat_seconds for rank in ranks]),
-        _floats([process.gone_seconds for process in processes]),
-        _floats([process.cpu_seconds for process in processes]),
-        _floats([process.wait_seconds for process in processes]),
-        _floats([process.throttled_seconds for process in processes]),
-        np.arange(len(ranks)),
+        numbers=ints([rank.rank for rank in ranks]),
+        nodes=ints([number_of[rank.node] for rank in ranks]),
+        generations=ints([rank.generation for rank in ranks]),
+        pids=ints([rank.pid for rank in ranks]),
+        lives=ints([LIVES.index(process.life) for process in processes]),
+        runnable=_bools([process.state == "R" for process in processes]),
+        overflow=_bools([rank.overflow for rank in ranks]),
+        heartbeat_seconds=_floats([rank.heartbeat_seconds for rank in ranks]),
+        gone_seconds=_floats([process.gone_seconds for process in processes]),
+        cpu_seconds=_floats([process.cpu_seconds for process in processes]),
+        wait_seconds=_floats([process.wait_seconds for process in processes]),
+        throttled_seconds=_floats([process.throttled_seconds for process in processes]),
+        origin=np.arange(len(ranks)),
     )
     ids: dict[str, int] = {}
     rows = Memberships(
-        np.repeat(np.arange(len(ranks)), ints([len(rank.process_groups) for rank in ranks])),
-        ints([ids.setdefault(group.id, len(ids)) for group in groups]),
-        ints([group.enqueued for group in groups]),
-        ints([group.completed for group in groups]),
-        _floats([group.open_seconds for group in groups]),
-        _floats([group.idle_seconds for group in groups]),
-        ints([group.open_sequence for group in groups]),
-        _bools([group.is_pairwise for group in groups]),
-        _bools([group.operation.name == "send" if group.operation else False for group in groups]),
-        ints([group.operation.root if group.operation and group.is_pairwise else -1 for group in groups]),
-        ints([_call_of(group.operation) if group.operation else 0 for group in groups]),
-        ints([dtype_number(group.operation.dtype) if group.operation else 0 for group in groups]),
-        _floats([group.baseline_rate for group in groups]),
-        ints([group.sent_bytes + group.received_bytes if group.sent_bytes >= 0 else -1 for group in groups]),
-        ints([group.timing.num_rounds if group.timing else 0 for group in groups]),
-        _floats([group.timing.sum_seconds if group.timing and group.timing.num_rounds else 0.0 for group in groups]),
-        np.arange(len(groups)),
+        places=np.repeat(np.arange(len(ranks)), ints([len(rank.process_groups) for rank in ranks])),
+        groups=ints([ids.setdefault(group.id, len(ids)) for group in groups]),
+        enqueued=ints([group.enqueued for group in groups]),
+        completed=ints([group.completed for group in groups]),
+        open_seconds=_floats([group.open_seconds for group in groups]),
+        idle_seconds=_floats([group.idle_seconds for group in groups]),
+        open_sequence=ints([group.open_sequence for group in groups]),
+        pairwise=_bools([group.is_pairwise for group in groups]),
+        sending=_bools([group.operation.name == "send" if group.operation else False for group in groups]),
+        peers=ints([group.operation.root if group.operation and group.is_pairwise else -1 for group in groups]),
+        calls=ints([_call_of(group.operation) if group.operation else 0 for group in groups]),
+        dtypes=ints([dtype_number(group.operation.dtype) if group.operation else 0 for group in groups]),
+        baseline_rates=_floats([group.baseline_rate for group in groups]),
+        moved=ints([group.sent_bytes + group.received_bytes if group.sent_bytes >= 0 else -1 for group in groups]),
+        timed_rounds=ints([group.timing.num_rounds if group.timing else 0 for group in groups]),
+        timed_seconds=_floats(
+            [group.timing.sum_seconds if group.timing and group.timing.num_rounds else 0.0 for group in groups]
+        ),
+        origin=np.arange(len(groups)),
     )
     return RankColumns(
         places,
@@ -356,9 +356,9 @@ def _call_of(operation: Operation) -> int:
     return call_number(operation.name, operation.dtype, operation.numel, operation.root, operation.signature)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """What there is one of for each connection: fields of :class:`Edge`, but those that only a reader wants."""
+    """A value for each connection: the fields of :class:`Edge`, except those that only a reader wants."""
 
     ranks: Ints
     peers: Ints
@@ -388,15 +388,15 @@ class EdgeColumns(Sequence[Edge]):
         if isinstance(edges, EdgeColumns):
             return edges
         ends = Ends(
-            ints([edge.rank for edge in edges]),
-            ints([edge.peer for edge in edges]),
-            ints([edge.acked_bytes for edge in edges]),
-            ints([edge.received_bytes for edge in edges]),
-            _floats([edge.busy_seconds for edge in edges]),
-            ints([edge.receive_queue for edge in edges]),
-            ints([edge.send_queue for edge in edges]),
-            ints([edge.backoff for edge in edges]),
-            ints([edge.retransmits for edge in edges]),
+            ranks=ints([edge.rank for edge in edges]),
+            peers=ints([edge.peer for edge in edges]),
+            acked_bytes=ints([edge.acked_bytes for edge in edges]),
+            received_bytes=ints([edge.received_bytes for edge in edges]),
+            busy_seconds=_floats([edge.busy_seconds for edge in edges]),
+            receive_queue=ints([edge.receive_queue for edge in edges]),
+            send_queue=ints([edge.send_queue for edge in edges]),
+            backoff=ints([edge.backoff for edge in edges]),
+            retransmits=ints([edge.retransmits for edge in edges]),
         )
         return cls(ends, edges.__getitem__)
 

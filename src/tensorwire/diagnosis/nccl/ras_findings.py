@@ -33,13 +33,13 @@ def findings_of(before: RasStatus, after: RasStatus, seconds: float) -> list[Fin
         ranks = sorted({member.rank for member in missing if member.process in dead})
         findings.append(
             make_finding(
-                "TW-LOST",
-                seconds,
-                "",
-                ranks,
-                f"NCCL has given up {_processes(after.dead)}",
-                [f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} of the job's processes dead", *gaps],
-                _BASIS,
+                code="TW-LOST",
+                time=seconds,
+                process_group="",
+                suspects=ranks,
+                summary=f"NCCL has given up {_processes(after.dead)}",
+                evidence=[f"RAS of NCCL {after.nccl_version} calls {len(after.dead)} processes of the job dead", *gaps],
+                basis=_BASIS,
                 is_incomplete=bool(gaps),
             )
         )
@@ -68,14 +68,14 @@ def _behind(group: RasCommunicator, function: str, ranks: list[int], seconds: fl
         if (member := members.get(rank)) is not None and member.process is not None
     ]
     return make_finding(
-        "TW-H1",
-        seconds,
-        title,
-        ranks,
-        f"{words.ranks(ranks)} launched {function} {lowest.launched} times in {title}, others {highest.launched}, "
-        "and no rank goes on",
-        evidence + gaps,
-        _BASIS,
+        code="TW-H1",
+        time=seconds,
+        process_group=title,
+        suspects=ranks,
+        summary=f"{words.ranks(ranks)} launched {function} {lowest.launched} times in {title}, "
+        f"others {highest.launched}, and no rank goes on",
+        evidence=evidence + gaps,
+        basis=_BASIS,
         is_incomplete=bool(gaps),
         victims=max(0, group.size - len(lowest.ranks)),
     )

@@ -152,7 +152,15 @@ def _operation(slot: native.Slot, sequence: int, timed: bool) -> Operation:
 
 def _timing(slot: native.Slot) -> Timing | None:
     if slot.flags & native.WAITS and slot.enqueued:
-        return Timing(1, slot.enqueued, slot.sum_ns / 1e9, 0.0, 0.0, 0, slot.enqueued)
+        return Timing(
+            first_sequence=1,
+            num_rounds=slot.enqueued,
+            sum_seconds=slot.sum_ns / 1e9,
+            min_seconds=0.0,
+            max_seconds=0.0,
+            num_bytes=0,
+            rooted_or_pairwise=slot.enqueued,
+        )
     if not (slot.flags & native.TIMED and slot.num_rounds):
         return None
     return Timing(

@@ -306,7 +306,16 @@ class _Describer:
     def _make(self, dtype: int, numel: int, nbytes: int, root: int) -> native.OperationInfo:
         agreed = (dtype, numel) if self._kind.agrees else (0, -1)
         number = signature(self._code, *agreed)
-        return native.OperationInfo(0, number, numel, nbytes, self._code, dtype, root, self._kind.is_pairwise)
+        return native.OperationInfo(
+            sequence=0,
+            signature=number,
+            numel=numel,
+            nbytes=nbytes,
+            operation=self._code,
+            dtype=dtype,
+            root=root,
+            pairwise=self._kind.is_pairwise,
+        )
 
 
 def _is_partial(shares: list[Any]) -> bool:

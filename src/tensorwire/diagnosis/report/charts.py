@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .. import words
 from ..numbered import without_number
@@ -168,16 +168,16 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
     bottom = len(rows) * height
     named = set(suspects)
     return Lanes(
-        bottom,
-        height,
-        [Mark(0, 0, label, "suspect" if len(of) == 1 and of[0] in named else "") for label, of in rows],
-        boxes,
-        texts,
-        parts[:_MAX_PARTS],
-        len(parts),
-        _ticks(samples, at, bottom + 14),
-        _beginnings(history, at),
-        step,
+        height=bottom,
+        lane=height,
+        labels=[Mark(0, 0, label, "suspect" if len(of) == 1 and of[0] in named else "") for label, of in rows],
+        boxes=boxes,
+        texts=texts,
+        parts=parts[:_MAX_PARTS],
+        num_parts=len(parts),
+        ticks=_ticks(samples, at, bottom + 14),
+        findings=_beginnings(history, at),
+        ranks_per_lane=step,
     )
 
 
@@ -220,21 +220,22 @@ def heat_maps(history: History, suspects: Sequence[int], hang_seconds: float) ->
     waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
     # Counts of ranks that complete operations were read one after the other: that they differ says nothing.
     behind = {s.rank: 0.0 if s.state == "moves" else float(s.behind) for s in history.statuses}
-    maps: list[tuple[str, str, dict[int, float], Callable[[float], str], float | None]] = [
-        ("Waiting", "time in the same operation", waiting, words.seconds, max(hang_seconds, *waiting.values(), 0.0)),
-        ("Behind", "operations that others of the same group have begun and this rank has not", behind, _count, None),
+    longest = max(hang_seconds, *waiting.values(), 0.0)
+    caption = "operations that others of the same group have begun and this rank has not"
+    found = [
+        _Measure("Waiting", "time in the same operation", waiting, words.seconds, longest),
+        _Measure("Behind", caption, behind, _count),
     ]
     if history.timed is not None:
         timed = statuses(history.timed)
         inside = {p.rank: p.seconds_per_round for p in timed if p.seconds_per_round is not None}
         caption = "mean time inside a round while operations were timed: the rank that waits least enters last"
-        maps.append(("T", caption, inside, _milliseconds, None))
+        found.append(_Measure("T", caption, inside, _milliseconds))
     starved = history.cpu_wait()
     if max(starved.values(), default=0.0) >= _MIN_CPU_WAIT:
         caption = "share of the last polls' time that the process could have run and got no CPU"
-        maps.append(("CPU", caption, starved, words.percent, 1.0))
-    world = last.world_size
-    return [_heat_map(*one, world, suspects) for one in maps if max(one[2].values(), default=0.0) > 0]
+        found.append(_Measure("CPU", caption, starved, words.percent, 1.0))
+    return [_heat_map(one, last.world_size, suspects) for one in found if max(one.values.values(), default=0.0) > 0]
 
 
 def rank_rows(history: History, suspects: Sequence[int]) -> list[tuple[str, ...]]:
@@ -270,32 +271,35 @@ def _curve(history: History, family: Family, at: Callable[[float], float]) -> Cu
 
     upper, lower = points(rate.high for rate in rates), points(rate.low for rate in rates)
     return Curve(
-        f"{family.name}, groups of {family.size:,}",
-        f"{words.per_second(top)}/s",
-        _CURVE_HEIGHT,
-        " ".join(upper + lower[::-1]),
-        " ".join(points(rate.middle for rate in rates)),
-        _ticks(history.samples, at, _CURVE_HEIGHT + 15),
-        _beginnings(history, at),
+        title=f"{family.name}, groups of {family.size:,}",
+        top=f"{words.per_second(top)}/s",
+        height=_CURVE_HEIGHT,
+        band=" ".join(upper + lower[::-1]),
+        line=" ".join(points(rate.middle for rate in rates)),
+        ticks=_ticks(history.samples, at, _CURVE_HEIGHT + 15),
+        findings=_beginnings(history, at),
     )
 
 
-def _heat_map(
-    title: str,
-    caption: str,
-    values: dict[int, float],
-    text: Callable[[float], str],
-    whole: float | None,
-    world: int,
-    suspects: Sequence[int],
-) -> HeatMap:
-    """`whole` is what the darkest colour stands for; None: the greatest value."""
+class _Measure(NamedTuple):
+    """What a heat map shows."""
+
+    title: str
+    caption: str
+    values: dict[int, float]  # by rank
+    text: Callable[[float], str]
+    whole: float | None = None  # what the darkest colour stands for; None: the greatest value
+
+
+def _heat_map(measure: _Measure, world: int, suspects: Sequence[int]) -> HeatMap:
+    title, caption, values, text, whole = measure
     block = ceil(world / _MAX_CELLS)
     cells = ceil(world / block)
     crowded = cells > 256  # neighbours of one colour become one box: the page stays small
     columns = cells if cells <= 16 else 16 if cells <= 256 else 64
     size = min(44.0, 448 / columns)
     greatest = max(values.values())
+    of_greatest = words.ranks([rank for rank, value in values.items() if value == greatest])
     top = whole or greatest
     blocks = [range(first, min(first + block, world)) for first in range(0, world, block)]
     worst = [max(values.get(rank, -1.0) for rank in ranks) for ranks in blocks]
@@ -320,16 +324,18 @@ def _heat_map(
             boxes.append(Box(x(part[0]), y(part[0]), len(part) * size, size, style, f"{who}: {what}"))
     rings = [(rank, rank // block) for rank in suspects if rank < world]
     return HeatMap(
-        title,
-        caption if block == 1 else f"{caption}; a cell is the greatest of {block} ranks",
-        columns * size,
-        ceil(cells / columns) * size,
-        "crowded" if crowded else "roomy",
-        boxes,
-        [Box(x(i), y(i), size, size, "suspect", f"suspect: rank {rank}") for rank, i in rings],
-        [(Mark(x(i) + size / 2, y(i) + size / 2, str(i)), boxes[i].style) for i in range(world if world <= 64 else 0)],
-        [text(top * i / _NUM_BINS) for i in range(_NUM_BINS + 1)],
-        f"at most {text(greatest)}, at {words.ranks([rank for rank, value in values.items() if value == greatest])}",
+        title=title,
+        caption=caption if block == 1 else f"{caption}; a cell is the greatest of {block} ranks",
+        width=columns * size,
+        height=ceil(cells / columns) * size,
+        style="crowded" if crowded else "roomy",
+        boxes=boxes,
+        suspects=[Box(x(i), y(i), size, size, "suspect", f"suspect: rank {rank}") for rank, i in rings],
+        labels=[
+            (Mark(x(i) + size / 2, y(i) + size / 2, str(i)), boxes[i].style) for i in range(world if world <= 64 else 0)
+        ],
+        edges=[text(top * i / _NUM_BINS) for i in range(_NUM_BINS + 1)],
+        greatest=f"at most {text(greatest)}, at {of_greatest}",
     )
 
 

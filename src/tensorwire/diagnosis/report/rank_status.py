@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from .. import words
-from ..columns import RankColumns
+from ..columns import RankColumns, taken
 from ..model import LIVES
 from ..numbered import without_number
 
@@ -90,9 +90,9 @@ class StatusGroup:
         return f"{', '.join(parts[:_MAX_RANGES])} and {left} more ranges" if left > 1 else self.ranks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What there is one of for each status. Rows are of the ranks' columns; -1: there is none."""
+    """A value for each status. Rows are those of the ranks' columns; -1: there is none."""
 
     places: Ints  # of the ranks
     states: Ints  # indices into STATES
@@ -149,21 +149,21 @@ class Statuses(Sequence[RankStatus]):
     def __getitem__(self, index: int | slice) -> RankStatus | Statuses:
         columns = self.columns
         if isinstance(index, slice):
-            return Statuses(self._ranks, _Columns(*(getattr(columns, each.name)[index] for each in fields(columns))))
+            return Statuses(self._ranks, taken(columns, index))
         number, row, called = int(self.numbers[index]), int(columns.rows[index]), int(columns.called[index])
         operation = self._ranks.operations(np.array([called]))[0] if called >= 0 else None
         identity, name, _ = self._ranks.group(row) if row >= 0 else ("", "", 0)
         mean = float(columns.seconds_per_round[index])
         return RankStatus(
-            number,
-            STATES[columns.states[index]],
-            operation.name if operation else "",
-            int(columns.sequences[index]),
-            name or identity,
-            self._ranks.phases.get(number, ""),
-            float(columns.seconds[index]),
-            int(columns.behind[index]),
-            None if mean != mean else mean,
+            rank=number,
+            state=STATES[columns.states[index]],
+            operation=operation.name if operation else "",
+            sequence=int(columns.sequences[index]),
+            process_group=name or identity,
+            phase=self._ranks.phases.get(number, ""),
+            seconds=float(columns.seconds[index]),
+            behind=int(columns.behind[index]),
+            seconds_per_round=None if mean != mean else mean,
         )
 
 
@@ -200,15 +200,15 @@ def statuses(observation: Observation, previous: Observation | None = None) -> S
     return Statuses(
         ranks,
         _Columns(
-            np.arange(number),
-            states,
-            row,
-            called,
-            sequences,
-            _phases(ranks),
-            seconds,
-            _behind(ranks, front),
-            _seconds_per_round(ranks),
+            places=np.arange(number),
+            states=states,
+            rows=row,
+            called=called,
+            sequences=sequences,
+            phases=_phases(ranks),
+            seconds=seconds,
+            behind=_behind(ranks, front),
+            seconds_per_round=_seconds_per_round(ranks),
         ),
     )
 
