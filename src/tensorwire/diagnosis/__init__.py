@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "attach", "diagnose", "nccl_plugin_path", "phase"]
 
-# What is loaded when it is asked for: a rank needs none of the rest.
+# These are loaded when they are asked for: a rank needs none of the rest.
 _MODULES = {"Finding": "model", "attach": "rank.probe", "diagnose": "service.diagnose", "phase": "rank.probe"}
 
 

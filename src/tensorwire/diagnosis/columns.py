@@ -1,7 +1,7 @@
 """Ranks and connections in columns: an array for each field, with a place for each rank.
 
-An analyzer looks at all ranks of a job every second, and closely at a few. What goes over all of them reads columns. A
-:class:`Rank` or an :class:`Edge` is made for those that are asked for by number. Nothing here is ever written to.
+An analyzer looks at all ranks of a job every second, and closely at a few. Code that goes over all of them reads
+columns. A :class:`Rank` or an :class:`Edge` is made when it is asked for by number. Nothing here is ever written to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALIVE = [LIVES.index("running"), _STOPPED]
 
 
 class Source(Protocol):
-    """Where the columns come from: makes the objects that they are of. Places and rows are those of the columns."""
+    """The source of columns, which makes the objects that they describe. Places and rows are those of the columns."""
 
     def rank(self, place: int) -> Rank: ...
 
@@ -43,7 +43,7 @@ class Source(Protocol):
         """Bytes read and written by each rank's process."""
 
     def setups(self) -> dict[int, tuple[Setup, float | None]]:
-        """Where each rank is with init_process_group, and since when; at least of those where that is known."""
+        """Where each rank is with init_process_group, and since when, for ranks where that is known."""
 
     def with_workers(self) -> list[int]:
         """Ranks whose workers were looked at."""
@@ -201,7 +201,7 @@ class RankColumns(Mapping[int, Rank]):
         return [number for number in self._source.active() if number in self]
 
     def operations(self, rows: Ints) -> list[Operation | None]:
-        """Of ranks in process groups."""
+        """The operation of each of these rows."""
         return self._source.operations(self.rows.origin[rows])
 
     def group(self, row: int) -> tuple[str, str, int]:
@@ -209,13 +209,13 @@ class RankColumns(Mapping[int, Rank]):
         return self._source.group(int(self.rows.origin[row]))
 
     def process_group(self, row: int) -> ProcessGroup:
-        """What a rank sees of a process group."""
+        """A row's process group, as its rank sees it."""
         place = int(self.rows.places[row])
         first = int(np.searchsorted(self.rows.places, place))
         return self[int(self.places.numbers[place])].process_groups[row - first]
 
     def least(self, values: Floats) -> Floats:
-        """Of values of rows, the least of each rank; infinite where there is none but NaN."""
+        """The least of each rank's values, which are given by row; infinite where all are NaN."""
         found = np.full(len(self), np.inf)
         np.fmin.at(found, self.rows.places, values)
         return found
@@ -241,7 +241,7 @@ class RankColumns(Mapping[int, Rank]):
         return selected
 
     def as_gone(self, ages: Mapping[int, float]) -> RankColumns:
-        """The same, but for these ranks, which were last heard of so many seconds ago."""
+        """The same columns, except that these ranks were last heard of so many seconds ago."""
         gone_seconds = self.places.gone_seconds.copy()
         gone_seconds[[self.place_of[number] for number in ages]] = list(ages.values())
         other = copy(self)  # nothing that is cached depends on this column
@@ -259,7 +259,7 @@ def taken(columns: _Columns, kept: Bools | slice) -> _Columns:
 
 
 class _Objects:
-    """Ranks that are there, as a source of columns."""
+    """Ranks that exist as objects, as a source of columns."""
 
     def __init__(self, ranks: list[Rank], groups: list[ProcessGroup]) -> None:
         self._ranks = ranks

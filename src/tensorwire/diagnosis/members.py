@@ -17,14 +17,14 @@ Grid = tuple[int, tuple[tuple[int, int], ...]]
 """The first rank, and extent and stride of each dimension."""
 
 MAX_DIMENSIONS: Final = 3
-"""What a page has room for; core/probe/page.h says the same."""
+"""A page has room for so many; core/probe/page.h says the same."""
 
 
 class GridRanks(Sequence[int]):
     """The ranks of a grid of several dimensions, made where they are asked for: a large one takes no memory.
 
     Args:
-        grid: whose ranks are those of a job.
+        grid: lies within the ranks of a job.
     """
 
     __slots__ = ("_grid",)
@@ -92,13 +92,13 @@ def grid_of(ranks: Sequence[int]) -> Grid | None:
 
 
 def ranks_of(grid: Grid) -> Sequence[int]:
-    """The ranks of a grid; none where there is no job with those."""
+    """The ranks of a grid; none where no job has such ranks."""
     first, dimensions = grid
     if not dimensions or not all(extent > 0 < stride for extent, stride in dimensions):
         return ()
     reach = 0
     for extent, stride in reversed(_by_stride(dimensions)):
-        if extent > 1 and stride <= reach:  # dimensions lie across one another, as those of no mesh do
+        if extent > 1 and stride <= reach:  # dimensions overlap, which they do in no mesh
             return ()
         reach += (extent - 1) * stride
     if not 0 <= first <= first + reach < MAX_RANKS:
@@ -111,12 +111,12 @@ def ranks_of(grid: Grid) -> Sequence[int]:
 
 
 def _by_stride(dimensions: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
-    """The dimensions, that of the longest steps first."""
+    """The dimensions, the one of the longest steps first."""
     return sorted(dimensions, key=lambda dimension: -dimension[1])
 
 
 def numbers_of(ranks: Sequence[int]) -> list[int]:
-    """Of the grid of these ranks, for a report: the first one, extent and stride of each dimension; none without."""
+    """The grid of these ranks, for a report: the first one, then extent and stride of each dimension. Empty without."""
     grid = ranks.grid if isinstance(ranks, GridRanks) else grid_of(ranks)
     return [] if grid is None else [grid[0], *itertools.chain(*grid[1])]
 

@@ -1,6 +1,6 @@
-"""What the agents see and what the analyzer finds: plain data.
+"""Plain data: what the agents see and what the analyzer finds.
 
-Times are seconds. No two nodes' clocks are compared: what happened on a node is given as an age, counted back from the
+Times are seconds. The clocks of two nodes are never compared: an event on a node has an age, counted back from the
 moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses.asdict` makes JSON of everything.
 """
 
@@ -19,8 +19,8 @@ Life = Literal["running", "stopped", "exited", "lost"]
 LIVES: Final[tuple[Life, ...]] = get_args(Life)
 
 ExitKind = Literal["", "end", "failure", "interruption", "crash"]
-"""What a process said when it ended, or before: nothing; that it ends; an exception that nobody caught; that somebody
-ended it (Ctrl-C, SIGINT, SIGTERM, SIGHUP); the signal of a crash."""
+"""The last word of a process: none; that it ends; an exception that nobody caught; that somebody ended it (Ctrl-C,
+SIGINT, SIGTERM, SIGHUP); the signal of a crash."""
 
 Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 """Where a rank is with init_process_group; "" where that is not known."""
@@ -29,7 +29,7 @@ REPLACED: Final = "runs another program"
 """Exit reason of a process that has called exec: it lives, and the rank that it was does not."""
 
 MAX_RANKS: Final = 1 << 20
-"""Of a job. Some of what is made of an observation has a place for each rank, seen or not."""
+"""The most ranks of a job. Some data made of an observation have a place for each rank, seen or not."""
 
 
 @dataclass(slots=True)
@@ -53,9 +53,9 @@ class Operation:
 class Timing:
     """T of one rank, summed over the rounds that all ranks timed.
 
-    T is completion minus the later of enqueue and the previous operation's completion on that process group. Of
-    messages that the probe counts it is the time waited for them, summed over all so far; the least and the greatest
-    are 0 there.
+    T is completion minus the later of enqueue and the previous operation's completion on that process group. For
+    messages that the probe counts, T is the time waited for them, summed over all so far, and the least and the
+    greatest are 0.
     """
 
     first_sequence: int
@@ -87,7 +87,7 @@ class ProcessGroup:
 
     @property
     def title(self) -> str:
-        """What a person knows it by."""
+        """The name that a person knows it by."""
         return self.name or self.id
 
     @property
@@ -123,7 +123,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Process:
-    """What the operating system says of a rank's process. Counters grow from the start of the process."""
+    """A rank's process, as the operating system describes it. Counters grow from the start of the process."""
 
     life: Life
     state: str = "?"  # of /proc/PID/stat: R, S, D, T, Z
@@ -244,7 +244,7 @@ class Finding:
     ended: list[int] = field(default_factory=list)  # of the suspects, those whose process is gone
 
     def identity(self) -> tuple[object, ...]:
-        """What makes two findings the same, told at different times."""
+        """A key that is the same whenever the same finding is told."""
         return self.code, self.level, self.process_group, *self.suspects
 
 
@@ -271,7 +271,7 @@ class Thresholds:
 
 
 ASKED: Final = Thresholds(hang_seconds=30.0, slow_seconds=10.0)
-"""Thresholds for a person who asks because trouble is suspected already. What speaks up by itself waits longer."""
+"""Thresholds for a person who asks because of suspected trouble. A command that speaks up by itself waits longer."""
 
 ASKED_SECONDS: Final = 20.0
 """How long such a person waits. Slowness takes the window to show, three seconds until all ranks begin to time

@@ -61,12 +61,12 @@ def seconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Of the time: never more than all of it, though several threads may have waited at once."""
+    """A share of the time: never more than all of it, though several threads may have waited at once."""
     return f"{100 * min(share, 1.0):.0f} %"
 
 
 def per_second(value: float) -> str:
-    """Of operations: three digits, and all there are of a large number."""
+    """Operations per second: three digits, or all digits of a large number."""
     return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 

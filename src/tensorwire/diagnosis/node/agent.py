@@ -1,4 +1,4 @@
-"""The agent: watches the ranks of one node for the analyzer, and does there what the analyzer wants done."""
+"""The agent: it watches the ranks of one node for the analyzer, and does there what the analyzer asks for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..model import Observation
 
 _INTERVAL_SECONDS: Final = 1.0
-_JITTER: Final = (0.75, 1.25)  # polls in step with what goes on and off would see one of the two only
+_JITTER: Final = (0.75, 1.25)  # polls in step with something that goes on and off would see only one of the two
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0  # for the analyzer to show that it has the key
 _BACKOFF_SECONDS = (0.5, 30.0)
@@ -32,7 +32,7 @@ class Agent:
 
     Args:
         address: host and port of the analyzer.
-        key: what :func:`wire.read_key` gives.
+        key: from :func:`connection.read_key`.
         log: told about connections made and lost.
     """
 
@@ -48,7 +48,7 @@ class Agent:
         self._retry_at = 0.0
         self._trouble = ""
         self._is_timing = False
-        self._run_id = ""  # that the analyzer was told
+        self._run_id = ""  # as the analyzer was told
 
     def step(self) -> None:
         """Sample the node and report; then wait, and do what the analyzer asks for, until the next poll is due."""
@@ -152,7 +152,7 @@ class Agent:
             self._log(f"operations cannot be timed: {error}")
 
     def _disable_timing(self) -> None:
-        """Timing costs every operation something: nobody is left who wants it."""
+        """Stop the timing that nobody is left to want: it costs every operation something."""
         if self._is_timing:
             self._enable_timing({}, 0)
 

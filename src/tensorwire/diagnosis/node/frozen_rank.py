@@ -1,7 +1,7 @@
-"""What a frozen rank does: its probe sends no heartbeat, but its Flight Recorder answers while a thread keeps the GIL.
+"""The operations of a frozen rank: its probe sends no heartbeat while a thread keeps the GIL.
 
-The page of such a rank is as old as its last heartbeat. Only the recorder knows what the rank has entered since, from
-C++.
+The page of such a rank is as old as its last heartbeat. Only the Flight Recorder, which is C++ and still answers, knows
+the operations that the rank has entered since.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Counts:
 
 
 class FrozenRanks:
-    """Remembers what the recorders of frozen ranks said. For one thread."""
+    """Remembers the answers of the recorders of frozen ranks. For one thread."""
 
     def __init__(self) -> None:
         self._asked = float("-inf")
         self._known: dict[Path, tuple[float, dict[str, _Counts]]] = {}  # when, and by name of the group
 
     def complete(self, page: Path, rank: Rank, now: float) -> None:
-        """Put into `rank` what it has entered since its last heartbeat. Takes up to half a second, now and then."""
+        """Put into `rank` the operations since its last heartbeat. Takes up to half a second, now and then."""
         if rank.heartbeat_seconds < _STILL_SECONDS or rank.process.life != "running" or rank.timed:
             self._known.pop(page, None)
             return
@@ -76,7 +76,7 @@ def _completed(group: ProcessGroup, known: _Counts, heartbeat_seconds: float, no
 
 
 def _ask(page: Path) -> dict[str, _Counts]:
-    """Empty where nobody answers, or not as torch does."""
+    """The counts of each group; none where nobody answers, or not as torch does."""
     try:
         entries = json.loads(worker_server.flight_recorder(page, timeout=_ANSWER_SECONDS))["entries"]
         groups: dict[str, list[dict[str, Any]]] = {}

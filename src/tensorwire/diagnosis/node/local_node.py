@@ -1,4 +1,4 @@
-"""All that is done on a node: sampling its ranks, having them time their operations, asking for their stacks."""
+"""All work on a node: it samples its ranks, has them time their operations, and asks for their stacks."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class LocalNode:
             timing.disable(self._directory)
 
     def request_stack(self, rank: int) -> None:
-        """Have `stacks` give it, once it is there, if the rank is of this node."""
+        """Fetch the stack of a rank, if it is of this node, for a later call of `stacks`."""
         target = self._observer.target(rank)
         if target is not None and rank not in self._pending:
             self._pending[rank] = self._worker.submit(stacks.fetch, target)
 
     def stacks(self) -> dict[int, str]:
-        """Those that came since the last call, by rank."""
+        """The stacks that came since the last call, by rank."""
         ready = {rank: future.result() for rank, future in self._pending.items() if future.done()}
         for rank in ready:
             del self._pending[rank]

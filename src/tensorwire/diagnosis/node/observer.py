@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from ..model import Edge, ProcessGroup
 
-_ALIVE_SECONDS: Final = (
-    1.0  # a younger pulse or heartbeat shows life where the process cannot be seen (in another container)
-)
+# A younger pulse or heartbeat shows life where the process cannot be seen (in another container).
+_ALIVE_SECONDS: Final = 1.0
 _SILENT_SECONDS: Final = 2.0  # without a pulse, which needs no lock of Python's
 _IDLE_SECONDS: Final = 2.0  # a rank that has completed nothing for so long may wait for its workers
 _MAX_PAGES = 8192
@@ -31,8 +30,8 @@ _PLUGIN = ".nccl.page"
 class Observer:
     """Samples the ranks whose pages are in one directory. For one thread.
 
-    Of each rank the newest generation counts, and of several runs the one with the last heartbeat. Pages of another
-    boot are left out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
+    The newest generation of each rank counts, and only the run with the last heartbeat. Pages of another boot are left
+    out. A rank whose page is damaged stays as it was seen before, if it was; see `damaged`.
     """
 
     def __init__(self, directory: Path, node: str) -> None:
@@ -64,7 +63,7 @@ class Observer:
         return Observation(now, run_id, world_size, ranks, self._edges(ranks))
 
     def target(self, rank: int) -> Target | None:
-        """Whom to ask for the stack of a rank; None if it is not among those seen last."""
+        """The process to ask for the stack of a rank; None if the rank is not among those seen last."""
         for path, page in self._pages.items():
             if page.header.rank == rank:
                 groups = self._process_groups(page, time.monotonic())
@@ -119,7 +118,7 @@ class Observer:
         )
 
     def _process_groups(self, page: Page, now: float) -> list[ProcessGroup]:
-        """With those that NCCL's plugin sees in the same process."""
+        """The process groups of a page, and those that NCCL's plugin sees in the same process."""
         plugin = self._plugins.get(_process_of(page), page)
         pages = (page,) if plugin is page else (page, plugin)
         return [group for each in pages for group in each.process_groups(now)]
@@ -156,7 +155,7 @@ class Observer:
         if not seen_at and not said["exit_reason"] and silent_seconds < _ALIVE_SECONDS:
             return Process("running")
         if said["exit_reason"] and page.exit_kind != "crash":
-            # Though it took a while to end: what it had been in is known for that moment.
+            # It may have taken a while to end, but its operations are known for the moment at which it told the reason.
             gone = silent_seconds if said["exit_seconds"] is None else said["exit_seconds"]
             return replace(last, life="exited", state="?", gone_seconds=gone, **said)
         return replace(last, life="lost", state="?", gone_seconds=min(silent_seconds, now - seen_at), **said)
@@ -165,7 +164,7 @@ class Observer:
         alive = {rank.rank: rank.pid for rank in ranks.values() if rank.process.is_alive}
         edges = self._tcp.read(alive)
         ends = {edge.local for edge in edges} | {edge.remote for edge in edges}
-        # The owner of an end is remembered as long as the other end is there: of a rank that died, nothing else tells.
+        # The owner of an end is remembered as long as the other end is there: nothing else names a rank that died.
         self._owners = {end: owner for end, owner in self._owners.items() if end in ends}
         self._owners.update((edge.local, edge.rank) for edge in edges)
         for edge in edges:
@@ -186,7 +185,7 @@ def _has_page(path: Path, pid: int) -> bool:
 
 
 def _own_first(path: Path) -> tuple[bool, str]:
-    """The probe's page comes before that of NCCL's plugin: of one rank and generation the first one counts."""
+    """The probe's page comes before that of NCCL's plugin: the first page of a rank and generation counts."""
     return path.name.endswith(_PLUGIN), path.name
 
 
@@ -196,9 +195,10 @@ def _process_of(page: Page) -> tuple[int, int]:
 
 
 def _said(page: Page, now: float, silent_seconds: float) -> dict[str, Any]:
-    """What a process told of its end, and of who asked for that."""
+    """The reason and the signal of its end, as the process told them."""
     header = page.header
-    # Some recover from what ends others. Who does not has no pulse, though the kernel may write its memory to a file.
+    # Some processes recover from a crash that ends others. One that does not has no pulse, though the kernel may still
+    # write its memory to a file.
     recovers = page.exit_kind == "crash" and silent_seconds < _ALIVE_SECONDS and page.is_alive
     return {
         "exit_reason": "" if recovers else page.exit_reason,
@@ -210,7 +210,7 @@ def _said(page: Page, now: float, silent_seconds: float) -> dict[str, Any]:
 
 
 def _doing(groups: list[ProcessGroup]) -> str:
-    """What a rank was last known to do, for a reader."""
+    """The last known operation of a rank, for a reader."""
     known = [(group, group.operation) for group in groups if group.operation is not None]
     if not known:
         return "no operation yet"

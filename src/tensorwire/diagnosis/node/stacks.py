@@ -1,10 +1,9 @@
 """Where in the code a suspect stands: three ways to find out, the least intrusive first.
 
 torch's worker server, which ranks start when they are first asked, answers from a thread of its own, once that gets the
-interpreter lock. py-spy reads the memory of
-any rank, a stopped one too, where it is installed and ptrace is allowed. A signal has `faulthandler` write the stacks
-from C: also while one thread keeps the lock for ever, and with nothing installed. It may cut a sleep short that some C
-code is in, so it comes last.
+interpreter lock. py-spy reads the memory of any rank, a stopped one too, where it is installed and ptrace is allowed.
+A signal has `faulthandler` write the stacks from C, even while one thread keeps the lock forever, and needs nothing
+installed. It may cut a sleep in C code short, so it comes last.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class _UnavailableError(Exception):
 
 
 def fetch(target: Target) -> str:
-    """The stacks of a rank's threads, or its last operation and why there is no stack, and those of its children.
+    """The stacks of a rank's threads and children, or its last operation and why there is no stack.
 
     May take seconds.
     """
@@ -61,7 +60,7 @@ def fetch(target: Target) -> str:
 
 
 def _of_workers(target: Target) -> Iterator[str]:
-    """Of workers of the data loader, above all: a rank that waits for one is seen in their queue."""
+    """The stacks of child processes. Most are workers of the data loader, and the rank may wait for one of them."""
     stat = process.read_stat(target.pid)
     if stat is None or stat.start_ticks != target.start_ticks:
         return
@@ -117,11 +116,11 @@ def _await_server(page: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(0.02)  # from the file to whoever listens there
+    time.sleep(0.02)  # the file is there before the server listens
 
 
 def _catches(pid: int) -> bool:
-    """Without a handler the signal would end the process."""
+    """Whether a process has a handler for the signal, which would end it otherwise."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -1,6 +1,6 @@
 """The TCP connections of processes, asked from the kernel by NETLINK_SOCK_DIAG (sock_diag(7)).
 
-No privilege is needed for one's own processes. Those in another network namespace are seen if it may be entered.
+No privilege is needed for one's own processes. A process in another network namespace is seen if it may be entered.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ class TcpReader:
         self._pids: dict[int, int] = {}  # that this is true for
 
     def read(self, pids: Mapping[int, int]) -> list[Edge]:
-        """The connections of the processes `pids` (by rank); none of those that the kernel does not show.
-
-        Who the peers are is left to the caller, who knows all ends.
-        """
+        """The connections of the processes `pids` (by rank) that the kernel shows. The caller fills in the peers."""
         if pids != self._pids:
             self._owners.clear()
             self._pids = dict(pids)

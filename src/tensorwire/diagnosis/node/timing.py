@@ -1,4 +1,4 @@
-"""Having all ranks of a node time the same rounds."""
+"""All ranks of a node time the same rounds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def enable(directory: Path, first: Mapping[str, int], num_rounds: int) -> None:
     Args:
         directory: of the pages.
         first: the sequence numbers that windows begin at, by process group id: the same on all nodes, and beyond what
-            any rank has entered. A rank that is past it already joins with a later window. Those of this node come
-            first: of more than 253 the rest is left out, and windows of it begin wherever each rank is.
+            any rank has entered. A rank that is past it already joins with a later window. Process groups of this node
+            come first: the control page has no room for more than 509, and windows of the rest begin wherever each
+            rank is.
         num_rounds: of a window.
 
     Raises:

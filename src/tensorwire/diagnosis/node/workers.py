@@ -15,13 +15,13 @@ _PROC = Path("/proc")
 
 
 def read(pid: int) -> list[Worker]:
-    """What runs below a process; none where the kernel does not tell."""
+    """The processes below this one; none where the kernel does not tell."""
     found = (_worker(child) for child in _below(pid, _MAX_DEPTH)[:MAX_WORKERS])
     return [worker for worker in found if worker is not None]
 
 
 def _below(pid: int, depth: int) -> list[int]:
-    """Children come before their own; where there are enough, nobody looks below more of them."""
+    """The children, and then theirs, until there are enough."""
     found = _children(pid)
     for child in found[:MAX_WORKERS] if depth > 1 else []:
         if len(found) >= MAX_WORKERS:
@@ -31,7 +31,7 @@ def _below(pid: int, depth: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Each stands with the thread that began it."""
+    """The children of a process. The kernel lists each with the thread that began it."""
     tasks = f"{_PROC}/{pid}/task"
     children: list[int] = []
     try:

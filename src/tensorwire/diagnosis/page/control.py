@@ -1,9 +1,9 @@
-"""The control page, by which the node's agent asks all ranks of its node at once to time their operations, or to start
-their worker servers: those have ten threads, which nobody needs before there is trouble.
+"""The control page: the node's agent asks all its ranks at once to time their operations, or to start worker servers.
 
-Windows of so many rounds begin at a sequence number for each process group that no rank has reached yet; every rank
-then times the same rounds and no clock is compared. A rank that has acted on a request shows its number in its page
-(`control` of the header), and once a window is whole its timing.
+A worker server has ten threads, which nobody needs before there is trouble. Windows of so many rounds begin at a
+sequence number for each process group that no rank has reached yet; every rank then times the same rounds and no clock
+is compared. A rank that has acted on a request shows its number in its page (`control` of the header), and once a
+window is whole its timing.
 
 Any process may read, from any thread. One process writes, the agent (a lock keeps two apart).
 """
@@ -47,8 +47,7 @@ def write_control(directory: Path, first: Mapping[int, int], num_rounds: int) ->
 
     Args:
         directory: of the pages.
-        first: where windows begin, by process group: at most 253. Those of a group without an entry
-            begin at 1.
+        first: where windows begin, by process group: at most 509. Windows of a group without an entry begin at 1.
         num_rounds: of a window, at most 65535.
 
     Returns:

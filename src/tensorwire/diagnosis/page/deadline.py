@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DeadlineSocket(socket.socket):
-    """All that it receives has to be there by `deadline`, on the monotonic clock, or TimeoutError is raised."""
+    """Raises TimeoutError where the data have not come by `deadline`, on the monotonic clock."""
 
     deadline = 0.0
 

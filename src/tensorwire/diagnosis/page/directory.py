@@ -1,4 +1,4 @@
-"""The directory of a job's pages on one node: where it is, whose it is, and what is removed from it.
+"""The directory of a job's pages on one node: its place, its owner, and what is removed from it.
 
 It holds a page for each generation of a rank, `rank-<rank>-<restart count>.page`, beside it `.sock` (the worker server
 of that rank), `.stack` (its stacks, once asked for) and `.nccl.page` (of NCCL's plugin in the same process), and the
@@ -37,12 +37,12 @@ def job_directory(run_id: str) -> Path:
 
 
 def root_directory() -> Path:
-    """Of all jobs of this user."""
+    """The directory of all jobs of this user."""
     return Path(f"/dev/shm/tensorwire-{os.getuid()}")
 
 
 def make_directory(path: Path) -> None:
-    """Make it with mode 0700, or make sure that it is ours alone.
+    """Make a directory with mode 0700, or make sure that it is ours alone.
 
     Raises:
         OSError: it cannot be made, or others may enter it.
@@ -62,7 +62,7 @@ def make_directory(path: Path) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether it is a directory of this user's that nobody else may enter."""
+    """Whether this is a directory of this user's that nobody else may enter."""
     try:
         facts = folder.lstat()
     except OSError:
@@ -76,8 +76,8 @@ def page_path(directory: Path, rank: int, restart_count: int) -> Path:
 
 
 def sweep(directory: Path, *, before_ns: int = 0) -> None:
-    """Remove what dead jobs left: pages in `directory` whose last heartbeat was before the time (CLOCK_MONOTONIC) and
-    whose process is gone, and directories of this user's other jobs that ended more than a day ago."""
+    """Remove the pages in `directory` whose process is gone and whose last heartbeat was before the time
+    (CLOCK_MONOTONIC), and the directories of this user's other jobs that ended more than a day ago."""
     for path in _listing(directory):
         if _PAGE_NAME.fullmatch(path.name):
             page = read_page(path)
@@ -86,13 +86,13 @@ def sweep(directory: Path, *, before_ns: int = 0) -> None:
             if page.boot_id != process.boot_id() or page.header.heartbeat_ns < before_ns:
                 remove_page(path)
     root = root_directory()
-    for folder in _listing(root) if is_ours(root) else ():  # else who knows whose folders these are
+    for folder in _listing(root) if is_ours(root) else ():  # else the folders may be another user's
         if folder != directory and not folder.is_symlink() and folder.is_dir() and _is_old(folder):
             _remove_job(folder)
 
 
 def _remove_job(folder: Path) -> None:
-    """With all that a job puts into its directory; anything else stays, and the directory with it."""
+    """Remove a directory with all that a job puts into it; anything else stays, and the directory with it."""
     with suppress(OSError):
         for path in _listing(folder):
             if path.name == CONTROL_NAME or _FILE_NAME.fullmatch(path.name):
@@ -101,7 +101,7 @@ def _remove_job(folder: Path) -> None:
 
 
 def remove_page(path: Path) -> None:
-    """With what stands beside it."""
+    """Remove a page and the files beside it."""
     for suffix in (".sock", ".stack", ".page"):
         path.with_suffix(suffix).unlink(missing_ok=True)
 
@@ -114,7 +114,7 @@ def _listing(directory: Path) -> Iterable[Path]:
 
 
 def _is_old(folder: Path) -> bool:
-    """Whether no rank of it lives, or did, and nothing was made in it for a day."""
+    """Whether no rank of a job lives, and none did or wrote anything for a day."""
     paths = _listing(folder)
     try:
         newest = max(path.lstat().st_mtime for path in (folder, *paths))
@@ -127,6 +127,6 @@ def _is_old(folder: Path) -> bool:
 
 
 def _has_recent_heartbeat(page: Page) -> bool:
-    """Of a rank in another container nothing else shows that it lives; no write to shared memory dates its file."""
+    """Whether a rank in another container may live: a write to shared memory does not date its file."""
     age = time.monotonic() - page.header.heartbeat_ns / 1e9
     return page.boot_id == process.boot_id() and age < MAX_AGE_SECONDS

@@ -1,4 +1,4 @@
-"""ctypes binding of core/probe/page.h, which documents the layout and the calls, and nothing else.
+"""The ctypes binding of core/probe/page.h, which documents the layout and the calls.
 
 The writing calls take a few hundred nanoseconds and keep the GIL: giving it away would cost more than they do.
 """
@@ -212,7 +212,7 @@ def _names(function: str) -> tuple[str, ...]:
 
 
 OPERATIONS = _names("tw_probe_operation_name")
-"""By code; the first is the unknown one, without a name. So it is with dtypes."""
+"""The names by code; the first is the unknown one, without a name. The same holds for dtypes."""
 DTYPES = _names("tw_probe_dtype_name")
 
 
@@ -228,7 +228,7 @@ def _check(status: int, path: str) -> None:
 
 
 def create(path: str, run_id: str, rank: int, world_size: int, restart_count: int) -> int:
-    """A new page; returns the handle that the writing calls take. Raises OSError."""
+    """Make a page; returns the handle that the writing calls take. Raises OSError."""
     identity = Identity(run_id.encode(), rank, world_size, restart_count)
     handle = _handle()
     _check(_create(os.fsencode(path), identity, handle), path)
@@ -250,7 +250,7 @@ def read_control(path: str) -> Control:
 
 
 def write_control(path: str, entries: Iterable[tuple[int, int]], num_rounds: int) -> int:
-    """A request of (process group, first sequence) entries; returns its number. Raises OSError."""
+    """Write a request of (process group, first sequence) entries; returns its number. Raises OSError."""
     array = [ControlEntry(*entry) for entry in entries]
     number = _u32()
     _check(

@@ -1,4 +1,4 @@
-"""What /proc and the cgroups tell of a process. Linux only; what a kernel does not offer reads as zero."""
+"""Facts about a process from /proc and the cgroups. Linux only; what a kernel does not offer reads as zero."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stat:
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal or a debugger."""
+        """Stopped by a signal or a debugger."""
         return self.state in "Tt"
 
 
@@ -79,7 +79,7 @@ def transferred(pid: int) -> tuple[int, int]:
 
 
 def throttling(pid: int) -> Throttling:
-    """Of the cgroup that limits a process's CPU time and all that it lies in, as far as they are visible."""
+    """The throttling by the cgroup that limits a process's CPU time, and by all cgroups around it that are visible."""
     num_throttled, seconds = 0, 0.0
     try:
         cgroups = (_PROC / str(pid) / "cgroup").read_text()
@@ -99,8 +99,7 @@ def throttling(pid: int) -> Throttling:
 class WaitClock:
     """Seconds that the threads of a process were runnable without running.
 
-    schedstat is kept per thread and goes away with it, so differences are added up: what was seen of a thread counts
-    after it has ended.
+    schedstat ends with its thread, so differences are added up: what was seen of a thread counts after its end.
     """
 
     def __init__(self, pid: int) -> None:

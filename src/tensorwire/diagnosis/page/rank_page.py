@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..model import ExitKind, Setup
 
-_MAX_COUNT: Final = 1 << 62  # what counts further is damaged
+_MAX_COUNT: Final = 1 << 62  # a larger count is damage
 _MAX_RATE: Final = 1e12
 _MAX_SIZE: Final = 65535  # a group of this size may be larger
 _EXIT_KINDS: Final[tuple[ExitKind, ...]] = ("", "end", "failure", "interruption", "crash")
@@ -27,11 +27,11 @@ _SETUPS: Final[tuple[Setup, ...]] = ("", "before init", "in init", "initialized"
 
 
 class Page:
-    """What a rank is doing, or did when it died: a copy.
+    """A copy of a page: what a rank is doing, or did when it died.
 
     Attributes:
-        header: of the page; where it needs decoding, this class has a property of the same name.
-        slots: those in use, but for slots that were being written all the time.
+        header: of the page. A field that needs decoding has a property of the same name here.
+        slots: those in use, except slots that were being written all the time.
     """
 
     def __init__(self, copy: native.Page) -> None:
@@ -63,7 +63,7 @@ class Page:
 
     @property
     def exit_reason(self) -> str:
-        """What it said, or the signal that ended it."""
+        """The reason that it told, or the signal that ended it."""
         by_signal = ""
         if self.header.exit_kind == native.INTERRUPTION:
             by_signal = self.signal
@@ -78,7 +78,7 @@ class Page:
 
     @property
     def signal(self) -> str:
-        """The first that asked it to end."""
+        """The first signal that asked it to end."""
         return _signal_name(self.header.signal)
 
     @property
@@ -92,7 +92,7 @@ class Page:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the very process runs, on this machine since this boot."""
+        """Whether the same process runs, on this machine since this boot."""
         if self.boot_id != process.boot_id():
             return False
         stat = process.read_stat(self.header.pid)
@@ -138,7 +138,7 @@ def _members(members: native.Members, size: int) -> Sequence[int]:
 
 
 def _operation(slot: native.Slot, sequence: int, timed: bool) -> Operation:
-    # A rank that has begun to time shows signatures of the other kind where it has not entered anything since.
+    # A rank that has begun to time shows a signature of the other kind until it enters its next operation.
     is_comparable = slot.flags & native.ACTIVE or not timed
     return Operation(
         sequence=sequence,
@@ -175,7 +175,7 @@ def _timing(slot: native.Slot) -> Timing | None:
 
 
 def _is_sound(slot: native.Slot) -> bool:
-    """Whatever a damaged page holds, numbers have to fit into a report."""
+    """Whether the numbers fit into a report: a damaged page may hold anything."""
     counts = slot.enqueued, _known(slot.sent_nbytes), _known(slot.received_nbytes), slot.num_nbytes, slot.numel
     low = _whole(slot.enqueued, slot.sequence), _whole(slot.enqueued, slot.completed)
     return all(-1 <= count < _MAX_COUNT for count in counts + low) and 0.0 <= slot.baseline_rate < _MAX_RATE

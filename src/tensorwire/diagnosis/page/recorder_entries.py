@@ -7,7 +7,7 @@ from typing import Any
 from . import native
 
 _MAX_NAME = 32  # characters; a page has room for 64 bytes of names in all
-# c10::ScalarType's names of what torch calls otherwise.
+# c10::ScalarType's names of dtypes that torch calls otherwise.
 _DTYPES = {
     "Bool": "bool", "Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64",
     "UInt16": "uint16", "UInt32": "uint32", "UInt64": "uint64", "Half": "float16", "BFloat16": "bfloat16",
@@ -16,7 +16,7 @@ _DTYPES = {
     "Float8_e4m3fnuz": "float8_e4m3fnuz", "Float8_e5m2fnuz": "float8_e5m2fnuz", "Float8_e8m0fnu": "float8_e8m0fnu",
 }  # fmt: skip
 _OPERATION_CODES = {name: code for code, name in enumerate(native.OPERATIONS)}
-_OPERATION_CODES |= {  # what recorders call otherwise
+_OPERATION_CODES |= {  # operations that recorders call otherwise
     "_all_gather_base": _OPERATION_CODES["all_gather_into_tensor"],
     "_reduce_scatter_base": _OPERATION_CODES["reduce_scatter_tensor"],
     "all_to_all_single": _OPERATION_CODES["all_to_all"],
@@ -26,19 +26,19 @@ _SIZES_DIFFER = {"all_to_all", "scatter", "barrier"}  # between ranks, or on the
 
 
 def signature(operation: int, dtype: int, numel: int) -> int:
-    """A hash of what ranks have to agree on besides the root, which is not always known; 0 and -1: does not count."""
+    """A hash of what ranks have to agree on, without the root, which is not always known; 0 and -1: does not count."""
     return native.hash64(f"{operation}|{dtype}|{numel}".encode())
 
 
 def shown_name(torch_name: str, description: str) -> str:
-    """What pages call a group."""
+    """The name of a group in pages."""
     return (description if description not in ("", "undefined") else torch_name)[:_MAX_NAME]
 
 
 def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationInfo:
-    """What an entry of the ring describes, in the words of a page. It lacks the root.
+    """The operation of an entry of the ring, in the words of a page. The ring does not have the root.
 
-    An entry that no recorder writes raises ValueError, KeyError or whatever comes of a wrong type.
+    An entry that no recorder writes raises ValueError, KeyError, or an error that comes of a wrong type.
     """
     name = entry["profiling_name"].partition(":")[2]
     operation = _OPERATION_CODES.get(name, 0)

@@ -19,7 +19,7 @@ def stack_path(page: Path) -> Path:
 
 
 def listen(page: Path) -> None:
-    """In a rank: write the stacks of all threads to `stack_path` whenever the agent asks for it.
+    """Have this rank write the stacks of all threads to `stack_path` whenever the agent asks for it.
 
     Raises:
         OSError: the file cannot be made.

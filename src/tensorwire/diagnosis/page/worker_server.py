@@ -21,7 +21,7 @@ _MAX_ANSWER = 64 << 20
 
 
 def start(page: Path) -> None:
-    """Let this process answer. It does until it ends: stopping the server can block, and only prints.
+    """Let this process answer until it ends. Nothing stops the server: that can block, and only prints.
 
     Raises:
         OSError, RuntimeError, ImportError: it cannot listen, or this torch has none.

@@ -2,13 +2,13 @@
 
 Both ends send 8 bytes that name the protocol and a nonce of 32. From the key that both hold and both nonces each
 direction has a key of its own. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number in that
-direction and its text, and the text: a JSON object and, behind a newline, those of its members that are bytes, one
-behind the other; the object has their sizes instead, by name, in "bytes". So bytes recorded earlier, bytes sent back to
-where they came from, and bytes left out, changed or reordered are refused, and the key never crosses the network.
+direction and its text, and the text. The text is a JSON object and, behind a newline, its members that are bytes, one
+behind the other; the object has their sizes instead, by name, in "bytes". A connection thus refuses bytes that were
+recorded earlier, sent back to where they came from, left out, changed or reordered. The key never crosses the network.
 Nothing is encrypted.
 
-An end that breaks the rules is disconnected. What it may take before: memory for one message, which is small until
-it has shown the key; and bytes up to a rate.
+An end that breaks the rules is disconnected. Before that it can take the memory of one message, which is small until
+it has shown the key, and send bytes up to a rate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIZES = "bytes"
 
 
 class RefusedError(TensorwireError):
-    """The other end broke the protocol, does not have the key, or asks for too much; it gets disconnected."""
+    """The other end broke the protocol, does not have the key, or asks for too much. It is disconnected."""
 
 
 def read_key(path: Path) -> bytes:
@@ -77,7 +77,7 @@ class Connection:
 
     Args:
         connected: a socket, which the connection takes over.
-        key: what :func:`read_key` gives.
+        key: from :func:`read_key`.
         is_server: which of the two ends this is.
     """
 
@@ -243,14 +243,14 @@ def _from_text(text: bytes) -> dict[str, Any]:
 
 
 class _Credit:
-    """What a peer may send: a burst, and a rate from then on."""
+    """The allowance of a peer: a burst, and a rate from then on."""
 
     def __init__(self) -> None:
         self._nbytes, self._messages = float(_BURST_NBYTES), float(_BURST_MESSAGES)
         self._time = time.monotonic()
 
     def spend(self, nbytes: int) -> None:
-        """Bytes that arrived; 0 for a message that is complete. Raises RefusedError for the one too many."""
+        """Count bytes that arrived; 0 counts a complete message. Raises RefusedError for the first one too many."""
         now = time.monotonic()
         passed, self._time = now - self._time, now
         self._nbytes = min(self._nbytes + passed * _RATE_NBYTES, _BURST_NBYTES) - nbytes

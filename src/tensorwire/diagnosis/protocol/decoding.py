@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _MAX_UNSIGNED = 1 << 64  # of a number in a description: signatures have 64 bits
-# What these count as, in integers: with the entry of the dictionary that they are in.
+# The integers that one of these counts as, with its entry in a dictionary.
 _DETAIL_SIZE, _TRANSFER_SIZE, _MEMBERS_SIZE = DETAIL + 2, TRANSFER + 1, 10
 
 
 @dataclass(slots=True)
 class Known:
-    """What the rows of a node refer to, and what else is known of it.
+    """Descriptions that the rows of a node refer to, and the facts that are not in rows.
 
     Lists only grow, and all else is replaced once :meth:`Decoder.snapshot` has given it away.
     """
@@ -41,13 +41,13 @@ class Known:
 
 
 class Decoder:
-    """A node, as the reports of one connection tell it.
+    """A node, as the reports of one connection describe it.
 
     A report takes time by its own size, not by that of the node.
 
     Attributes:
-        clock: of the agent at the last report, in microseconds.
-        num_integers: that the node takes here, each of at most 64 bytes. A text counts as some, see `size_of`.
+        clock: the agent's at the last report, in microseconds.
+        num_integers: that the node takes here, each of at most 64 bytes. A text counts as several, see `size_of`.
     """
 
     def __init__(self) -> None:
@@ -65,17 +65,17 @@ class Decoder:
 
     @property
     def num_described(self) -> int:
-        """Descriptions that were taken over. As long as there are no more, what was made of them holds."""
+        """Descriptions that were taken over. As long as no more come, whatever was made of them holds."""
         known = self.known
         return len(known.heads) + len(known.groups) + len(known.works) + len(known.links)
 
     def snapshot(self) -> Known:
-        """What is known now, to be kept: later reports leave it alone."""
+        """All that is known now. Later reports leave it alone."""
         self._owned.clear()
         return self.known
 
     def _own(self, part: str) -> Any:
-        """A part of what is known, to be written to: a copy, if somebody keeps it as it is."""
+        """A part of what is known, for writing: a copy, if a snapshot has it."""
         if part not in self._owned:
             if not self._owned:
                 self.known = replace(self.known)
@@ -87,7 +87,7 @@ class Decoder:
         """Take a report over.
 
         Raises:
-            CorruptDataError: it is no report. What was known before may be lost: drop the connection.
+            CorruptDataError: it is no report. Drop the connection: what was known before may be lost.
             LimitExceededError: the node is larger than any.
         """
         try:
@@ -117,7 +117,7 @@ class Decoder:
             raise LimitExceededError(f"a node reports more than {encoding.MAX_INTEGERS} numbers")
 
     def _take_rows(self, report: dict[str, Any]) -> None:
-        """Every second: of ranks, and of connections."""
+        """Take over the rows of ranks and connections, which come every second."""
         if report.get("gone"):
             self._remove(report["gone"])
         if "ranks" in report:
@@ -160,7 +160,7 @@ class Decoder:
     def _take_members(self, rows: Any) -> None:
         members = self._own("members")
         for number, *numbers in rows:
-            if type(number) is not int:  # there are ever more fractions
+            if type(number) is not int:  # fractions would be ever more keys
                 raise TypeError
             if not 0 <= number < len(self.known.groups):
                 raise IndexError
@@ -201,7 +201,7 @@ class Decoder:
             yield rank_of(integers(row)[1:], self.known, node, now)
 
     def connections(self) -> Iterator[Edge]:
-        """The connections of the node. A peer that the node does not know is for the caller to find: by `remote`."""
+        """The connections of the node. The caller finds peers that the node does not know, by `remote`."""
         for row in self.edge_rows.all().tolist():
             yield edge_of(row, self.known.links[row[0]])
 

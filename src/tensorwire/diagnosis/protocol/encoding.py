@@ -1,4 +1,4 @@
-"""What an agent sends of its node: only what changed since its last report, in numbers that are quick to read.
+"""Reports of an agent on its node: only the changes since the last report, in numbers that are quick to read.
 
 A report is a JSON object with these members:
 
@@ -14,13 +14,13 @@ A report is a JSON object with these members:
     gone      ranks that are no more
     closed    connections that are no more, by number
     members   of new process groups: [group, first rank, extent and stride of each dimension]; see members.py
-    states    what changes now and then, of ranks of which it did: [rank, exit kind, exit at, signal, signal at, setup,
+    states    rare facts, of each rank where one changed: [rank, exit kind, exit at, signal, signal at, setup,
               set up at, activity, active since, workers], each worker [pid, name, state, wait channel,
               CPU time in tenths of a second]
     transfers a row for each rank that read or wrote some: rank, bytes read, bytes written
 
-All but the clock are left out where they are empty or false. Where most ranks of a node change, which they do in a
-training job, a report has a row for each, and in the same order: the analyzer takes such rows over unread.
+All but the clock are left out where they are empty or false. In a training job most ranks of a node change. A report
+then has a row for each, in the same order, and the analyzer takes such rows over unread.
 
 Descriptions and connections are numbered as they come, from 0, and rows name them by number. Rows are 64-bit integers,
 little-endian: the analyzer reads them in place, as columns. Times are in microseconds; -1 is for none. In files,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 TIMED, OVERFLOW = 1, 2
 NONE = -1
-_FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now: no reason to send a rank again
+_FRESH_SECONDS = 1.0  # a younger heartbeat is as good as one just now, and no reason to send a rank again
 _COARSE = 10_000  # CPU time counts in hundredths of a second anyway
 _COARSE_BYTES = 1 << 16
 
@@ -61,7 +61,7 @@ MAX_GROUPS = 64  # process groups of a rank
 MAX_DESCRIPTIONS = 1 << 16  # of each kind; an agent with more begins again with a full report
 MAX_INTEGERS = 1 << 20  # of a node, texts counted as integers.size_of does: 64 MiB
 _MANY_WORKS = 1 << 10  # from which an agent begins again as well
-_MAX_SECONDS = _MAX_RATE = 1e12  # and so are these; what was taken over once can be handed on
+_MAX_SECONDS = _MAX_RATE = 1e12  # so that numbers taken over once can be handed on
 MAX_TEXT = 256
 NO_DETAIL = (NONE, NONE, 0, 0, 0, 0, 0, 0, 0)
 
@@ -81,7 +81,7 @@ def to_json(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_json(report: dict[str, Any]) -> dict[str, Any]:
-    """The inverse. Of what is none it raises ValueError, KeyError or TypeError."""
+    """The inverse. Raises ValueError, KeyError or TypeError for anything else."""
     return report | {kind: binascii.a2b_base64(report[kind]) for kind in _ROWS if kind in report}
 
 
@@ -129,7 +129,7 @@ class Encoder:
         return {kind: value for kind, value in report.items() if value or kind == "clock"}
 
     def _has_many_works(self) -> bool:
-        """Operations of sizes that never come again; the analyzer goes over all that it knows of."""
+        """Whether many operations are known, of sizes that may never come again: the analyzer goes over all of them."""
         return len(self._tables["works"]) > _MANY_WORKS
 
     def _new_members(self, observation: Observation) -> list[list[int]]:

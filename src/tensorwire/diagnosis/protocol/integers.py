@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 LENGTH: Final = struct.Struct("<q")
 NBYTES: Final = LENGTH.size
-MAX_VALUE: Final = 1 << 62  # of an integer: what goes further is damage
+MAX_VALUE: Final = 1 << 62  # a larger integer is damage
 _HIGHEST_BYTES: Final = bytes([*range(MAX_VALUE >> 56), 0xFF])  # the last is that of small negatives
 
 Row = tuple[int, ...]
@@ -22,7 +22,7 @@ def pack(rows: Sequence[Sequence[int]]) -> bytes:
 
 
 def checked(data: bytes) -> bytes:
-    """Rows. Raises ValueError or TypeError where they are no integers, or such as nobody sends."""
+    """The same rows. Raises ValueError or TypeError where they are no integers, or larger ones than an agent sends."""
     if type(data) is not bytes:
         raise TypeError
     if len(data) % NBYTES or data[NBYTES - 1 :: NBYTES].translate(None, _HIGHEST_BYTES):
@@ -41,7 +41,7 @@ def in_rows(values: Row, length: int) -> Iterator[Row]:
 
 
 def size_of(values: Sequence[Any]) -> int:
-    """What integers and texts count as: a text as two integers, and one more for every 12 characters."""
+    """The number of integers: a text counts as two, and as one more for every 12 characters."""
     return len(values) + sum(1 + len(value) // 12 for value in values if type(value) is str)
 
 

@@ -26,7 +26,7 @@ _OTHER_DESCRIPTORS = 64  # that the process needs besides
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What arrived from an agent; `messages` is None once the connection has ended."""
+    """Messages that arrived from an agent; None once the connection has ended."""
 
     connection: Connection
     messages: list[dict[str, Any]] | None
@@ -71,12 +71,12 @@ class Listener:
         self._selector.close()
 
     def poll(self, seconds: float) -> Iterator[Event]:
-        """Wait at most so long for something to happen, and give what did."""
+        """Wait at most so long for an event, and give those that came."""
         for key, ready in self._selector.select(max(0.0, seconds)):
             connection = key.data
             if connection is None:
                 self._accept()
-            elif connection in self._hosts:  # it may have been dropped by what was done about another
+            elif connection in self._hosts:  # serving another connection may have dropped it
                 yield from self._serve(connection, ready)
         now = time.monotonic()
         if now - self._swept >= 1.0:
@@ -84,7 +84,7 @@ class Listener:
             yield from self._sweep(now)
 
     def send(self, connection: Connection, message: dict[str, Any]) -> None:
-        """To an agent; a connection that does not take it ends, which `poll` will tell."""
+        """Send to an agent. A connection that does not take the message ends, as `poll` will tell."""
         if connection not in self._hosts:
             return
         try:

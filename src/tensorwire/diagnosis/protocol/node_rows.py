@@ -1,7 +1,7 @@
 """The rows of one node's ranks and connections, as its reports change them.
 
-Most reports have a row for each rank, in the order of the last one. Such rows are taken over unread. Of other reports,
-rows are kept apart until somebody asks for all: a report takes time by its own size, not by that of the node.
+Most reports have a row for each rank, in the order of the last one. Such rows are taken over unread. The rows of other
+reports are kept apart until somebody asks for all: a report takes time by its own size, not by that of the node.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class RankRows:
         return self._by_rank
 
     def remove(self, ranks: Sequence[int]) -> None:
-        """Raises KeyError where one is not known."""
+        """Remove ranks. Raises KeyError where one is not known."""
         rows = self.rows()
         self._data = None
         self.num_integers -= _num_integers([rows.pop(rank) for rank in ranks])
 
     def take(self, data: bytes, heads: Sequence[tuple[Any, ...]], num_groups: int, num_works: int) -> None:
-        """Rows that were checked to be integers. Raises IndexError, ValueError or struct.error where they are wrong.
+        """Take over rows of integers. Raises IndexError, ValueError or struct.error where they are wrong.
 
         Args:
             heads: descriptions of ranks. Rows name these, groups and operations by number.
@@ -131,7 +131,7 @@ class EdgeRows:
         return EDGE * len(self._open)
 
     def take(self, data: bytes, num_links: int) -> None:
-        """Rows that were checked to be integers. Raises IndexError or ValueError where they are wrong."""
+        """Take over rows of integers. Raises IndexError or ValueError where they are wrong."""
         rows = np.frombuffer(data, _INTEGER).reshape(-1, EDGE)
         if rows[:, 0].tobytes() == self._links and not self._num_later and not self._has_closed:
             self._rows = rows
@@ -149,11 +149,11 @@ class EdgeRows:
         self._open |= numbers
         self._later.append(rows)
         self._num_later += len(rows)
-        if self._num_later > len(self._rows):  # it is time to throw away what is out of date
+        if self._num_later > len(self._rows):  # it is time to drop rows that are out of date
             self.all()
 
     def close(self, links: Sequence[int]) -> None:
-        """Raises KeyError where one is not open."""
+        """Close connections. Raises KeyError where one is not open."""
         closed = set(links)
         if not closed <= self._open:
             raise KeyError
@@ -177,7 +177,7 @@ def _num_integers(rows: Iterable[bytes]) -> int:
 
 @functools.cache
 def _names_in(length: int) -> struct.Struct:
-    """Of a rank's row, the numbers of descriptions: its head, then group and work by turns."""
+    """Reads the numbers of descriptions in a rank's row: its head, then group and work by turns."""
     num_groups, rest = divmod(length - RANK, GROUP)
     if rest or not 0 <= num_groups <= encoding.MAX_GROUPS:
         raise ValueError
@@ -190,7 +190,7 @@ def _places_of(lengths: tuple[int, ...]) -> Ints:
 
 
 def _places(lengths: tuple[int, ...]) -> Ints:
-    """Among the integers of rows of these lengths, where the lengths are and the numbers of descriptions."""
+    """The places of lengths and of numbers of descriptions among the integers of rows of these lengths."""
     places, start = [], 0
     for length in lengths:
         places += [start, start + 1]

@@ -32,7 +32,7 @@ _UNKNOWN = (-1, -1, -1)  # transfers of a rank
 
 @dataclass(frozen=True, slots=True)
 class NodeRows:
-    """What one node sent."""
+    """The rows that one node sent."""
 
     name: str
     now: int  # microseconds of its clock
@@ -43,14 +43,14 @@ class NodeRows:
 
 
 class Descriptions:
-    """What the rows of all nodes refer to, as columns. It is made anew only where a node describes something new."""
+    """The descriptions of all nodes, as columns. They are made anew only where a node describes something new."""
 
     def __init__(self, nodes: Sequence[Known]) -> None:
         self.heads: list[tuple[Any, ...]] = list(chain.from_iterable(known.heads for known in nodes))
         self.groups: list[tuple[Any, ...]] = list(chain.from_iterable(known.groups for known in nodes))
         self.works: list[tuple[Any, ...]] = [_NO_WORK, *chain.from_iterable(known.works for known in nodes)]
         self.links: list[tuple[Any, ...]] = list(chain.from_iterable(known.links for known in nodes))
-        # By node, where those that it counts from 0 begin.
+        # By node, the number of its first description, which the node itself numbers 0.
         self.first_head = _firsts([len(known.heads) for known in nodes])
         self.first_group = _firsts([len(known.groups) for known in nodes])
         self.first_work = 1 + _firsts([len(known.works) for known in nodes])
@@ -71,20 +71,20 @@ class Descriptions:
         self.dtypes[0] = 0
         self.link_ranks = ints([link[0] for link in self.links])
         self.link_peers = ints([link[1] for link in self.links])
-        # Links that may end at another node: in no namespace of one node, and at nobody whom the node knows.
+        # Links that may end at another node: outside any namespace, and at no rank that the node knows.
         self.between_nodes = np.flatnonzero(_bools(link[1] < 0 and "/" not in link[2] for link in self.links))
 
 
 def rank_columns(nodes: Sequence[NodeRows], descriptions: Descriptions) -> tuple[RankColumns, int]:
     """The ranks of all nodes, and the size of the job that most of them tell.
 
-    Of a rank that two nodes report, that of the newest generation counts, or else the one that lives.
+    Where two nodes report a rank, the newest generation counts, or else the one that lives.
     """
     rows = _Rows(nodes, descriptions)
     numbers = rows.described(descriptions.ranks)
     order = np.argsort(numbers, kind="stable")
     if (numbers[order][1:] == numbers[order][:-1]).any():
-        # A rank that was restarted elsewhere leaves a page behind. The first node's counts where both are alike.
+        # A rank that was restarted elsewhere leaves a page behind. Where both are alike, the first node's counts.
         lives = rows.field(_GONE) < 0
         order = np.lexsort((-np.arange(len(numbers)), lives, rows.described(descriptions.generations), numbers))
         order = order[np.append(numbers[order][1:] != numbers[order][:-1], True)]
@@ -99,7 +99,7 @@ def open_links(nodes: Sequence[NodeRows], descriptions: Descriptions) -> Ints:
 
 
 def edge_columns(nodes: Sequence[NodeRows], descriptions: Descriptions, links: Ints) -> EdgeColumns:
-    """The connections of all nodes, whose descriptions are these."""
+    """The connections of all nodes. `links` has the description of each."""
     rows = _edge_rows(nodes)
     peers = descriptions.link_peers[links]
     ends = Ends(
@@ -127,7 +127,7 @@ def _edge_rows(nodes: Sequence[NodeRows]) -> Ints:
 
 
 class _Rows:
-    """The rows of all ranks as integers, a place for each. The source of the columns."""
+    """The rows of all ranks as integers, a place for each: the source of the columns."""
 
     def __init__(self, nodes: Sequence[NodeRows], descriptions: Descriptions) -> None:
         self._nodes = nodes
@@ -139,7 +139,7 @@ class _Rows:
         self._node = np.repeat(np.arange(len(nodes)), [len(node.lengths) for node in nodes])
         self._now = ints([node.now for node in nodes])[self._node]
         self._heads = descriptions.first_head[self._node] + self.field(_HEAD)
-        # Of process groups: the place that each is of, and where its integers are.
+        # For each process group: the place of its rank, and where its integers are.
         num_groups = (lengths - RANK) // GROUP
         self._first_group = _firsts(num_groups)
         self._place = np.repeat(np.arange(len(lengths)), num_groups)
@@ -157,7 +157,7 @@ class _Rows:
         return column[self._heads]
 
     def columns(self, order: Ints) -> RankColumns:
-        """Of these places, in the order of their ranks."""
+        """The columns of these places, which are in the order of their ranks."""
         self._kept_nodes = self._node[order].tolist()
         self._kept_ranks = self.described(self._descriptions.ranks)[order].tolist()
         heads = self._heads[order]
@@ -224,12 +224,12 @@ class _Rows:
         )
 
     def _numbers_of_works(self) -> Ints:
-        """Of all nodes; 0 where there is no operation."""
+        """The operation of each row, by number; 0 where there is none."""
         local = self._values[self._group_starts + WORK]
         return np.where(local < 0, 0, self._descriptions.first_work[self._node[self._place]] + local)
 
     def _details(self, rows: Ints) -> tuple[Ints, Ints, Floats]:
-        """Bytes that were moved, rounds that were timed, and T of these; nearly always nothing is known of them."""
+        """Bytes that were moved, rounds that were timed, and T of these. Nearly always nothing is known of them."""
         moved, rounds = np.full(len(self._place), -1), np.zeros(len(self._place), dtype=np.int64)
         seconds = np.zeros(len(self._place))
         for index, node in enumerate(self._nodes):
@@ -288,7 +288,7 @@ class _Rows:
         return [rank for rank, state, _ in self._states() if states.is_active(state)]
 
     def _states(self) -> Iterator[tuple[int, states.State, int]]:
-        """Of ranks that have one, with the time of their node; a rank of two nodes comes where it counts."""
+        """Each state with its rank and the time of its node. A rank of two nodes comes where it counts."""
         for rank, node in zip(self._kept_ranks, self._kept_nodes, strict=True):
             state = self._nodes[node].known.states.get(rank)
             if state is not None:
@@ -308,7 +308,7 @@ def _firsts(counts: Any) -> Ints:
 
 
 def _ages(now: Ints, at: Ints) -> Floats:
-    """NaN where nothing was at any time."""
+    """Seconds since these times; NaN where there is none."""
     return np.where(at < 0, np.nan, np.maximum(now - at, 0) / _MICROS)
 
 

@@ -1,4 +1,4 @@
-"""What changes now and then of a rank, as a list for a report. encoding.py says what stands in it."""
+"""The facts about a rank that change now and then, as a list for a report. encoding.py has its members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ State = tuple[Any, ...]
 
 
 def state_of(rank: Rank, since: Callable[[float | None], int]) -> State:
-    """Without the rank's number. `since` makes a time of an age."""
+    """The state of a rank, without its number. `since` makes a time of an age."""
     process = rank.process
     return (
         EXIT_KINDS.index(process.exit_kind),
@@ -48,7 +48,7 @@ NO_STATE: Final[State] = (0, _NONE, "", _NONE, 0, _NONE, "", _NONE, [])
 
 
 def check(row: Any, max_value: int) -> None:
-    """Of a rank's number and its state. Raises TypeError, ValueError or IndexError where it is none."""
+    """Raise TypeError, ValueError or IndexError unless this is a rank's number and its state."""
     if type(row) is not list or tuple(map(type, row)) != _TYPES:
         raise TypeError
     if not (0 <= row[1] < len(EXIT_KINDS) and 0 <= row[5] < len(SETUPS) and len(row[-1]) <= _MAX_WORKERS):
@@ -64,7 +64,7 @@ def check(row: Any, max_value: int) -> None:
 
 
 def num_values(state: State) -> int:
-    """Numbers and texts, for the limits of a node; () has none."""
+    """The numbers and texts of a state, for the limits of a node; () has none."""
     return _OVERHEAD + size_of(state) + sum(map(size_of, state[-1])) if state else 0
 
 

@@ -1,1 +1,1 @@
-"""What runs inside a training process: the probe and its sources."""
+"""Code that runs inside a training process: the probe and its sources."""

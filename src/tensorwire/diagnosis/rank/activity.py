@@ -1,4 +1,4 @@
-"""What the threads of this rank are in, by the functions on their stacks."""
+"""The activities of this rank's threads, by the functions on their stacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _MAX_DEPTH: Final = 300
 _C10D: Final = "torch/distributed/distributed_c10d.py"
 
-# The end of a file's name, and functions in it; none: any. Of several on a stack the outermost is told.
+# The end of a file's name, and functions in it; none: any. The outermost of several on a stack is told.
 _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("torch/serialization.py", ("save",), "torch.save"),
     ("torch/serialization.py", ("load",), "torch.load"),
@@ -27,7 +27,7 @@ _ACTIVITIES: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("torch/_inductor/compile_fx.py", (), "torch.compile"),
     (_C10D, ("new_group", "split_group"), "new_group"),
     (_C10D, ("monitored_barrier",), "monitored_barrier"),
-    (_C10D, ("recv",), "recv from any source"),  # others are seen by messages.py
+    (_C10D, ("recv",), "recv from any source"),  # messages.py sees the others
     ("torch/utils/data/dataloader.py", ("__next__", "__iter__"), "DataLoader"),
 )
 
@@ -42,7 +42,7 @@ def is_in_init() -> bool:
 
 
 def main_activity() -> str:
-    """What the main thread is in, "" where that is nothing of these. Takes tens of microseconds."""
+    """The activity of the main thread; "" where it is in none of these. Takes tens of microseconds."""
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
     found = "Store.wait" if innermost is not None and is_in_store(innermost) else ""
     for call in _outwards(innermost):

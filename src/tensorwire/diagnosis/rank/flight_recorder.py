@@ -1,10 +1,10 @@
 """Counts of operations from torch's Flight Recorder, sampled by a thread of the rank.
 
-The recorder is on by default, keeps a ring of the last operations and, for each group, the number of the last one
-enqueued and the last one completed. Those two are cheap to read. The ring is not: reading holds the GIL while it copies
-up to 2000 entries. So it is read only where a group has stood still for a while, and once for each pause.
-That makes sure of what the two numbers cannot tell: gloo's threads may report completions out of order, and gloo counts
-send and recv among the operations although ranks of a group differ in those.
+The recorder is on by default. It keeps a ring of the last operations and, for each group, the number of the last one
+enqueued and the last one completed. These two numbers are cheap to read. The ring is not: reading holds the GIL while
+it copies up to 2000 entries. So it is read only where a group has stood still for a while, and once for each pause.
+The ring tells what the two numbers cannot: gloo's threads may report completions out of order, and gloo counts send and
+recv among the operations although ranks of a group differ in those.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _RING_SHARE = 0.01  # of the time that reading the ring may take
 _RATE_SECONDS = 1.0
 _MIN_RATES = 10
 _MAX_RATES = 300
-_SLOW = Thresholds().slow_factor  # what the analyzer calls slow is no part of good times
-_LASTING = 6  # times as long as the good times that are remembered, half an hour at most: then it is the new normal
+_SLOW = Thresholds().slow_factor  # times that the analyzer calls slow are no good times
+_LASTING = 6  # slow for so many times the good times that are remembered, half an hour at most, is the new normal
 
 _ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
 _TORCH_FUNCTIONS = "distributed_c10d.py"
@@ -46,11 +46,11 @@ class _GroupState:
 
     group: Group
     offset: int = 0  # what torch's numbers count besides collectives, up to the last collective
-    unseen: int = 0  # of these, what was not seen to be made
+    unseen: int = 0  # of these, the ones that were not seen to be made
     shown: int = 0  # completed collectives that were written
     enqueued: int = 0  # torch's numbers
     completed: int = 0
-    counted: int = 0  # of those completed, what was written: gloo's threads report out of order, and the ring is right
+    counted: int = 0  # completed ones that were written: gloo's threads report out of order, and the ring is right
     since: float = 0.0
     wall_ns: int = 0  # by how much the wall's clock was ahead then
     is_certain: bool = False  # the ring was read since they moved
@@ -68,7 +68,7 @@ class FlightRecorder:
         handle: of the page.
         groups: of this rank.
         dump: gives JSON, with the ring's entries or without.
-        num_collectives: of a group by torch's name, see Messages.
+        num_collectives: counts those of a group by torch's name, see Messages.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class FlightRecorder:
     def recount(self) -> None:
         """Write the counts that were left to the dispatcher so far.
 
-        Of a group that stands still they are those that the ring has told: torch's own may be too low for good.
+        For a group that stands still they come from the ring: torch's own may be too low for good.
         """
         for state in self._states.values():
             self._count(state, state.counted)
 
     def poll_closely(self) -> None:
-        """As `poll`, but what stands in the ring is described whatever it costs: there is no later."""
+        """As `poll`, but read the ring whatever it costs: there is no later."""
         for _ in range(3):  # operations that fail with the job may be marked as completed meanwhile
             self._read_status()
             self._read_ring(time.monotonic())
@@ -118,11 +118,11 @@ class FlightRecorder:
 
     @property
     def num_completed(self) -> int:
-        """Of all groups, as torch counts."""
+        """Completed operations of all groups, as torch counts them."""
         return sum(completed for _, completed in self._status.values())
 
     def num_collectives(self, group: Group) -> int | None:
-        """How many collectives a group has made so far, as the ring's last entry of it says; slow."""
+        """How many collectives a group has made so far, by its last entry in the ring. This is slow."""
         entries = json.loads(self._dump(True)).get("entries", [])
         numbers = [entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == group.torch_name]
         return max(numbers, default=None)
@@ -149,7 +149,7 @@ class FlightRecorder:
             self._rate(state, now)
 
     def _leave_out_messages(self, state: _GroupState, enqueued: int) -> bool:
-        """Set the offset of a group that makes messages too. Whether it could be told: else next time will do."""
+        """Set the offset of a group that makes messages too. False: it cannot be told now, and next time will do."""
         collectives = self._num_collectives(state.group.torch_name)
         if collectives is None:
             return True
@@ -165,18 +165,17 @@ class FlightRecorder:
         native.counts(self._handle, state.group.slot, enqueued, completed)
 
     def _rate(self, state: _GroupState, now: float) -> None:
-        """Take in what was done since the last time. Times without operations do not count, they may be of another
-        phase."""
+        """Learn from the operations since the last time. A time without any does not count: it may be another phase."""
         done = state.shown - state.rate_completed
         if state.rate_since and done > 0:
             self._learn(state, done / (now - state.rate_since))
         state.rate_since, state.rate_completed = now, state.shown
 
     def _learn(self, state: _GroupState, rate: float) -> None:
-        """The baseline is the upper quartile: what the group does when all is well.
+        """The baseline is the upper quartile: the rate of the group when all is well.
 
-        A job that crawls must not wear down the baseline that shows it: rates far below do not count, until they have
-        lasted for so long that they are what the group does now.
+        A job that crawls must not wear down the baseline that shows it. Rates far below do not count until they have
+        lasted long enough to be the normal ones.
         """
         if rate < state.baseline / _SLOW:
             state.num_slow += 1
@@ -228,7 +227,7 @@ class FlightRecorder:
         self._ring_from = now + (time.monotonic() - now) / _RING_SHARE
 
     def _correct(self, state: _GroupState, newest: Any, oldest_open: Any) -> bool:
-        """Set what the ring says of a group that stands still. Returns whether the offset was another one."""
+        """Take over the ring's numbers of a group that stands still. Returns whether the offset was another one."""
         group = state.group
         offset = state.enqueued - newest["collective_seq_id"]
         taught = bool(offset != state.offset)
@@ -268,6 +267,6 @@ def waiting_root(profiling_name: str, torch_name: str) -> int:
 
 
 def _enter_ns(entry: Any, wall_ns: int) -> int:
-    """The recorder's clock is that of the wall, which may have been set since the operation was counted."""
+    """The time of entry on the page's clock. The recorder has the wall's, which may have been set since."""
     entered: int = min(max(entry["time_created_ns"] - wall_ns, 1), native.now())
     return entered

@@ -1,16 +1,16 @@
-"""Counts the messages of this rank, how long it waits for them, and whom it waits for.
+"""Counts the messages of this rank, how long it waits for them, and from which rank.
 
-gloo tells the Flight Recorder nothing of send and recv, so that a rank which waits for one would look like one that is
-in no operation at all; nor does a work tell whom it is from. So these two operations pass a kernel of the dispatcher
-all the time, as all do while they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines
-of torch.distributed.pipelining too. The work that they give notes how long somebody waits for it. That costs a message
-thirty microseconds or so, most of it torch's detour through Python, and nothing else anything.
+gloo tells the Flight Recorder nothing of send and recv, so a rank that waits for one would seem to be in no operation.
+Nor does a work name its peer. So these two operations pass a kernel of the dispatcher all the time, as all do while
+they are timed (operation_timing.py): isend, irecv, batch_isend_irecv and the pipelines of torch.distributed.pipelining
+too. The work that they return notes how long somebody waits for it. That costs a message thirty microseconds or so,
+most of it torch's detour through Python, and costs other operations nothing.
 
-A message is counted when it is called, so that the counts of both ends grow alike though one of them never waits. The
-first messages may have been made before the probe was there.
+A message is counted when it is called, so the counts of both ends grow alike even if one of them never waits. The first
+messages may have been made before the probe was there.
 
-Not seen: messages between accelerators (the NCCL plugin sees those). A receive from any source is counted, and no more:
-a work of ours could not tell whom it came from. The stack shows who waits in one (activity.py).
+Messages between accelerators are not seen here; the NCCL plugin sees them. A receive from any source is only counted,
+because a work of ours could not name its source. The stack shows a rank that waits in one (activity.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Way:
 
 
 class _Wait(NamedTuple):
-    """Of a thread for a message."""
+    """A thread's wait for a message."""
 
     way: _Way
     sequence: int
@@ -64,7 +64,7 @@ class _Wait(NamedTuple):
 
 
 class Messages:
-    """Writes to the page what this rank sends and receives: :meth:`poll` is for one thread, the rest for all."""
+    """Writes this rank's messages to the page: :meth:`poll` is for one thread, the rest for all."""
 
     def __init__(self, handle: int, groups: Groups) -> None:
         self._handle = handle
@@ -77,7 +77,7 @@ class Messages:
         self._library: Any = None
 
     def register(self, counted_kernel: Callable[[str], Callable[..., Any]], is_timed: Callable[[], bool]) -> None:
-        """Have messages pass this, and while `is_timed`, the kernel that `counted_kernel` gives for an operation."""
+        """Have messages pass this and, while `is_timed`, the kernel of `counted_kernel` for their operation."""
         import torch.distributed
 
         library = torch.library.Library("c10d", "IMPL")
@@ -87,8 +87,8 @@ class Messages:
         self._library = library
 
     def poll(self) -> None:
-        """Show counts and the time waited; and what a thread waits for, once it has done so for a while."""
-        # A wait may end meanwhile. It is then left out for once, which is better than counted twice.
+        """Show counts, the time waited, and the message of a thread that has waited for a while."""
+        # A wait may end meanwhile. It is then left out this time, which is better than counted twice.
         waited = {key: way.waited for key, way in list(self._ways.items())}
         num_completed, has_shown = self.num_completed, False
         now = monotonic_ns()
@@ -173,7 +173,7 @@ class Messages:
     def _kernel(
         self, name: str, operation: str, counted: Callable[..., Any], is_timed: Callable[[], bool]
     ) -> Callable[..., Any]:
-        """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
+        """The kernel that the dispatcher calls. Only an error of the operation itself leaves it."""
         import torch.distributed
 
         operator = getattr(torch.ops.c10d, name).default
@@ -216,7 +216,7 @@ class Messages:
         return kernel
 
     def _watched(self, boxed: Any, way: _Way, dtype: Any, numel: int, tag: int) -> Any:
-        """A work in place of gloo's, which knows as little before somebody has waited for it."""
+        """A work in place of gloo's, which knows no more of its end before somebody has waited for it."""
         from torch._C._distributed_c10d import PythonCallbackWork, Work
 
         work: Any = Work.unbox(boxed)

@@ -2,11 +2,11 @@
 
 All of them, whether DDP, FSDP2, functional collectives or a script makes them, go through the dispatcher as c10d::*.
 Kernels for the dispatch key BackendSelect, which every call passes (in inference mode too, and below autograd), note
-when an operation is entered and pass it on. A synchronous one they also wait for, as its caller is about to do; of
-others the future, or where there is none the end of wait(), tells when it is done.
-Kernels it is because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
+when an operation is entered and pass it on. They also wait for a synchronous one, as its caller is about to do. The
+future of any other, or where there is none the end of wait(), tells when it is done.
+They are kernels because c10d has no hook that would do: the registerOnCompletionHook of torch 2.13 is NCCL's only, and
 for gloo the Python binding has none. (From torch 2.14 on, a process group has hooks before and after an operation.)
-They are registered only while timing is enabled, but for those of messages (messages.py). The last one to run takes
+They are registered only while timing is enabled, except those of messages (messages.py). The last one to run takes
 all of them away: a kernel that another thread removed could go while the dispatcher is about to call it.
 
 Not timed: messages (messages.py counts them, and the time waited for them, at all times), and operations on
@@ -83,7 +83,7 @@ class _Timed:
     counter: int | None = None  # where torch does not number the operations
 
     def next_sequence(self, before: int | None) -> int:
-        """Of an operation, from torch's number of the one before."""
+        """The number of an operation, from torch's number of the one before."""
         if self.counter is None and before is not None:
             return before - self.offset + 1
         self.counter = (self.counter or 0) + 1
@@ -92,7 +92,7 @@ class _Timed:
 
 @dataclass(slots=True)
 class _State:
-    """Keeps no process group: while one is there, threads of gloo's are, which nobody may leave behind at the end."""
+    """Keeps no process group alive: that would keep threads of gloo's alive, and none may be left at the end."""
 
     control: Control
     groups: MutableMapping[Any, _Timed] = field(default_factory=WeakKeyDictionary)  # by process group
@@ -112,10 +112,10 @@ class Dispatcher:
         self._state: _State | None = None
         self._library: Any = None
         self._lock = threading.Lock()
-        self._awaited: WeakSet[Callable[..., None]] = WeakSet()  # what threads of torch's are still to call
+        self._awaited: WeakSet[Callable[..., None]] = WeakSet()  # callbacks that threads of torch's are still to make
 
     def follow(self, control: Control) -> None:
-        """Do what a request says, once."""
+        """Act on a request, once."""
         if control.number == self._number:
             return
         self._number = control.number
@@ -127,14 +127,14 @@ class Dispatcher:
         self._register()
 
     def disable(self) -> None:
-        """Kernels go with the next operation."""
+        """Stop timing. The kernels go with the next operation."""
         self._state = None
         native.enable_timing(self._handle, False, self._number)
         if self._recorder is not None:
             self._recorder.recount()
 
     def close(self) -> None:
-        """Before the interpreter goes: see that no thread of torch's has a callback to make, or to drop, after that."""
+        """Wait until no thread of torch's has a callback to make, or to drop, after the end of the interpreter."""
         deadline = time.monotonic() + _CALLBACK_SECONDS
         while self._awaited and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -158,7 +158,7 @@ class Dispatcher:
         return self._state is not None
 
     def message_kernel(self, name: str) -> Callable[..., Any]:
-        """For sending or receiving, which always pass a kernel (messages.py): gloo counts them with the collectives."""
+        """The kernel of a message, which always passes one (messages.py): gloo counts messages with the collectives."""
         import torch.distributed
 
         return self._kernel(getattr(torch.ops.c10d, name).default, _KINDS[name])
@@ -170,7 +170,7 @@ class Dispatcher:
                 self._library = None
 
     def _kernel(self, operator: Any, kind: _Kind) -> Callable[..., Any]:
-        """What the dispatcher calls. Whatever fails in it but the operation itself is let go."""
+        """The kernel that the dispatcher calls. Only an error of the operation itself leaves it."""
         import torch.distributed
 
         names = [argument.name for argument in operator._schema.arguments]
@@ -240,7 +240,7 @@ class Dispatcher:
         return timed
 
     def _await(self, result: Any, end: Callable[..., None]) -> Any:
-        """Have the operation's end noted. Returns what the operation is to return."""
+        """Have the operation's end noted. Returns the result for the caller of the operation."""
         from torch.distributed import Work
 
         boxed = result[-1] if isinstance(result, tuple) else result
@@ -250,7 +250,7 @@ class Dispatcher:
         work: Any = Work.unbox(boxed)
         try:
             future = work.get_future()
-        except RuntimeError:  # of gloo's works some have none: reduce_scatter
+        except RuntimeError:  # some of gloo's works have none: reduce_scatter
             watched = self._watch(work, end)
             return (*result[:-1], watched) if isinstance(result, tuple) else watched
         self._awaited.add(end)
@@ -277,7 +277,7 @@ class Dispatcher:
 
 
 class _Describer:
-    """Makes OperationInfo of operations of one kind. Those made are kept: often only the number changes."""
+    """Makes OperationInfo of operations of one kind, and keeps it: often only the number changes."""
 
     def __init__(self, kind: _Kind) -> None:
         import torch
@@ -288,7 +288,7 @@ class _Describer:
         self._infos: dict[tuple[Any, int, int], native.OperationInfo] = {}
 
     def __call__(self, tensors: list[Any], root: int, sequence: int, args: tuple[Any, ...]) -> int:
-        """Address of what is good until the next call."""
+        """The address of an OperationInfo that is good until the next call."""
         first: Any = tensors[0] if tensors else None
         dtype = None if first is None else first.dtype
         numel = first.numel() if len(tensors) == 1 else sum(tensor.numel() for tensor in tensors)
@@ -324,7 +324,7 @@ def _is_partial(shares: list[Any]) -> bool:
 
 
 def _tensors(argument: Any) -> list[Any]:
-    """Of a tensor, a list of them, or a list of lists."""
+    """The tensors of an argument: one, a list, or a list of lists."""
     if not isinstance(argument, list):
         return [argument]
     return list(_flat(argument)) if argument and isinstance(argument[0], list) else argument

@@ -1,7 +1,7 @@
 """The probe of a rank: a page in shared memory, and a thread that keeps it up to date.
 
-Nothing of it is on the path of an operation, until the agent asks for timing (operation_timing.py). Whatever
-fails in it costs the job a line on stderr and the probe, never the job.
+Nothing of it is on the path of an operation, until the agent asks for timing (operation_timing.py). An error in it
+costs the job a line on stderr and the probe, never the job.
 
 Environment:
     RANK, WORLD_SIZE, LOCAL_RANK: as torchrun sets them; without RANK the probe waits for init_process_group.
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS: Final = 0.2
 """Each takes the interpreter's lock from a thread that works. The pulse of the page does not, and tells of a death."""
-_JOIN_SECONDS: Final = 1.0  # that the end of the process waits for the thread at most
+_JOIN_SECONDS: Final = 1.0  # the most that the end of the process waits for the thread
 _SOURCE_PLACE: Final = re.compile(r"\[[^\]\s]*:\d+\] ")  # gloo begins with it, and an exit reason is short
 _MAX_FAILURES: Final = 5  # heartbeats in a row that may fail before the probe gives up
 _SIGNALS_EVERY: Final = 5  # heartbeats: handlers that the script sets are found so soon
 _ACTIVITY_EVERY: Final = 3  # heartbeats
-_OUTLIVED_NS: Final = 60 * 10**9  # who works for so long after a signal was not ended by it
+_OUTLIVED_NS: Final = 60 * 10**9  # a process that works for so long after a signal was not ended by it
 TESTED_TORCH: Final = ("2.13",)
 
 
 def attach() -> None:
-    """Let this process be seen. Never raises; does nothing where it was done before.
+    """Let this process be seen. Never raises; a second call does nothing.
 
     Call it before or after init_process_group, in a forked child again if that is a rank of its own.
     """
@@ -137,20 +137,18 @@ class _Probe:
             text = " ".join(_SOURCE_PLACE.sub("", f"{kind.__name__}: {error}").split()).removesuffix(":")
             self.set_exit_reason(text, _INTERRUPTION if issubclass(kind, KeyboardInterrupt) else _FAILURE)
             if self._sampler is not None and self.pid == os.getpid():
-                self._sampler.poll_closely()  # what this rank called last may be what it dies of
+                self._sampler.poll_closely()  # this rank may die of its last call
         self._last_hook(kind, error, trace)
 
     def _at_exit(self) -> None:
         with suppress(Exception):
-            self.set_exit_reason(
-                "exit", _END
-            )  # the code of a SystemExit is not to be seen from here, see tensorwire.probe
+            self.set_exit_reason("exit", _END)  # tensorwire.probe tells the code of a SystemExit, which is hidden here
             if self.pid == os.getpid():
                 self._stop()
 
     def _stop(self) -> None:
-        """Leave no thread in torch's code when the interpreter goes: it ends threads that come back from there for
-        its lock, and C++ that may not throw ends the process then."""
+        """Leave no thread in torch's code when the interpreter goes. It ends threads that come back from there for its
+        lock, and then C++ that may not throw aborts the process."""
         self._ends.set()
         self._thread.join(_JOIN_SECONDS)
         if self._sampler is not None:
@@ -198,7 +196,7 @@ class _Probe:
             self._ends.wait(HEARTBEAT_SECONDS)
 
     def _watch_signals(self) -> None:
-        """Note who asks for the end. The lock of the interpreter is held: Python sets no handler meanwhile."""
+        """Note signals that ask for the end. The lock of the interpreter is held: Python sets no handler meanwhile."""
         found = _native().watch_signals(self._handle, self._handler)
         if self._handler is None and callable(signal.getsignal(signal.SIGINT)):
             self._handler = found
@@ -230,7 +228,7 @@ class _Probe:
                 raise _UnknownTorchError(error) from None
 
     def _show_activity(self) -> None:
-        """While nothing is completed: a rank that trains is not looked at."""
+        """Show the activity while nothing is completed: a rank that trains is not looked at."""
         from .activity import main_activity
 
         is_busy = self._sampler is not None and self._sampler.has_completed_some()
@@ -257,7 +255,7 @@ class _Probe:
 
 
 class _Sampler:
-    """What the thread samples once there are process groups."""
+    """The sources that the thread samples once there are process groups."""
 
     def __init__(self, handle: int, path: Path) -> None:
         import torch._C._distributed_c10d as c10d
@@ -315,13 +313,13 @@ class _Sampler:
         return self._num_completed != before
 
     def poll_closely(self) -> None:
-        """In any thread, when the process is about to end."""
+        """Sample in any thread, when the process is about to end."""
         with self._lock:
             for recorder in self._recorders:
                 recorder.poll_closely()
 
     def close(self) -> None:
-        """Once nobody polls any more."""
+        """To be called once nobody polls any more."""
         self._dispatcher.close()
 
 
@@ -333,7 +331,7 @@ def _dump(function: Any) -> Any:
 
 
 def _cut(text: bytes) -> bytes:
-    """What fits of an exit reason into the page, with dots for what does not."""
+    """An exit reason as far as it fits into the page, with dots for the rest."""
     room = _native().Header.exit_reason.size - 1
     return text if len(text) <= room else text[: room - 3].decode("utf-8", "ignore").encode() + b"..."
 
@@ -358,7 +356,7 @@ def _initialized_distributed() -> Any:
 def _run_id() -> str:
     """The launcher's id of the run; where it has none, one that its ranks share.
 
-    On several nodes, or where it is unknown on how many, that is the address at which they meet; on one, the launcher.
+    On one node the launcher's process is that id. On several nodes, or an unknown number, the meeting address is.
     """
     environment = os.environ
     run_id = environment.get("TORCHELASTIC_RUN_ID", "")
@@ -372,6 +370,6 @@ def _run_id() -> str:
 
 
 def _start_ns(pid: int) -> int:
-    """When a process was started: the launcher of this job, and so whatever is older is of another one."""
+    """When a process was started. Pages that are older than the launcher of this job are another job's."""
     stat = process.read_stat(pid)
     return stat.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") if stat else 0

@@ -37,7 +37,7 @@ class Groups:
         self._state: tuple[int, ...] = ()  # of torch's tables, as they were read last
 
     def poll(self) -> None:
-        """Show groups from the moment they exist, with their members: a rank may wait in one that others never use."""
+        """Show groups and members as soon as they exist: a rank may wait in a group that others never use."""
         from torch.distributed.distributed_c10d import _world
 
         state = id(_world.default_pg), _world.group_count, len(_world.pg_group_ranks)
@@ -45,7 +45,7 @@ class Groups:
             return
         # A number stands for all groups that this rank is not in.
         present = [each for each in list(_world.pg_group_ranks) if not isinstance(each, int)]
-        # Those of another world may have the same names.
+        # Groups of another world may have the same names.
         self._retire(set() if state[:1] != self._state[:1] else {each.group_name for each in present})
         self._state = state
         configurations = _world.pg_backend_config
@@ -56,7 +56,7 @@ class Groups:
             self.find(process_group.group_name, process_group.group_desc, backend)
 
     def find(self, torch_name: str, description: str, backend: str) -> Group:
-        """The group, from the names by which the Flight Recorder calls it."""
+        """The group that the Flight Recorder calls by these names."""
         group = self._groups.get((torch_name, backend))
         if group is None:
             ranks = _ranks(torch_name)
@@ -100,7 +100,7 @@ class Groups:
 
     @property
     def num_slots(self) -> int:
-        """Of the page that are in use."""
+        """The number of the page's slots that are in use."""
         return len(self._groups) + len(self._pairs)
 
     def _retire(self, names: set[str]) -> None:
@@ -130,7 +130,7 @@ def _show_members(handle: int, slot: int, ranks: Sequence[int]) -> None:
 
 
 def _main_backend(configuration: str) -> str:
-    """Of "cpu:gloo,cuda:nccl" the one that training is for."""
+    """The backend that training uses: nccl in "cpu:gloo,cuda:nccl"."""
     backends = [part.rpartition(":")[2] for part in str(configuration).split(",")]
     return next((backend for backend in backends if backend != "gloo"), "gloo")
 

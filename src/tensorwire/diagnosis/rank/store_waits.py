@@ -1,11 +1,11 @@
 """Whether a thread waits for a key of a store.
 
-The stores of torch wait in C, where a stack shows only who called them. So the call is read from the bytecode of the
+The stores of torch wait in C, where a stack shows only their caller. So the call is read from the bytecode of the
 caller, which tells the names before it, and the store is found behind these names: `store.get(key)`,
 `self.store.wait(keys)`. Nothing of the script is run, and nothing of torch is replaced.
 
-Not seen: stores that are the result of a call, as in `get_store().get(key)`, and any under Python 3.10, whose bytecode
-tells lines alone.
+A store that is the result of a call, as in `get_store().get(key)`, is not seen. Nor is any under Python 3.10, whose
+bytecode tells lines alone.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _callee(code: CodeType, lasti: int) -> tuple[str, ...]:
 
 
 def _names(instructions: list[dis.Instruction]) -> tuple[str, ...]:
-    """Of what begins where the call begins: the variable that was loaded last, and the attributes after it."""
+    """The variable that was loaded last, and the attributes after it. The instructions begin where the call begins."""
     names: tuple[str, ...] = ()
     for each in instructions:
         if each.opname.startswith(_VARIABLES):
