@@ -1,4 +1,4 @@
-"""Options that name a job and say when something counts as trouble."""
+"""Options that name a job, and the thresholds of trouble."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ _HELP = {
 
 @contextmanager
 def until_ended() -> Iterator[None]:
-    """Ctrl-C ends what is in the block, and so does SIGTERM: that is how schedulers end a service, and how a script
-    ends what it runs in the background, where Ctrl-C is ignored."""
+    """Ctrl-C and SIGTERM end the block. Schedulers end a service by SIGTERM, and scripts a command that they run in the
+    background, where Ctrl-C is ignored."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
@@ -83,7 +83,7 @@ def until_ended() -> Iterator[None]:
 
 @contextmanager
 def finding_command(arguments: list[str] | None, say: Callable[[str], None], place: Path | None) -> Iterator[Take]:
-    """What is to be given the run and the findings that stand, after each poll, for `on_finding_option`."""
+    """The function to call after each poll with the run and the findings that stand, for `on_finding_option`."""
     if arguments is None:
         yield lambda run_id, findings: None
         return
@@ -100,7 +100,7 @@ def warn(text: str) -> None:
 
 
 def _arguments_of(text: str | None) -> list[str] | None:
-    """The program of --on-finding and its arguments: a mistake in them must not show only when trouble comes."""
+    """The program of --on-finding and its arguments, checked before there is trouble."""
     if text is None:
         return None
     try:
@@ -113,7 +113,7 @@ def _arguments_of(text: str | None) -> list[str] | None:
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For how long to poll."""
+    """An option for how long to poll."""
     return click.option(
         "seconds",
         "--for",
@@ -144,7 +144,7 @@ def threshold_options(defaults: Thresholds) -> Callable[[Callable[..., Any]], Ca
 
 
 def thresholds_of(options: dict[str, float]) -> Thresholds:
-    """From what `threshold_options` give.
+    """The thresholds from the values of `threshold_options`.
 
     Raises:
         click.UsageError: they contradict each other, or the analyzer that is asked has its own.
@@ -161,10 +161,10 @@ def thresholds_of(options: dict[str, float]) -> Thresholds:
 
 
 def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thresholds, str]:
-    """Those that are written down, else those of the analyzer that made the recording, else an analyzer's defaults.
+    """The thresholds of the options, else of the analyzer that made the recording, else an analyzer's defaults.
 
     Returns:
-        the thresholds, and for the reader whose they are.
+        the thresholds, and a text that says whose they are.
 
     Raises:
         click.UsageError: they contradict each other.
@@ -185,10 +185,10 @@ def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thr
 def open_job(
     directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
 ) -> Iterator[tuple[Source, Path]]:
-    """The job that an analyzer sees, or else the one whose probes write to a directory of this machine; and where.
+    """The job that an analyzer sees, or else one whose probes write to a directory of this machine; and the directory.
 
     Raises:
-        FileNotFoundError: there is no page of a rank, or nothing of an analyzer.
+        FileNotFoundError: there is no page of a rank, or no state of an analyzer.
         click.UsageError: both directories are given.
     """
     from ...diagnosis import words
@@ -211,14 +211,14 @@ def open_job(
 
 
 def used(source: Source, thresholds: Thresholds) -> Thresholds:
-    """With what was looked for trouble: an analyzer has thresholds of its own."""
+    """The thresholds that findings are made with: an analyzer has its own."""
     from ...diagnosis.service.journal import AnalyzerState
 
     return (isinstance(source, AnalyzerState) and source.thresholds) or thresholds
 
 
 def whose(source: Source) -> str:
-    """Whose thresholds these are, where no option has them."""
+    """A text that says whose thresholds `used` gives, where they are not those of the options."""
     from ...diagnosis.service.journal import AnalyzerState
 
     return "of the analyzer" if isinstance(source, AnalyzerState) and source.thresholds else ""

@@ -1,4 +1,4 @@
-"""What watch draws on a terminal. It takes any width: over ssh, in a quarter of a screen."""
+"""The screen that watch draws on a terminal of any width: over ssh, in a quarter of a screen."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ...diagnosis.report import History
     from ...diagnosis.report.rank_status import RankStatus
 
-# Of a terminal nobody knows which colours are the paper's and the ink's. So text has the terminal's own ink; only what
-# stands on a ground that is set as well is coloured, and what is red is bold, and says the same in words.
+# Nobody knows the colours of a terminal's paper and ink. So text has the terminal's own ink. Only text on a ground that
+# is set as well is coloured; red text is bold, and says the same in words.
 _FINDING = "bold white on red"
 _NOTICE = "bold black on cyan"
 _WELL = "black on green"
@@ -51,7 +51,7 @@ _LEAVE = "Ctrl-C leaves; the job goes on"
 
 
 class Screen:
-    """The alternate screen of the terminal while the block lasts; what was there before comes back."""
+    """The alternate screen of the terminal while the block lasts; then the old content comes back."""
 
     def __init__(self, path: Path, thresholds: Thresholds) -> None:
         self._path = path
@@ -69,10 +69,10 @@ class Screen:
         self._live.stop()
 
     def show(self, history: History, findings: Sequence[Finding], troubles: Sequence[str] = ()) -> None:
-        """Draw what is known now. Most important first: what does not fit is cut off below, and the last line says so.
+        """Draw the job, the most important first. Lines that do not fit are cut off below; the last one says so.
 
         Args:
-            troubles: that the watch has with itself; the last one is drawn.
+            troubles: those of the watch itself; the last one is drawn.
         """
         size = self._console.size
         drawn = draw(
@@ -88,7 +88,7 @@ class Screen:
 
 
 def fit(console: Console, drawn: RenderableType, height: int) -> RenderableType:
-    """The first lines, as many as there is room for, and below them how to leave, and how many lines are cut off."""
+    """As many of the first lines as there is room for, then how to leave, and how many lines are cut off."""
     lines = console.render_lines(drawn, pad=False)
     room = height - 1
     text = _LEAVE
@@ -108,7 +108,7 @@ def draw(
     thresholds: Thresholds | None = None,
     troubles: Sequence[str] = (),
 ) -> RenderableType:
-    """What the screen shows. On a narrow one some columns are left out, on a low one lines of stacks."""
+    """The content of the screen. A narrow one has fewer columns, a low one fewer lines of stacks."""
     parts: list[RenderableType] = [_header(history, path)]
     parts += [Text(escape(trouble), style="bold") for trouble in troubles[-1:]]
     if thresholds is not None:
@@ -200,7 +200,7 @@ def _rates(rates: Mapping[Family, float]) -> Iterable[RenderableType]:
 
 
 def _slowest(history: History) -> Table:
-    """Who is waited for, by how much: seen at this moment, or in timed rounds, else in many polls."""
+    """The ranks that others wait for, and by how much: at this moment or in timed rounds, else over many polls."""
     table = _table()
     table.add_column(Text("slowest"), justify="right", no_wrap=True)
     table.add_column(Text("by how much"), overflow="fold", ratio=1)

@@ -1,4 +1,4 @@
-"""How the command line tells findings and the status of ranks: in words, and as an object for a program."""
+"""Findings and the status of ranks on the command line: in words, and as an object for a program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAX_STATUS_GROUPS = 12
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """FINDING if there is one; notices are none."""
+    """FINDING if there is a finding; a notice is none."""
     return FINDING if any(finding.level == "finding" for finding in findings) else 0
 
 
 def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
-    """What is known now, for JSON."""
+    """The findings and the status of ranks, for JSON."""
     from ...diagnosis.report import rank_status
 
     last = history.last
@@ -53,7 +53,7 @@ def finding_line(finding: Finding, history: History | None = None) -> str:
 
 
 def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
-    """With what was looked for trouble: "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"."""
+    """The thresholds on one line: "thresholds: hang 30 s, slow 10 s, factor 3, lost 10 s"."""
     of = f" ({whose})" if whose else ""
     return (
         f"thresholds{of}: hang {thresholds.hang_seconds:g} s, slow {thresholds.slow_seconds:g} s, "
@@ -62,7 +62,7 @@ def thresholds_line(thresholds: Thresholds, whose: str = "") -> str:
 
 
 def print_news(finding: Finding, *, as_json: bool) -> None:
-    """A finding that was just made, at once: on one line with the time, or as JSON."""
+    """Print a new finding at once: on one line with the time, or as JSON."""
     if as_json:
         output.print_json(finding)
     else:
@@ -71,14 +71,14 @@ def print_news(finding: Finding, *, as_json: bool) -> None:
 
 
 def print_end(history: History) -> None:
-    """Of a job that does not run any more: when it ended."""
+    """Print when the job ended, if it runs no more."""
     if history.is_over:
         which = "the job of this recording" if history.recorded else "no job runs here: the last one"
         output.print_line(f"{which} ended {history.ago(history.ended_seconds)}")
 
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
-    """Each with its age, its evidence, its stacks and what to do."""
+    """Print each finding with its age, its evidence, its stacks and what to do."""
     from ...diagnosis import words
     from ...diagnosis.report.codes import MEANINGS, advice, confidence_text
     from ...diagnosis.report.stack import grouped
@@ -101,7 +101,7 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
 
 
 def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
-    """Where the ranks stand, the most serious status first."""
+    """Print where the ranks stand, the most serious status first."""
     from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
@@ -123,7 +123,7 @@ def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
 def print_summary(
     history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path, whose: str
 ) -> None:
-    """Which job was polled; and where there is no finding, how near it came to one."""
+    """Print which job was polled and, where there is no finding, how near it came to one."""
     from ...diagnosis import words
     from ...diagnosis.report import rank_status
 

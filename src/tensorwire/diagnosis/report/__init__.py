@@ -34,9 +34,9 @@ def render(history: History, thresholds: Thresholds, *, source: str, whose: str 
 
     Args:
         history: with at least one observation.
-        thresholds: what was told with.
+        thresholds: those that the findings were made with.
         source: where the observations came from, for the reader.
-        whose: whose thresholds these are, where they are not those of the command.
+        whose: says whose thresholds they are, where they are not the command's.
 
     Raises:
         ValueError: the history is empty.
@@ -121,5 +121,5 @@ def _headline(history: History, episodes: Sequence[Episode]) -> str:
 
 
 def _visible(value: object) -> object:
-    """What is written into the page: of a text no character moves others, or cannot be seen. Lines stay lines."""
+    """A value for the page. Characters of a text that are invisible or move others are escaped; lines stay lines."""
     return "\n".join(map(escape, value.split("\n"))) if type(value) is str else value

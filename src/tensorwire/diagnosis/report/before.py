@@ -1,4 +1,4 @@
-"""What ranks did before the first poll, as far as their pages still know: the ages of what they show."""
+"""The past of ranks before the first poll, as far as the ages in their pages tell it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from ..model import Observation, ProcessGroup, Rank
 
 _Waits = dict[tuple[int, str], float]
-"""Of a rank and a process group: an age."""
+"""An age, by rank and process group."""
 
 _MAX_STEPS = 32
-_MARGIN = 0.15  # of the time that is shown: of the good times before
+_MARGIN = 0.15  # good times that are shown before the first change, as a share of the time since
 _LEAST_SECONDS = 2.0  # that are worth to be shown
 
 
 def before(observation: Observation) -> list[Observation]:
-    """The job at the times when something changed, the earliest first; nothing where all is of now.
+    """The job at the times of its changes, the earliest first; none where nothing changed before now.
 
-    It says of each rank whether it was in the operation that it is in, had completed what it completed last, lived.
-    What it did earlier nobody knows: that it completed operations is what is shown of it.
+    Each rank lives, has completed its last operation, or is in its present one, if it was so at that time. Earlier
+    operations are not known: until then a rank is shown as one that completes operations.
     """
     failed = _failed_waits(observation)
     found = {age for rank in observation.ranks.values() for age in _ages(rank)}.union(failed.values())
-    # A tenth of a second is enough, and earlier rather than later: what came then has not come yet.
+    # A tenth of a second is enough, and is rounded to the earlier time, at which the change has not come yet.
     ages = sorted({ceil(age * 10) / 10 for age in found}, reverse=True)
     ages = [age for age in ages if age >= _LEAST_SECONDS]
     if not ages:
@@ -38,9 +38,9 @@ def before(observation: Observation) -> list[Observation]:
 
 
 def _failed_waits(observation: Observation) -> _Waits:
-    """Of ranks that ended, or are about to: how long ago each entered the operation that failed with the job.
+    """How long ago each rank that ended, or is about to, entered the operation that failed with the job.
 
-    torch counts such an operation as completed. It was open as long as those who had not entered it had been in none.
+    torch counts such an operation as completed. It was open as long as the ranks that lacked in it were in none.
     """
     outside: dict[str, list[tuple[int, float]]] = {}
     for rank in observation.ranks.values():
@@ -84,7 +84,7 @@ def _rank(rank: Rank, age: float, failed: _Waits) -> Rank:
 
 
 def _reopened(group: ProcessGroup, entered: float | None, age: float) -> ProcessGroup:
-    """Before its last operation failed: as if it were open still."""
+    """The group before its last operation failed, which is open then."""
     if entered is None or group.idle_seconds is None or group.idle_seconds > age:
         return group
     return replace(group, completed=group.completed - 1, open_seconds=entered, idle_seconds=entered)

@@ -65,7 +65,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Part:
-    """Of a lane, in words: who, from when to when, in what state."""
+    """A part of a lane in words: who, from when to when, in what state."""
 
     who: str
     span: str
@@ -74,7 +74,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Who did what when: one lane per rank, or per block of ranks. Along the time, places are percent of the plot."""
+    """The states of ranks over time: a lane per rank, or per block of ranks. Times are in percent of the plot."""
 
     height: float
     lane: float
@@ -124,7 +124,7 @@ class HeatMap:
     suspects: list[Box]
     labels: list[tuple[Mark, str]]  # with the style of the cell
     edges: list[str]  # where the bins begin, and the greatest value
-    greatest: str  # and whose it is, for who cannot see the map
+    greatest: str  # and its ranks, for a reader who cannot see the map
 
 
 def suspects_of(episodes: Sequence[Episode]) -> list[int]:
@@ -197,7 +197,8 @@ def _is_within(start: float, end: float, spans: Iterable[tuple[float, float]]) -
 
 
 def curves(history: History) -> tuple[list[Curve], list[Family]]:
-    """Rounds per second, the families that findings name first, then the largest groups; and those that stood still."""
+    """Rounds per second, the families that findings name first, then the largest groups; and families that stood
+    still."""
     samples = history.samples
     named = {episode.finding.process_group for episode in history.episodes.values()}
     named |= {without_number(name) for name in named}
@@ -211,10 +212,7 @@ def curves(history: History) -> tuple[list[Curve], list[Family]]:
 
 
 def heat_maps(history: History, suspects: Sequence[int], hang_seconds: float) -> list[HeatMap]:
-    """What tells ranks apart at the end, as far as it was measured and is not the same for all.
-
-    A wait that is no hang yet is not as dark as one that is.
-    """
+    """The measures that differ between ranks at the end. A wait that is no hang yet is not as dark as one that is."""
     last = history.last
     assert last is not None, "a history without observations has no charts"
     waiting = {status.rank: status.seconds if status.state == "waits" else 0.0 for status in history.statuses}
@@ -282,7 +280,7 @@ def _curve(history: History, family: Family, at: Callable[[float], float]) -> Cu
 
 
 class _Measure(NamedTuple):
-    """What a heat map shows."""
+    """The values of a heat map."""
 
     title: str
     caption: str
@@ -367,9 +365,9 @@ def _ticks(samples: Sequence[Sample], at: Callable[[float], float], y: float) ->
 
 
 def _beginnings(history: History, at: Callable[[float], float]) -> list[Mark]:
-    """One for each finding, where the trouble began if that is known.
+    """A mark for each finding, where the trouble began if that is known.
 
-    Labels that would lie on one another go up by a row, and are left out at last.
+    A label that would lie on another goes up by a row, or is left out when there is no row left.
     """
     marks: list[Mark] = []
     for episode in sorted(history.episodes.values(), key=lambda episode: episode.begin):

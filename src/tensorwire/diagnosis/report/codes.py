@@ -1,4 +1,4 @@
-"""What codes and confidences of findings mean, and what to do, in short; docs/job/findings.md has the long form."""
+"""The meanings of codes and confidences of findings, and advice, in short; docs/job/findings.md has the long form."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ MEANINGS: dict[Code, Meaning] = {
 
 
 def advice(finding: Finding) -> str:
-    """What to do after this finding."""
+    """The advice for this finding."""
     if finding.code == "TW-H1" and finding.ended and not finding.stacks:
         return _NO_STACK
     return MEANINGS[finding.code].action

@@ -1,4 +1,4 @@
-"""What a job did over time, in memory that does not grow with the length of the job."""
+"""The history of a job, in memory that does not grow with the length of the job."""
 
 from __future__ import annotations
 
@@ -67,18 +67,18 @@ class Episode:
 
     @property
     def begin(self) -> float:
-        """Of the trouble, as far as that is known; else when it was told first."""
+        """When the trouble began, as far as that is known; else when it was told first."""
         return self.first if self.finding.since is None else min(self.finding.since, self.first)
 
 
 class History:
     """Takes the observations and findings of a job in the order of time. Not safe for concurrent use.
 
-    At most MAX_SAMPLES samples are kept: when there are more, neighbours are merged, and of two states the more
-    serious one stays.
+    At most MAX_SAMPLES samples are kept: when there are more, neighbours are merged, and the more serious of two states
+    stays.
 
     Args:
-        with_past: begin with what the pages of the first observation tell of the time before it.
+        with_past: begin with the time before the first observation, as far as its pages tell it.
         recorded: the observations are of a recording, so that "now" is when that ended.
 
     Attributes:
@@ -163,7 +163,7 @@ class History:
 
     @property
     def ranks(self) -> RankColumns:
-        """As they were seen last."""
+        """The ranks as they were seen last."""
         return RankColumns.of(self.last.ranks if self.last else {})
 
     @property
@@ -173,14 +173,14 @@ class History:
 
     @property
     def ended_seconds(self) -> float:
-        """How long ago the last of its ranks was heard of, of a job that is over."""
+        """How long ago the last rank of a job that is over was heard of."""
         ages = np.nan_to_num(self.ranks.places.gone_seconds)
         return float(ages.min()) if len(ages) else 0.0
 
     def age(self, finding: Finding) -> str:
-        """Since the trouble began: "for 12 s" while it lasts, "for 20 s, until 5 min 3 s ago" once it is over.
+        """The time since the trouble began: "for 12 s" while it lasts, "for 20 s, until 5 min 3 s ago" once it is over.
 
-        "2 h 5 min ago" of a loss; "found 12 s ago" of slowness, of which it is not known when it began.
+        A loss is told as "2 h 5 min ago", and slowness whose beginning is not known as "found 12 s ago".
         """
         now = self.last.time if self.last else finding.time
         begin = finding.time if finding.since is None else finding.since
@@ -195,7 +195,7 @@ class History:
         return f"for {words.seconds(max(end - begin, 0.0))}, until {self.ago(now - end)}"
 
     def ago(self, seconds: float) -> str:
-        """Before now; of a recording, before its end."""
+        """So long before now or, in a recording, before its end."""
         text = words.seconds(max(seconds, 0.0))
         return f"{text} before the recording ended" if self.recorded else f"{text} ago"
 
@@ -248,7 +248,7 @@ class History:
 
 
 def _slowest_rows(ranks: RankColumns) -> list[tuple[int, int]]:
-    """Of each process group a row, and how many operations its slowest member has completed."""
+    """A row of each process group, and how many operations its slowest member has completed."""
     numbers, completed = ranks.rows.groups, ranks.rows.completed
     order = np.lexsort((completed, numbers))
     ends = np.flatnonzero(numbers[order][1:] != numbers[order][:-1])
@@ -257,7 +257,7 @@ def _slowest_rows(ranks: RankColumns) -> list[tuple[int, int]]:
 
 
 def _remembered(observation: Observation) -> dict[Family, Rate]:
-    """Of a time before the first poll: the rates of good times that ranks remember, where all of a group went on."""
+    """Rates before the first poll: those of good times that ranks remember, where all of a group went on."""
     groups: dict[str, list[ProcessGroup]] = defaultdict(list)
     for rank in observation.ranks.values():
         for group in rank.process_groups:
@@ -283,7 +283,7 @@ def _merge(a: Sample, b: Sample) -> Sample:
 
 
 def _graver(one: bytes, other: bytes) -> bytes:
-    """Of each rank the more serious state; what is known, where it was unseen once."""
+    """The more serious state of each rank; the known one, where it was unseen once."""
     a, b = np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8)
     return np.where((a == UNSEEN) | (b == UNSEEN), np.minimum(a, b), np.maximum(a, b)).tobytes()
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..model import Observation
 
 State = Literal["idle", "moves", "ended", "waits", "absent", "stopped", "lost"]
-"""Of a rank: is in no operation; completes operations; its process has said good-bye; waits in an operation; is
-missing in one that others wait in; its process is stopped, or is gone without a word."""
+"""A rank is in no operation; completes operations; has a process that said good-bye; waits in an operation; is missing
+in one that others wait in; has a process that is stopped, or is gone without a word."""
 
 STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
 """The states, the most serious last."""
@@ -30,7 +30,7 @@ _NUMBER_OF: dict[str, int] = {state: number for number, state in enumerate(STATE
 _Key = tuple[State, str, int, str, str]
 _FEW = 6  # status groups that a reader takes in one by one
 _MAX_RANGES = 12
-_LATE = 0.05  # of the median rank's T: a rank that waits less than it by so little is none that others wait for
+_LATE = 0.05  # of the median rank's T: no rank waits for one that waits less by so little
 
 WAIT_SECONDS = 1.0
 """An operation that has been open for less is not worth a word: the counts of a rank are up to 50 ms old, and large
@@ -39,11 +39,10 @@ transfers take a while."""
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """What one rank does.
+    """The status of one rank.
 
     Attributes:
-        state: what it does.
-        operation, sequence, process group: what it waits in or is absent from, else "", 0 and "".
+        operation, sequence, process group: where it waits or is absent, else "", 0 and "".
         seconds: how long it has waited, others have waited for it, or its process is gone; 0 where nobody waits.
         behind: operations by which it is behind the first rank of the same group, the most over its groups.
         seconds_per_round: mean T over the rounds that all ranks timed, None where they did not.
@@ -61,7 +60,7 @@ class RankStatus:
 
 
 def together(status: RankStatus | StatusGroup) -> _Key:
-    """What ranks of one status group have in common."""
+    """The key that ranks of one status group share."""
     return status.state, status.operation, status.sequence, status.process_group, status.phase
 
 
@@ -80,7 +79,7 @@ class StatusGroup:
 
     @property
     def text(self) -> str:
-        """In words, without the ranks."""
+        """The status in words, without the ranks."""
         return status_text(self)
 
     def few_ranks(self) -> str:
@@ -106,7 +105,7 @@ class _Columns:
 
 
 class Statuses(Sequence[RankStatus]):
-    """One status per rank, by rank. What goes over all of them reads columns."""
+    """One status per rank, by rank. Code that goes over all of them reads columns."""
 
     def __init__(self, ranks: RankColumns, columns: _Columns) -> None:
         self._ranks = ranks
@@ -114,22 +113,22 @@ class Statuses(Sequence[RankStatus]):
 
     @property
     def numbers(self) -> Ints:
-        """The ranks."""
+        """The number of each status's rank."""
         return self._ranks.numbers[self.columns.places]
 
     @property
     def longest_wait(self) -> float:
-        """Of the ranks that wait or are absent."""
+        """The longest time that a rank waits or is absent."""
         found = np.isin(self.columns.states, [_NUMBER_OF["waits"], _NUMBER_OF["absent"]])
         return float(self.columns.seconds[found].max(initial=0.0))
 
     def of(self, numbers: Collection[int]) -> list[RankStatus]:
-        """Those of some ranks."""
+        """The statuses of these ranks."""
         found = np.isin(self.numbers, list(numbers))
         return [self[place] for place in np.flatnonzero(found).tolist()]
 
     def alike(self) -> Iterator[Ints]:
-        """Places whose statuses have all in common that `together` names; some such may come apart."""
+        """Places whose statuses share the key of `together`. Places of one key may come in several parts."""
         columns, rows = self.columns, self._ranks.rows
         kinds = [columns.states, columns.sequences, columns.phases]
         kinds += [_at(rows.groups, columns.rows, -1), _at(rows.calls, columns.called, -1)]
@@ -230,7 +229,7 @@ def _at(values: np.ndarray, rows: Ints, otherwise: float) -> Any:
 
 
 def _completed_before(ranks: RankColumns, previous: Observation | None) -> Ints:
-    """What each rank had completed; of one that was not there, what it has completed now."""
+    """The count of operations that each rank had completed; the present one, where the rank was not there."""
     found = np.array(ranks.completed)
     if previous is not None:
         before = RankColumns.of(previous.ranks)
@@ -271,7 +270,7 @@ def _seconds_per_round(ranks: RankColumns) -> Floats:
 def status_groups(statuses: Statuses, *, apart: Collection[int] = ()) -> list[StatusGroup]:
     """Equal statuses together; the most serious first, then the fewest ranks.
 
-    Of many, those in process groups that differ in a number are one, unless they are of ranks that are to stay apart.
+    Where there are many, those in process groups that differ in a number are joined, except ranks to keep apart.
     """
     alike: dict[_Key, list[int]] = {}  # places
     for places in statuses.alike() if len(statuses) else ():
@@ -302,8 +301,8 @@ def _without_numbers(alike: dict[_Key, list[int]], apart: set[int]) -> dict[_Key
 def slowest(statuses: Statuses, *, limit: int = 5) -> list[RankStatus]:
     """The ranks that others wait for, the worst first, if there are any: absent, behind, or late in timed rounds.
 
-    The smallest T is the latest rank: it waits least inside the operation. Counts of ranks that complete operations
-    were read one after the other: that they differ says nothing.
+    The rank with the smallest T is the latest: it waits least inside the operation. Counts of ranks that complete
+    operations were read one after the other, so a difference says nothing.
     """
     columns, middle = statuses.columns, middle_of_rounds(statuses)
     states, behind = columns.states, columns.behind

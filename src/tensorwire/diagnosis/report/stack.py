@@ -14,9 +14,8 @@ _DULL = ("tensorwire/diagnosis/rank/probe.py", "<no Python frame>")
 
 
 def for_reader(stack: str) -> str:
-    """The thread that runs the script first; the probe's own, and those that run no Python, are left out.
-
-    So are the calls below the script, which started it.
+    """The thread that runs the script comes first. The probe's own, threads without Python, and the calls that started
+    the script are left out.
 
     Args:
         stack: as `faulthandler` writes it: threads with an empty line between them, the newest first. Other texts stay
@@ -37,12 +36,10 @@ def _of_script(thread: str) -> str:
 
 
 def grouped(stacks: Mapping[int, str]) -> list[tuple[list[int], str]]:
-    """Ranks that are at one place together, the most first, each with the stack as a reader wants it.
-
-    Addresses of threads differ between processes that do the same.
-    """
+    """Ranks that stand at the same place, the most first, with their stack as a reader wants it."""
     found: dict[str, tuple[list[int], str]] = {}
     for rank, stack in stacks.items():
         shown = for_reader(stack)
-        found.setdefault(_ADDRESS.sub("", shown), ([], shown))[0].append(rank)
+        key = _ADDRESS.sub("", shown)  # addresses of threads differ between processes that do the same
+        found.setdefault(key, ([], shown))[0].append(rank)
     return sorted(found.values(), key=lambda group: -len(group[0]))

@@ -1,7 +1,7 @@
-"""Which ranks come late by a little, told from polls alone: the others wait in operations more often than they do.
+"""Ranks that come late by a little, told from polls alone: the others wait in operations more often than they do.
 
-It takes no timing of operations. Whether a rank is in an operation is known at each poll; over some minutes the share
-of polls in which it is says how long it waits. A rank that waits less than the median rank is waited for by the others.
+No operation is timed. Each poll shows whether a rank is in an operation; over some minutes, the share of such polls
+tells how long it waits. The others wait for a rank that waits less than the median rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..model import Observation
 
 LEAST = 0.1
-"""Share of the time by which a rank waits less than the median rank, from which on it is told of."""
+"""A rank is told of from this share of the time on, by which it waits less than the median rank."""
 
 ENOUGH = 40
 """Polls, before anything is told."""
@@ -32,14 +32,14 @@ _SURE = 3.0  # times the deviation that chance makes of so many polls
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank, the share of the time by which it waits less than the median rank, and how much of that chance can do."""
+    """A rank, the share of the time by which it waits less than the median rank, and how much of it may be chance."""
 
     rank: int
     late: float
     chance: float
 
     def is_late(self) -> bool:
-        """By more than chance explains, and enough to be told of."""
+        """Whether it is late by more than chance explains, and enough to be told of."""
         return self.late >= max(LEAST, self.chance)
 
 
@@ -47,7 +47,7 @@ class Stragglers:
     """Takes one observation after another. Ranks count while they complete operations."""
 
     def __init__(self) -> None:
-        # The ranks that are in view, and what there is one of for each.
+        # The ranks that are in view, and values of each.
         self._numbers: Ints = np.zeros(0, np.int64)
         self._completed: Ints = np.zeros(0, np.int64)
         self._polls: Floats = np.zeros(0)
@@ -67,7 +67,7 @@ class Stragglers:
         self._completed = ranks.completed
 
     def _follow(self, ranks: RankColumns) -> None:
-        """Take over which ranks are in view. Nothing is known of those that were not."""
+        """Take over which ranks are in view. Nothing is known of new ones."""
         _, now, before = np.intersect1d(ranks.numbers, self._numbers, assume_unique=True, return_indices=True)
         completed, polls, inside = ranks.completed.copy(), np.zeros(len(ranks)), np.zeros(len(ranks))
         completed[now], polls[now], inside[now] = self._completed[before], self._polls[before], self._inside[before]
@@ -75,7 +75,7 @@ class Stragglers:
 
     @property
     def num_polls(self) -> int:
-        """In which ranks completed operations, of the rank that was seen most."""
+        """The polls in which ranks completed operations, for the rank that was seen most."""
         return round(float(self._polls.max(initial=0.0)))
 
     def ranking(self, limit: int = 5) -> list[Straggler]:

@@ -1,1 +1,1 @@
-"""What runs once per job: observations from all nodes in, findings out."""
+"""Code that runs once per job: observations from all nodes in, findings out."""

@@ -1,4 +1,4 @@
-"""What the nodes of a job are to do, after what was found in its observations."""
+"""Requests to the nodes of a job, from the findings in its observations."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WINDOW = 0.1  # of slow_seconds
 
 @dataclass(slots=True)
 class Timing:
-    """What all ranks are to time: windows of `num_rounds` operations of these process groups, each from a sequence
-    number on; nothing if there is none."""
+    """Windows of `num_rounds` operations of these process groups, each from a sequence number on, for all ranks to
+    time; none if there are no groups."""
 
     first: dict[str, int] = field(default_factory=dict)
     num_rounds: int = 0
@@ -29,11 +29,11 @@ class Timing:
 
 @dataclass(slots=True)
 class Decision:
-    """What was found, and what the nodes are to do.
+    """Findings, and requests to the nodes.
 
     Attributes:
         findings: those that stand now.
-        timing: what is to be timed from now on; None if that has not changed.
+        timing: the windows to time from now on; None if they have not changed.
         stacks_of: ranks that are to be asked for their stacks now.
     """
 
@@ -43,7 +43,7 @@ class Decision:
 
 
 class Controller:
-    """Puts observations before the analyzer, and keeps in mind what the nodes were told to do."""
+    """Puts observations before the analyzer, and remembers the requests to the nodes."""
 
     def __init__(self, thresholds: Thresholds) -> None:
         self._analyzer = Analyzer(thresholds)
@@ -74,8 +74,8 @@ class Controller:
         return self._asked.keys()
 
     def _num_rounds(self, observation: Observation, timed: Collection[str]) -> int:
-        """Of a window: so many that agents, which poll once a second, see the same one of all ranks; and that the
-        analyzer, which compares a few times in slow_seconds, has a new one each time."""
+        """The rounds of a window: enough for agents, which poll once a second, to see the same window of all ranks; few
+        enough for the analyzer, which compares a few times in slow_seconds, to have a new one each time."""
         rates = [
             group.baseline_rate
             for rank in observation.ranks.values()

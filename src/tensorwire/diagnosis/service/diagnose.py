@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def changed(thresholds: Thresholds, given: Mapping[str, float | None]) -> Thresholds:
-    """With the values that are given, and are not None, in place of its own."""
+    """The thresholds with the given values, where they are not None, in place of their own."""
     return replace(thresholds, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -44,14 +44,13 @@ def diagnose(
     command: until findings are certain, or for `seconds`, or up to 40 s longer while an answer is due. It may ask the
     ranks to time their operations, and asks suspects for their stacks; the training script does not notice.
 
-    Safe to call from any thread. Calls share no state in this process; but a job has one set of requests, so let one
-    call on a job end before the next one begins.
+    Safe to call from any thread. Calls share no state in this process. A job has one set of requests, so let one call
+    on a job end before the next one begins.
 
     Args:
         directory: where the probes of the job write; by default that of your newest job on this machine.
         recording: read this recording of an analyzer instead of a job, from its beginning to its end. The result is
-            everything that was found on the way, in the order in which it was found. Thresholds that are not given are
-            then those of that analyzer.
+            all findings on the way, in their order. Thresholds that are not given are then that analyzer's.
         seconds: poll for this long.
         hang_seconds: report a hang when an operation has made no progress for this long.
         slow_seconds: report a slowdown only after it has lasted this long.
@@ -63,7 +62,7 @@ def diagnose(
     Thresholds that are not given are those of the command.
 
     Returns:
-        The findings, the most important first, with evidence, confidence and the stacks of suspects. Those of level
+        The findings, the most important first, with evidence, confidence and the stacks of suspects. Findings of level
         "notice" are no trouble. Empty if nothing was found.
 
     Raises:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..report import History
 
 _INTERVAL_SECONDS: Final = 1.0
-_JITTER: Final = (0.75, 1.25)  # of the interval: polls in step with what goes on and off would see one of the two
+_JITTER: Final = (0.75, 1.25)  # of the interval: see node/agent.py
 _ANSWER_SECONDS: Final = 40.0  # enough for a dozen operations of three seconds to be timed
 _CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
@@ -24,11 +24,11 @@ class Source(Protocol):
     """Where observations and findings of a job come from."""
 
     def poll(self) -> tuple[Observation, list[Finding]]:
-        """What there is to see now, and what is found in it and all before."""
+        """Observe the job now; the findings are in this observation and all before."""
 
     @property
     def awaits_stacks(self) -> bool:
-        """The stack of a suspect is on its way."""
+        """Whether the stack of a suspect is on its way."""
 
 
 class Poll(NamedTuple):
@@ -39,9 +39,9 @@ class Poll(NamedTuple):
 def follow(
     source: Source, history: History, thresholds: Thresholds, *, seconds: float | None, interval: float | None = None
 ) -> Iterator[Poll]:
-    """Poll once an `interval` (a second), for `seconds` or until the job has ended; `history` gets what is seen.
+    """Poll once an `interval` (a second), for `seconds` or until the job has ended; `history` gets the observations.
 
-    Of a job that has just ended more can be found for a while: the first to die is known once the others are gone too.
+    Polls go on for a while after the end of the job: the rank that died first is known once the others are gone too.
     """
     interval = _INTERVAL_SECONDS if interval is None else interval
     begin = due = time.monotonic()
@@ -56,10 +56,10 @@ def follow(
 
 
 def follow_to_answer(source: Source, history: History, thresholds: Thresholds, *, seconds: float) -> Iterator[Poll]:
-    """What `follow` gives in `seconds`, and for up to 40 s after them if that is when an answer is due.
+    """Poll as `follow` does, and for up to 40 s longer if an answer is due.
 
-    That is: ranks time their operations because they seem slow and nothing is found yet, or a suspect's stack is on
-    its way.
+    An answer is due if ranks time their operations because they seem slow and nothing is found yet, or if a suspect's
+    stack is on its way.
     """
     findings: list[Finding] = []
     for poll in follow(source, history, thresholds, seconds=seconds):
@@ -83,7 +83,7 @@ def ask(source: Source, history: History, thresholds: Thresholds, *, seconds: fl
 
 
 def check_in_view(history: History, path: Path) -> None:
-    """Raises FileNotFoundError where no rank was seen: that nothing was found means nothing then."""
+    """Raise FileNotFoundError where no rank was seen: "no finding" means nothing then."""
     if history.last is None or not history.last.ranks:
         message = (
             "no rank is in view: the pages here are damaged or older than the last boot, or no agent has reported "

@@ -1,8 +1,8 @@
-"""What the analyzer keeps in its directory: findings, a recording, and the present state for those who look at it.
+"""The analyzer's directory: findings, a recording, and the present state for other commands.
 
     findings.jsonl       a line for each finding when it comes up, and again with its stacks
-    recording.jsonl.gz   what was seen, for `tensorwire job report` and for analyzing it again, see :mod:`recording`
-    state.json           what was seen last and what is found in it, always whole
+    recording.jsonl.gz   observations, for `tensorwire job report` and for analyzing them again, see :mod:`recording`
+    state.json           the last observation and its findings, always whole
 
 The first two are moved to a name with .1 when they have grown, so the directory stays bounded.
 """
@@ -50,7 +50,7 @@ class Journal:
     Nothing is ever half written: the state is replaced whole, the others grow by whole lines.
 
     Args:
-        thresholds: with which findings are made, for whoever reads them.
+        thresholds: those that findings are made with, for readers.
 
     Raises OSError, here and below, if the directory cannot be written; FileExistsError if a file is in the way that no
     analyzer has written, BlockingIOError if another analyzer writes to it.
@@ -69,7 +69,7 @@ class Journal:
         self._share = TimeShare(_MAX_SHARE)
 
     def write(self, observation: Observation, findings: list[Finding]) -> None:
-        """Take what was seen and found, once a second."""
+        """Take an observation and its findings, once a second."""
         self._log(findings)
         start = time.monotonic()
         if start >= self._due:
@@ -79,7 +79,7 @@ class Journal:
             self._due = end + self._share.rest_after(end - start)
 
     def add_stack(self, rank: int, text: str) -> None:
-        """Take what the analyzer was given of a rank's stack."""
+        """Take a stack that the analyzer was given."""
         self._recorder.add_stack(rank, text)
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ def _check_ours(path: Path, start: bytes) -> None:
 
 
 def read_state(directory: Path) -> tuple[Observation, list[Finding], Thresholds]:
-    """What the analyzer that writes to `directory` saw last, what it found, and with which thresholds.
+    """The last observation, the findings and the thresholds of the analyzer that writes to `directory`.
 
     Raises:
         CorruptDataError: the file is not one of this version's analyzer.
@@ -158,10 +158,10 @@ def read_state(directory: Path) -> tuple[Observation, list[Finding], Thresholds]
 
 
 class AnalyzerState:
-    """What an analyzer writes to a directory, to be polled.
+    """The state that an analyzer writes to a directory, to be polled.
 
     Attributes:
-        silent_seconds: how long ago it wrote last, when this was made.
+        silent_seconds: since it wrote last, when this object was made.
         thresholds: of the analyzer, once it was polled.
 
     Raises FileNotFoundError if no analyzer has written there.
@@ -179,7 +179,7 @@ class AnalyzerState:
             raise FileNotFoundError(errno.ENOENT, message, str(directory)) from error
 
     def poll(self) -> tuple[Observation, list[Finding]]:
-        """What it wrote last; raises as `read_state` does."""
+        """The last state; raises as `read_state` does."""
         observation, findings, self.thresholds = read_state(self._directory)
         return observation, findings
 

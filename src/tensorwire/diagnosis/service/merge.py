@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second
 _FORGOTTEN_SECONDS: Final = 3600.0  # since the last report of a node that is not heard of any more
 MAX_NODES = 1 << 14
-# Of all nodes: 128 for each of the most ranks that a job may have, 2,048 for each of 8 ranks on as many nodes as may
-# connect. An integer takes at most 64 bytes, all of them 8 GiB.
+# The most of all nodes together: 128 for each of the most ranks that a job may have, 2,048 for each of 8 ranks on as
+# many nodes as may connect. An integer takes at most 64 bytes, all of them 8 GiB.
 MAX_INTEGERS = 1 << 27
 
 
@@ -39,7 +39,7 @@ class _Node:
 
 
 class Nodes:
-    """What is known of a job's nodes. Times are the caller's, of any clock that does not go back."""
+    """A job's nodes, as they report. Times are the caller's, of any clock that does not go back."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -153,7 +153,7 @@ def _rows(name: str, decoder: Decoder, elapsed: float) -> NodeRows:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Many objects at once, no cycles: the collector would go over all of them several times for nothing."""
+    """Make many objects without cycles: the collector would go over all of them several times for nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

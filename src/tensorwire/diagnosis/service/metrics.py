@@ -32,7 +32,7 @@ _REQUEST_SECONDS: Final = 5.0
 
 
 class JobCollector(Collector):
-    """Gives what it was shown last to the registry that it is registered with, from any thread."""
+    """Gives the view that it was shown last to its registry, from any thread."""
 
     def __init__(self) -> None:
         self._view: View | None = None  # replaced whole: another thread may be reading
@@ -71,7 +71,7 @@ class JobCollector(Collector):
 
 
 def serve(collector: JobCollector, host: str, port: int) -> WSGIServer:
-    """Answer requests in threads. Whoever does not send one, or does not read the answer, for 5 s is let go."""
+    """Answer requests in threads. A client that sends none, or does not read the answer, for 5 s is disconnected."""
     registry = CollectorRegistry()
     registry.register(collector)
     server, _ = start_http_server(port, host, registry)

@@ -1,6 +1,6 @@
 """A command of the user's that is run for each new finding: a page to somebody, a message to a channel.
 
-What ranks wrote reaches it as data only, on standard input and in its environment. No shell reads any of it.
+Texts from ranks reach it as data only, on standard input and in its environment. No shell reads any of them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FindingCommand:
 
     Args:
         arguments: the program and its arguments.
-        say: told what went wrong with it, in any thread. The same trouble is told once.
+        say: called with what went wrong, in any thread. The same trouble is told once.
         place: where more can be asked about the job; without it, the command is given the run's id.
     """
 
@@ -70,7 +70,7 @@ class FindingCommand:
         self._thread.start()
 
     def take(self, run_id: str, findings: Sequence[Finding]) -> None:
-        """What stands now."""
+        """Take the findings that stand now."""
         now = time.monotonic()
         self._told = {
             key: told for key, told in self._told.items() if key in self._held or now - told.last < _FORGET_SECONDS
@@ -86,7 +86,7 @@ class FindingCommand:
                 self._give(held)
 
     def close(self) -> None:
-        """Give what was held back, and wait until the last command has ended, for 30 s at most. Ctrl-C ends it."""
+        """Run what was held back, and wait until the last command has ended, for 30 s at most. Ctrl-C ends it."""
         for key in list(self._held):
             self._give(key)
         self._queue.put(None)
@@ -134,7 +134,7 @@ class FindingCommand:
             return error.strerror or str(error)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> str:
-        """Until it has ended and all that it has started has closed standard error, or the time is up."""
+        """Wait until it has ended and all that it has started has closed standard error, or the time is up."""
         assert process.stderr is not None
         words, is_open = b"", True
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -152,7 +152,7 @@ class FindingCommand:
 
 
 def variables(job: str, finding: Finding) -> dict[str, str]:
-    """What the command finds in its environment. Each value is one line of printable characters."""
+    """Variables for the command's environment. Each value is one line of printable characters."""
     values = {
         "CODE": finding.code,
         "SUSPECTS": ",".join(map(str, finding.suspects)),

@@ -1,8 +1,8 @@
-"""Recordings: what the analyzer saw of a job, to be analyzed again.
+"""Recordings: the observations of a job, to be analyzed again.
 
 A recording is lines of JSON, compressed with gzip. The first names format and version, the second the thresholds of the
-analyzer that made it, if one did. Each of the others is an observation, its nodes as :mod:`encoding` reports what
-changed on them since the line before, or a stack. So a replay sees what an analyzer behind a network saw: times to a
+analyzer that made it, if one did. Each of the others is a stack or an observation: for each node, the changes since the
+line before, as :mod:`encoding` reports them. So a replay sees what an analyzer behind a network saw: times to a
 microsecond, CPU times to 10 ms.
 """
 
@@ -44,18 +44,18 @@ _MAX_SECONDS = 1e10  # no machine is up for three hundred years
 _LEVEL = 6
 
 NO_JSON_OF_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-"""What comes of JSON that says something else than it should."""
+"""The errors that come of JSON which is not as it should be."""
 
 
 class Recorder:
     """Writes a recording, as a context manager or until `close`. For one thread.
 
     Args:
-        thresholds: of the analyzer that sees the same, for whoever analyzes it again.
+        thresholds: of the analyzer that sees the same, for a later analysis.
 
-    What is written stays readable up to its last line if the process dies. A line that the disk has no room for is
-    missing, and nothing else. Past `max_nbytes` the file is moved to
-    `path` with `.1` added, in place of an older one, and begun anew; so is one that is there at the start.
+    The file stays readable up to its last line if the process dies. Only a line that the disk has no room for is
+    missing. Past `max_nbytes` the file is moved to `path` with `.1` added, in place of an older one, and begun anew; so
+    is one that is there at the start.
 
     Raises:
         FileExistsError: a file stands at one of the two paths that is not a recording.
@@ -87,7 +87,7 @@ class Recorder:
         self._line(encode_observation(observation, self._encoders))
 
     def add_stack(self, rank: int, text: str) -> None:
-        """Add what the analyzer was given of a rank's stack."""
+        """Add a stack that the analyzer was given."""
         self._line({"rank": rank, "stack": text})
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Recorder:
             raise
 
     def _line(self, entry: dict[str, Any]) -> None:
-        packer = self._packer.copy()  # what is not written was never compressed
+        packer = self._packer.copy()  # a line that is not written was never compressed
         data = packer.compress(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
         self._append(data + packer.flush(zlib.Z_SYNC_FLUSH))
         self._packer = packer
@@ -132,7 +132,7 @@ class Recorder:
 
 
 def _is_recording(path: Path) -> bool:
-    """Whether a file begins as a recording of any version does, as far as its writer came."""
+    """Whether a file begins as a recording of any version does, even if its writer was cut off."""
     with path.open("rb") as file, suppress(zlib.error):
         text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(file.read(4096), len(_START))
         return _START.startswith(text)
@@ -140,7 +140,7 @@ def _is_recording(path: Path) -> bool:
 
 
 def append_whole(file: FileIO, data: bytes) -> None:
-    """All of it or nothing. Raises OSError."""
+    """Append all of the data or nothing. Raises OSError."""
     start = file.tell()
     try:
         rest = memoryview(data)
@@ -153,7 +153,7 @@ def append_whole(file: FileIO, data: bytes) -> None:
 
 
 def recorded_thresholds(path: Path) -> Thresholds | None:
-    """Those of the analyzer that made a recording; None where it does not tell. Raises as `replay` does."""
+    """The thresholds of the analyzer that made a recording; None where it has none. Raises as `replay` does."""
     for entry in islice(_entries(path), 1):
         with _telling(path, 2):
             return decode_thresholds(entry["thresholds"]) if "thresholds" in entry else None
@@ -161,12 +161,12 @@ def recorded_thresholds(path: Path) -> Thresholds | None:
 
 
 def decode_thresholds(entry: dict[str, Any]) -> Thresholds:
-    """From JSON. Of what is none it raises one of NO_JSON_OF_OURS."""
+    """Thresholds from JSON. Raises one of NO_JSON_OF_OURS for anything else."""
     return Thresholds(**{each.name: float(entry[each.name]) for each in dataclasses.fields(Thresholds)})
 
 
 def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[Observation, list[Finding]]]:
-    """The observations of a recording, each with what an analyzer finds in it and all before.
+    """The observations of a recording, each with the findings in it and all before.
 
     Args:
         thresholds: by default those of the analyzer that made it, if it tells them.
@@ -198,7 +198,7 @@ def replay(path: Path, thresholds: Thresholds | None = None) -> Iterator[tuple[O
 
 @contextmanager
 def _telling(path: Path, number: int) -> Iterator[None]:
-    """What is wrong with a line becomes an error that names it."""
+    """Turn an error about a line into one that names the line."""
     try:
         yield
     except FormatError as error:
@@ -247,7 +247,7 @@ def _line(file: gzip.GzipFile, limit: int) -> bytes:
 
 
 def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -> dict[str, Any]:
-    """As JSON. `encoders` are those of the nodes so far, and are kept up to date; {} for an observation by itself."""
+    """JSON of an observation. `encoders` are the nodes' so far, kept up to date; {} for an observation by itself."""
     parts = _by_node(observation)
     for name in encoders.keys() - parts.keys():
         del encoders[name]
@@ -261,7 +261,7 @@ def encode_observation(observation: Observation, encoders: dict[str, Encoder]) -
 
 
 def _by_node(observation: Observation) -> dict[str, Observation]:
-    """What each node reports of it: its ranks, and the connections of these."""
+    """The part of each node: its ranks, and their connections."""
     ranks: dict[str, dict[int, Rank]] = defaultdict(dict)
     for number, rank in observation.ranks.items():
         ranks[rank.node][number] = rank
@@ -274,7 +274,7 @@ def _by_node(observation: Observation) -> dict[str, Observation]:
 
 
 def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> Observation:
-    """The inverse. Of what is none it raises one of NO_JSON_OF_OURS."""
+    """The inverse. Raises one of NO_JSON_OF_OURS for anything else."""
     time, world_size = float(entry["time"]), int(entry["world_size"])
     if not 0 <= time < _MAX_SECONDS or not 0 <= world_size <= MAX_RANKS:
         raise ValueError("no time or size of a job")

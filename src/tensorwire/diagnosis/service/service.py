@@ -1,4 +1,4 @@
-"""The analyzer as a service: observations in, findings out, and its wishes carried to the nodes."""
+"""The analyzer as a service: observations in, findings out, and requests to the nodes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LocalJob:
         self._controller = Controller(thresholds or Thresholds())
 
     def poll(self) -> tuple[Observation, list[Finding]]:
-        """What there is to see now, and what is found in it and all before. Takes milliseconds."""
+        """Observe the job now; the findings are in this observation and all before. Takes milliseconds."""
         for rank, text in self._node.stacks().items():
             self._controller.add_stack(rank, text)
         observation = self._node.observe()
@@ -62,7 +62,7 @@ class LocalJob:
 
     @property
     def awaits_stacks(self) -> bool:
-        """A suspect's stack is on its way: another `poll`, a moment later, may have it."""
+        """Whether a suspect's stack is on its way: another `poll`, a moment later, may have it."""
         return bool(self._controller.asked)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class LocalJob:
 
 @dataclass(slots=True)
 class Counters:
-    """What the service says of itself."""
+    """The service's numbers about itself."""
 
     num_reports: int = 0
     num_refused: int = 0  # connections ended for what they sent, or did not send
@@ -86,7 +86,7 @@ class Counters:
 
 @dataclass(slots=True)
 class View:
-    """What was seen last, and what is found in it."""
+    """The last observation, and the findings in it."""
 
     observation: Observation
     findings: list[Finding] = field(default_factory=list)
@@ -98,7 +98,7 @@ class JobService:
 
     Args:
         listener: where they come.
-        journal: what is seen and found is written there; None: nowhere.
+        journal: observations and findings are written there; None: nowhere.
     """
 
     def __init__(self, listener: Listener, thresholds: Thresholds, journal: Journal | None = None) -> None:
@@ -121,7 +121,7 @@ class JobService:
         """Take reports until the next analysis is due, and do it."""
         while (left := self._due - time.monotonic()) > 0:
             self._take(left)
-        self._take(0.0)  # what has arrived must not wait because there is much to do
+        self._take(0.0)  # reports that have arrived must not wait because there is much to do
         start = time.monotonic()
         observation = self._nodes.observe(start)
         decision = self._controller.decide(observation)
@@ -212,7 +212,7 @@ class JobService:
         self._keep(lambda journal: journal.add_stack(rank, text))
 
     def _keep(self, write: Callable[[Journal], None]) -> None:
-        """A full disk is no reason to stop watching."""
+        """Write to the journal. A full disk is no reason to stop watching."""
         if self._journal is None:
             return
         try:
@@ -235,7 +235,7 @@ class JobService:
 
 
 def run_analyzer(service: JobService, show: Callable[[View], None]) -> None:
-    """Serve until the process ends; `show` gets what was seen and found, about once a second."""
+    """Serve until the process ends; `show` gets a view about once a second."""
     try:
         while True:
             show(service.step())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TimeShare:
-    """Says how long to rest after each piece of work. One piece that takes long for once changes nothing.
+    """Says how long to rest after each piece of work. A single piece that takes long changes nothing.
 
     Args:
         share: of the time that the work may take.
