@@ -1,4 +1,4 @@
-"""What a person gets who types `tensorwire job diagnose` when a job has crawled for a while."""
+"""The answer of `tensorwire job diagnose` when a job has crawled for a while."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.system.faults.watch import Poll
 FOLDER = Path(__file__).parent / "recordings" / "variants"
 RECORDINGS = sorted(FOLDER.glob("*.jsonl.gz"))
 
-# What the analyzer is known to say wrong of them. Whoever mends one takes it out of here.
+# Findings that are known to be wrong. A change that mends one takes it out of here.
 WRONG = {
     "gather-of-float64": "gloo aborts the partner, which is named as lost",
     "hung-up": "SIGHUP to one rank alone passes for the end of the job",

@@ -1,7 +1,7 @@
 """The members of process groups in few numbers: those of meshes lie in a grid of ranks.
 
-A grid is its first rank and for each dimension its extent and stride; the last dimension runs fastest. Groups that
-are flattened from dimensions of a mesh need as many as those have that are not next to one another.
+A grid is its first rank and for each dimension its extent and stride; the last dimension runs fastest. A group that is
+flattened from dimensions of a mesh needs one dimension for each stretch of them that are next to one another.
 """
 
 from __future__ import annotations

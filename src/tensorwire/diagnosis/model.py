@@ -26,7 +26,7 @@ Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 """Where a rank is with init_process_group; "" where that is not known."""
 
 REPLACED: Final = "runs another program"
-"""Exit reason of a process that has called exec: it lives, and the rank that it was does not."""
+"""Exit reason of a process that has called exec: it lives, but is no rank any more."""
 
 MAX_RANKS: Final = 1 << 20
 """The most ranks of a job. Some data made of an observation have a place for each rank, seen or not."""
@@ -227,7 +227,7 @@ class Confidence(str, Enum):
 
 @dataclass(slots=True)
 class Finding:
-    """A verdict. `notice` is what a person may want to know although nothing is wrong (a declared checkpoint)."""
+    """A verdict. A notice is worth knowing although nothing is wrong (a declared checkpoint)."""
 
     code: Code
     level: Level
@@ -274,5 +274,5 @@ ASKED: Final = Thresholds(hang_seconds=30.0, slow_seconds=10.0)
 """Thresholds for a person who asks because of suspected trouble. A command that speaks up by itself waits longer."""
 
 ASKED_SECONDS: Final = 20.0
-"""How long such a person waits. Slowness takes the window to show, three seconds until all ranks begin to time
-operations, and a dozen of those; where each takes up to 0.4 s, that is enough."""
+"""How long such a person waits. Slowness shows after the window, three seconds until all ranks begin to time
+operations, and a dozen operations. If each takes up to 0.4 s, that is enough."""

@@ -1,4 +1,4 @@
-"""What runs below a rank's process."""
+"""The processes below a rank's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc and cgroups tell of a process, against what the process is known to have done."""
+"""Facts from /proc and cgroups, against a process whose work is known."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_encoder_starts_again_before_its_tables_grow_without_end(monkeypatch: py
     assert 5 < fulls < 25
 
 
-# What is no report.
+# Messages that are no report.
 
 
 def report_of(seed: int = 5) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def rows(*values: int) -> bytes:
 
 
 LATER: dict[str, Any] = {"members": [], "states": [], "transfers": b""}
-"""What may be left out."""
+"""Members that may be left out."""
 
 GOOD_ROW = (9, 0, 83, 0, 0, 0, 0, -1, -1, 0)
 

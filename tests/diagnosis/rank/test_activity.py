@@ -1,4 +1,4 @@
-"""What the main thread is in, by its stack."""
+"""The activity of the main thread, by its stack."""
 
 from __future__ import annotations
 

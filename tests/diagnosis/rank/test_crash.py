@@ -1,4 +1,4 @@
-"""What a rank that crashes leaves in its page, whoever else handles the signal."""
+"""The page of a rank that crashes, whatever else handles the signal."""
 
 from __future__ import annotations
 

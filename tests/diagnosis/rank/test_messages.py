@@ -1,4 +1,4 @@
-"""Whom a rank waits for, while nothing is timed."""
+"""The ranks that a rank waits for, while nothing is timed."""
 
 from __future__ import annotations
 

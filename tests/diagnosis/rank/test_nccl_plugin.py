@@ -1,6 +1,6 @@
 """The NCCL plugin and the Python side of diagnosis agree on the page: its place, its name, its contents.
 
-What the plugin makes of events is tested by core/probe/tests.
+core/probe/tests has the tests of its events.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a page shows of a rank that has made no operation yet."""
+"""The page of a rank that has made no operation yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the analyzer keeps in its directory, and what is read back from it."""
+"""The analyzer's directory: what it writes there is read back."""
 
 from __future__ import annotations
 

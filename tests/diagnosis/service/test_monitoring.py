@@ -54,7 +54,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Of the dashboard, as Grafana would send them."""
+    """The expressions of the dashboard, as Grafana would send them."""
     written = [target["expr"] for panel in panels() for target in panel["targets"]]
     return [text.replace("$instance", ".*").replace("$__rate_interval", "1m") for text in written]
 
@@ -96,7 +96,7 @@ def test_panels_are_drawn_beside_each_other() -> None:
 
 
 def test_panels_name_no_data_source_of_ours() -> None:
-    """Whoever imports the dashboard chooses one."""
+    """A person chooses one when importing the dashboard."""
     variables = {variable["name"] for variable in dashboard()["templating"]["list"]}
     for panel in panels():
         for part in (panel, *panel["targets"]):

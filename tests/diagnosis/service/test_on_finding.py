@@ -55,7 +55,7 @@ def kept(command: list[str]) -> list[Any]:
 
 
 def state(pid: int) -> tuple[str, int]:
-    """Of a process: its state and its parent; one that is gone is dead."""
+    """The state of a process and its parent; one that is gone is dead."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[1])
@@ -64,7 +64,7 @@ def state(pid: int) -> tuple[str, int]:
 
 
 def children() -> set[int]:
-    """Of this process, dead ones too."""
+    """The children of this process, dead ones too."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
     return {pid for pid in pids if state(pid)[1] == os.getpid()}
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def record(path: Path, at: Callable[[float], Observation], seconds: int = 30, **options: Any) -> list[list[Finding]]:
-    """What an analyzer finds, second by second, in the job that is recorded."""
+    """Record a job; returns an analyzer's findings in it, second by second."""
     analyzer, found = Analyzer(SECONDS), []
     with Recorder(path, **options) as recorder:
         for time in range(seconds):

@@ -1,4 +1,4 @@
-"""A client of NCCL's RAS service: who is in which communicator, and who has launched how many collectives.
+"""A client of NCCL's RAS service: the ranks of each communicator, and how many collectives each has launched.
 
 Every process of an NCCL job listens on ``localhost:28028``, or where ``NCCL_RAS_ADDR`` says, and answers for the whole
 job: it is enough to ask one process of one node. NCCL 2.28.7 and later answer in JSON, which names every rank.
@@ -120,7 +120,7 @@ def query_ras(address: str | None = None, *, timeout: float = 15.0) -> RasStatus
     May be called from any thread.
     """
     if not timeout > 0:
-        raise ValueError(f"timeout must be positive, got {timeout}")
+        raise ValueError(f"expected a timeout above 0, got {timeout}")
     host, port = _split(os.environ.get("NCCL_RAS_ADDR", _DEFAULT_ADDRESS) if address is None else address)
     deadline = time.monotonic() + timeout
     try:

@@ -1,11 +1,11 @@
 """Messages between agents and the analyzer: JSON over TCP, each signed for this job and this moment.
 
-Both ends send 8 bytes that name the protocol and a nonce of 32. From the key that both hold and both nonces each
-direction has a key of its own. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number in that
-direction and its text, and the text. The text is a JSON object and, behind a newline, its members that are bytes, one
-behind the other; the object has their sizes instead, by name, in "bytes". A connection thus refuses bytes that were
-recorded earlier, sent back to where they came from, left out, changed or reordered. The key never crosses the network.
-Nothing is encrypted.
+Both ends send 8 bytes that name the protocol and a nonce of 32. Each direction has a key of its own, which comes of
+both nonces and the key that both ends hold. A message is its length (4 bytes, big-endian), HMAC-SHA256 over its number
+in that direction and its text, and the text. The text is a JSON object and, behind a newline, its members that are
+bytes, one behind the other; the object has their sizes instead, by name, in "bytes". A connection thus refuses bytes
+that were recorded earlier, sent back to where they came from, left out, changed or reordered. The key never crosses the
+network. Nothing is encrypted.
 
 An end that breaks the rules is disconnected. Before that it can take the memory of one message, which is small until
 it has shown the key, and send bytes up to a rate.

@@ -34,7 +34,7 @@ _RATE_SECONDS = 1.0
 _MIN_RATES = 10
 _MAX_RATES = 300
 _SLOW = Thresholds().slow_factor  # times that the analyzer calls slow are no good times
-_LASTING = 6  # slow for so many times the good times that are remembered, half an hour at most, is the new normal
+_LASTING = 6  # slow rates for so many times the good times that are remembered, half an hour at most, are normal now
 
 _ROOTS = {"broadcast": "group_src", "scatter": "group_src", "reduce": "group_dst", "gather": "group_dst"}
 _TORCH_FUNCTIONS = "distributed_c10d.py"

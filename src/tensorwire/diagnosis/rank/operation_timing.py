@@ -319,7 +319,7 @@ class _Describer:
 
 
 def _is_partial(shares: list[Any]) -> bool:
-    """Whether a rank gives another nothing: neither then waits for the other. No shares are equal ones."""
+    """Whether a rank gives another nothing: neither then waits for the other. An empty list means equal shares."""
     return any(not (share if isinstance(share, int) else share.numel()) for share in shares)
 
 

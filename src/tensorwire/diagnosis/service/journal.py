@@ -187,7 +187,7 @@ class AnalyzerState:
 def _finding(entry: dict[str, Any]) -> Finding:
     code, level = entry["code"], entry["level"]
     if code not in get_args(Code) or level not in get_args(Level):
-        raise ValueError("no code or level of a finding")
+        raise ValueError(f"expected the code and the level of a finding, got {code!r} and {level!r}")
     return Finding(
         code=code,
         level=level,

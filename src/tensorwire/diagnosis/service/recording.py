@@ -277,7 +277,7 @@ def decode_observation(entry: dict[str, Any], decoders: dict[str, Decoder]) -> O
     """The inverse. Raises one of NO_JSON_OF_OURS for anything else."""
     time, world_size = float(entry["time"]), int(entry["world_size"])
     if not 0 <= time < _MAX_SECONDS or not 0 <= world_size <= MAX_RANKS:
-        raise ValueError("no time or size of a job")
+        raise ValueError(f"expected a time and the size of a job, got {time} and {world_size}")
     ranks: dict[int, Rank] = {}
     edges: list[Edge] = []
     for name in decoders.keys() - entry["nodes"].keys():
