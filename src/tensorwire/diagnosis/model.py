@@ -22,8 +22,12 @@ ExitKind = Literal["", "end", "failure", "interruption", "crash"]
 """The last word of a process: none; that it ends; an exception that nobody caught; that somebody ended it (Ctrl-C,
 SIGINT, SIGTERM, SIGHUP); the signal of a crash."""
 
+EXIT_KINDS: Final[tuple[ExitKind, ...]] = get_args(ExitKind)
+
 Setup = Literal["", "before init", "in init", "initialized", "destroyed"]
 """Where a rank is with init_process_group; "" where that is not known."""
+
+SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 
 REPLACED: Final = "runs another program"
 """Exit reason of a process that has called exec: it lives, but is no rank any more."""

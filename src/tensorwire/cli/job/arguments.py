@@ -210,18 +210,13 @@ def open_job(
     yield state, analyzer_directory
 
 
-def used(source: Source, thresholds: Thresholds) -> Thresholds:
-    """The thresholds that findings are made with: an analyzer has its own."""
+def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:
+    """The thresholds that findings are made with, and whose they are if not the options': an analyzer has its own."""
     from ...diagnosis.service.journal import AnalyzerState
 
-    return (isinstance(source, AnalyzerState) and source.thresholds) or thresholds
-
-
-def whose(source: Source) -> str:
-    """A text that says whose thresholds `used` gives, where they are not those of the options."""
-    from ...diagnosis.service.journal import AnalyzerState
-
-    return "of the analyzer" if isinstance(source, AnalyzerState) and source.thresholds else ""
+    if isinstance(source, AnalyzerState) and source.thresholds:
+        return source.thresholds, "of the analyzer"
+    return thresholds, ""
 
 
 def is_given(option: str) -> bool:

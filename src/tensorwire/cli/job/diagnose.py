@@ -62,7 +62,7 @@ def command(
     history = History()
     with arguments.open_job(directory, analyzer_directory, limits) as (source, path):
         findings = ask(source, history, limits, seconds=seconds)
-        limits, whose = arguments.used(source, limits), arguments.whose(source)
+        limits, whose = arguments.used(source, limits)
     check_in_view(history, path)
     if as_json:
         output.print_json(verdict.as_object(history, findings))

@@ -81,14 +81,14 @@ def command(
             elif is_screen:
                 from .screen import Screen
 
-                with Screen(path, arguments.used(source, limits)) as screen:
+                with Screen(path, arguments.used(source, limits)[0]) as screen:
                     for findings, _ in polls:
                         screen.show(history, findings, troubles)
             else:
                 for _, started in polls:
                     for finding in started:
                         verdict.print_news(finding, as_json=False)
-        limits, whose = arguments.used(source, limits), arguments.whose(source)
+        limits, whose = arguments.used(source, limits)
         found = [episode.finding for episode in history.episodes.values()]
         if is_screen and history.last is not None:
             verdict.print_findings(found, history)  # the screen is gone

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..model import Observation
 
 _INTERVAL_SECONDS: Final = 1.0
-_JITTER: Final = (0.75, 1.25)  # polls in step with something that goes on and off would see only one of the two
+JITTER: Final = (0.75, 1.25)  # polls in step with something that goes on and off would see only one of the two
 _CONNECT_SECONDS = 3.0
 _ANSWER_SECONDS = 10.0  # for the analyzer to show that it has the key
 _BACKOFF_SECONDS = (0.5, 30.0)
@@ -52,7 +52,7 @@ class Agent:
 
     def step(self) -> None:
         """Sample the node and report; then wait, and do what the analyzer asks for, until the next poll is due."""
-        due = time.monotonic() + _INTERVAL_SECONDS * random.uniform(*_JITTER)
+        due = time.monotonic() + _INTERVAL_SECONDS * random.uniform(*JITTER)
         observation = self._node.observe()
         if self._connection is not None and observation.run_id not in ("", self._run_id):
             self._lose("another run began on this node")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ..members import ranks_of
-from ..model import Operation, ProcessGroup, Timing
+from ..model import EXIT_KINDS, SETUPS, Operation, ProcessGroup, Timing
 from . import native, process
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _MAX_COUNT: Final = 1 << 62  # a larger count is damage
 _MAX_RATE: Final = 1e12
 _MAX_SIZE: Final = 65535  # a group of this size may be larger
-_EXIT_KINDS: Final[tuple[ExitKind, ...]] = ("", "end", "failure", "interruption", "crash")
-_SETUPS: Final[tuple[Setup, ...]] = ("", "before init", "in init", "initialized", "destroyed")
 
 
 class Page:
@@ -74,7 +72,7 @@ class Page:
     @property
     def exit_kind(self) -> ExitKind:
         code = self.header.exit_kind
-        return _EXIT_KINDS[code] if code < len(_EXIT_KINDS) else ""
+        return EXIT_KINDS[code] if code < len(EXIT_KINDS) else ""
 
     @property
     def signal(self) -> str:
@@ -84,7 +82,7 @@ class Page:
     @property
     def setup(self) -> Setup:
         code = self.header.setup
-        return _SETUPS[code] if code < len(_SETUPS) else ""
+        return SETUPS[code] if code < len(SETUPS) else ""
 
     @property
     def activity(self) -> str:

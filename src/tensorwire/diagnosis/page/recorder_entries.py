@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from . import native
@@ -44,7 +45,7 @@ def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationIn
     operation = _OPERATION_CODES.get(name, 0)
     dtypes, sizes = entry["input_dtypes"], entry["input_sizes"]
     dtype = _DTYPE_CODES[_DTYPES.get(dtypes[0], "")] if dtypes else 0
-    numel = sum(_product(size) for size in sizes) if sizes else -1
+    numel = sum(map(prod, sizes)) if sizes else -1
     if numel >= 1 << 62:  # ctypes would cut it
         raise ValueError("no number of elements")
     agreed = name not in _SIZES_DIFFER
@@ -57,10 +58,3 @@ def operation_info(entry: Any, root: int = native.NO_ROOT) -> native.OperationIn
         dtype=dtype,
         root=root,
     )
-
-
-def _product(size: list[int]) -> int:
-    numel = 1
-    for extent in size:
-        numel *= extent
-    return numel

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
-from ..model import ExitKind, Setup, Worker
+from ..model import EXIT_KINDS, SETUPS, Worker
 from .integers import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..model import Rank
+    from ..model import Rank, Setup
 
-EXIT_KINDS: Final[tuple[ExitKind, ...]] = get_args(ExitKind)
-SETUPS: Final[tuple[Setup, ...]] = get_args(Setup)
 _MAX_WORKERS = 64
 _MAX_TEXT = 64
 _OVERHEAD = 4  # of a state, in integers

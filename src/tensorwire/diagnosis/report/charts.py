@@ -31,14 +31,7 @@ _MIN_CPU_WAIT = 0.1
 _PLAIN = ("moves", "idle", "unseen")  # states that go without a word
 
 
-_SHORT = {
-    "waits": "waits",
-    "behind": "missing",
-    "absent": "missing",
-    "stopped": "stopped",
-    "ended": "ended",
-    "lost": "lost",
-}
+_SHORT = {"behind": "missing", "absent": "missing"}  # of other states, the state itself
 
 
 @dataclass(frozen=True)
@@ -72,46 +65,44 @@ class Part:
     state: str
 
 
-@dataclass(frozen=True)
-class Lanes:
-    """The states of ranks over time: a lane per rank, or per block of ranks. Times are in percent of the plot."""
+@dataclass(frozen=True, kw_only=True)
+class _Plot:
+    """A plot over the time of the job, which is 100 wide."""
 
     height: float
+    ticks: list[Mark]
+    findings: list[Mark]
+
+    @property
+    def headroom(self) -> float:
+        """The room above the plot, for the labels of findings."""
+        return 18.0 - min(mark.y for mark in self.findings) if self.findings else 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lanes(_Plot):
+    """The states of ranks over time: a lane per rank, or per block of ranks."""
+
     lane: float
     labels: list[Mark]  # those of suspects have a style
     boxes: list[Box]
     texts: list[Mark]  # in boxes, with their styles
     parts: list[Part]
     num_parts: int
-    ticks: list[Mark]
-    findings: list[Mark]
     ranks_per_lane: int
 
-    @property
-    def headroom(self) -> float:
-        """Above the plot, for the labels of findings."""
-        return _headroom(self.findings)
 
-
-@dataclass(frozen=True)
-class Curve:
-    """Rounds per second of one family of process groups, in a plot of 100 by its height."""
+@dataclass(frozen=True, kw_only=True)
+class Curve(_Plot):
+    """Rounds per second of one family of process groups."""
 
     title: str
     top: str
-    height: float
     band: str
     line: str
-    ticks: list[Mark]
-    findings: list[Mark]
-
-    @property
-    def headroom(self) -> float:
-        """Above the plot, for the labels of findings."""
-        return _headroom(self.findings)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeatMap:
     """A cell per rank, or per block of ranks that shows the greatest value among them."""
 
@@ -164,7 +155,7 @@ def lanes(history: History, suspects: Sequence[int]) -> Lanes:
             top, thick = (row * height, height - 2) if style != "idle" else (row * height + height / 2 - 3, 4.0)
             boxes.append(Box(left, top, width, thick, style, f"{label}: {style}, {span}"))
             if width >= _MIN_LABELLED and style not in _PLAIN:
-                texts.append(Mark(left + width / 2, row * height + height / 2 - 1, _SHORT[style], style))
+                texts.append(Mark(left + width / 2, row * height + height / 2 - 1, _SHORT.get(style, style), style))
     bottom = len(rows) * height
     named = set(suspects)
     return Lanes(
@@ -380,10 +371,6 @@ def _beginnings(history: History, at: Callable[[float], float]) -> list[Mark]:
         free = [-_LABEL_ROW * row for row in range(_MAX_LABEL_ROWS) if -_LABEL_ROW * row not in taken]
         marks.append(Mark(x, free[0], text) if free else Mark(x, 0.0, ""))
     return marks
-
-
-def _headroom(findings: Sequence[Mark]) -> float:
-    return 18.0 - min(mark.y for mark in findings) if findings else 4.0
 
 
 def _clock(seconds: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -23,7 +23,7 @@ State = Literal["idle", "moves", "ended", "waits", "absent", "stopped", "lost"]
 """A rank is in no operation; completes operations; has a process that said good-bye; waits in an operation; is missing
 in one that others wait in; has a process that is stopped, or is gone without a word."""
 
-STATES: tuple[State, ...] = ("idle", "moves", "ended", "waits", "absent", "stopped", "lost")
+STATES: tuple[State, ...] = get_args(State)
 """The states, the most serious last."""
 
 _NUMBER_OF: dict[str, int] = {state: number for number, state in enumerate(STATES)}

@@ -7,6 +7,8 @@ import random
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ..node.agent import JITTER
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from ..report import History
 
 _INTERVAL_SECONDS: Final = 1.0
-_JITTER: Final = (0.75, 1.25)  # of the interval: see node/agent.py
 _ANSWER_SECONDS: Final = 40.0  # enough for a dozen operations of three seconds to be timed
 _CERTAIN = ("TW-LOST", "TW-H1", "TW-H2")  # no counter of bytes or time makes them more certain
 
@@ -49,7 +50,7 @@ def follow(
         observation, findings = source.poll()
         if history.last is None or observation.time != history.last.time:  # an analyzer's directory may lag behind
             yield Poll(findings, history.add(observation, findings))
-        due = max(due + interval * random.uniform(*_JITTER), time.monotonic())
+        due = max(due + interval * random.uniform(*JITTER), time.monotonic())
         if (seconds is not None and due > begin + seconds) or _has_ended(observation, thresholds):
             return
         time.sleep(max(0.0, due - time.monotonic()))

@@ -19,7 +19,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._ground.new_file import check_regular, move_aside
-from ...errors import CorruptDataError, FormatError
+from ...errors import CorruptDataError
 from ..analyzer import Analyzer
 from ..model import MAX_RANKS, Edge, Observation, Rank, Thresholds
 from ..protocol.decoding import Decoder
@@ -201,15 +201,9 @@ def _telling(path: Path, number: int) -> Iterator[None]:
     """Turn an error about a line into one that names the line."""
     try:
         yield
-    except FormatError as error:
-        raise _corrupt(path, number, error) from None
     except (*NO_JSON_OF_OURS, zlib.error, gzip.BadGzipFile) as error:
-        raise _corrupt(path, number, error) from None
-
-
-def _corrupt(path: Path, number: int, error: BaseException) -> CorruptDataError:
-    message = f"expected a recording of a job, line {number} is none: {error}"
-    return CorruptDataError(message, file=path, advice="record it again, with this tensorwire")
+        message = f"expected a recording of a job, line {number} is none: {error}"
+        raise CorruptDataError(message, file=path, advice="record it again, with this tensorwire") from None
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
