@@ -45,9 +45,6 @@ class RasProcess:
     pid: int
 
 
-_Processes = dict[RasProcess, None]  # a set that keeps the order
-
-
 @dataclass(slots=True)
 class RasRank:
     """One rank of a communicator."""
@@ -82,11 +79,14 @@ class RasCommunicator:
         They are the suspects: the others wait for them. RAS itself calls the minority outliers, which may as well be
         ranks that are ahead.
         """
-        suspects = {}
-        for function, counts in _grouped(self.counts).items():
-            if len(counts) > 1:
-                suspects[function] = sorted(min(counts, key=lambda count: count.launched).ranks)
-        return suspects
+        by_function: dict[str, list[RasCount]] = defaultdict(list)
+        for count in self.counts:
+            by_function[count.function].append(count)
+        return {
+            function: sorted(min(counts, key=lambda count: count.launched).ranks)
+            for function, counts in by_function.items()
+            if len(counts) > 1
+        }
 
 
 @dataclass(slots=True)
@@ -161,8 +161,8 @@ def parse_json(answer: bytes) -> RasStatus:
         raise _corrupt("an object with a list of communicators")
     status = RasStatus(_text(document, "nccl_version"))
     status.num_timeouts = _number(_object(document, "ras"), "timeouts_count", 0)
-    dead: _Processes = {}
-    unresponsive: _Processes = {}
+    dead: dict[RasProcess | None, None] = {}  # sets that keep the order
+    unresponsive: dict[RasProcess | None, None] = {}
     for entry in _objects(document, "communicators"):
         communicator = RasCommunicator(_hash(_text(entry, "hash")), _number(entry, "size", 0))
         by_count: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -179,14 +179,14 @@ def parse_json(answer: bytes) -> RasStatus:
             rank = _rank(member)
             fate = _object(member, "status")
             if fate.get("considered_dead") is True:
-                _note(dead, rank.process)
+                dead[rank.process] = None
             elif fate.get("unresponsive") is True:
-                _note(unresponsive, rank.process)
+                unresponsive[rank.process] = None
             else:
                 rank.status = "NOCOMM"
             communicator.missing.append(rank)
         status.communicators.append(communicator)
-    status.dead, status.unresponsive = list(dead), list(unresponsive)
+    status.dead, status.unresponsive = list(filter(None, dead)), list(filter(None, unresponsive))
     return status
 
 
@@ -240,18 +240,6 @@ def _split(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"expected an address host:port, got {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _grouped(counts: list[RasCount]) -> dict[str, list[RasCount]]:
-    groups: dict[str, list[RasCount]] = defaultdict(list)
-    for count in counts:
-        groups[count.function].append(count)
-    return groups
-
-
-def _note(processes: _Processes, process: RasProcess | None) -> None:
-    if process is not None:
-        processes[process] = None
 
 
 def _rank(member: dict[str, Any]) -> RasRank:
