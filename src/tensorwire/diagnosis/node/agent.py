@@ -152,7 +152,7 @@ class Agent:
             self._log(f"operations cannot be timed: {error}")
 
     def _disable_timing(self) -> None:
-        """Stop the timing that nobody is left to want: it costs every operation something."""
+        """Stop timing, which costs every operation something, once nobody asks for it any more."""
         if self._is_timing:
             self._enable_timing({}, 0)
 

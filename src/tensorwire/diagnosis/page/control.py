@@ -1,4 +1,4 @@
-"""The control page: the node's agent asks all its ranks at once to time their operations, or to start worker servers.
+"""The control page: there the agent asks all ranks of its node to time their operations, or to start worker servers.
 
 A worker server has ten threads, which nobody needs before there is trouble. Windows of so many rounds begin at a
 sequence number for each process group that no rank has reached yet; every rank then times the same rounds and no clock
