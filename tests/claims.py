@@ -68,7 +68,7 @@ def _decode_spans() -> list[float]:
 
 
 def _probe_ratio(time: str) -> str:
-    """Of a training step, with the probe to without it."""
+    """The quotient of a training step with the probe and one without it."""
     return f"{probe['step']['ratios'][time]['median']:.3f}"
 
 
@@ -181,7 +181,7 @@ FAR_FORMS = {name: codec for name, codec in NEAR_FORMS.items() if codec not in (
 
 
 def _judged(group: str, stage: str) -> str:
-    """Of variants of faults: found, rank right, class right."""
+    """How many variants of faults were found, had the right rank, had the right class."""
     return " | ".join(variants.share(group, stage, key) for key in ("found", "rank_right", "class_right"))
 
 

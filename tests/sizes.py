@@ -22,7 +22,7 @@ COLUMNS = ("input", "dtype", "nbytes", *PROFILES)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Of each input its name, dtype, size, and the sizes of its frames."""
+    """The name, dtype and size of each input, and the sizes of its frames."""
     for entry in golden.manifest("frames"):
         data = decode(golden.frame_of(entry), golden.base_of(entry)).data
         options = {"dtype": entry["dtype"], "shape": entry["shape"]}

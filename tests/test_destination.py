@@ -36,7 +36,7 @@ CELLS = [
     for name, writer in WRITERS.items()
     if verdicts[COLUMNS.index(writer.column)] != NONE
 ]
-# Of what directories are refused for, where nothing else speaks against replacing them.
+# The reasons that a directory is refused for, where nothing else speaks against replacing it.
 REASONS = {
     "a compressed directory that holds another file, at any depth": "holds a file that the result does not replace",
     "a mount point": "is a mount point",

@@ -43,17 +43,14 @@ UNMENDED = (
     "docs/devices.md",
     "docs/job/appearance.md",
     "docs/job/nccl.md",
-    "reference/",
-    "src/tensorwire/_ground/",
     "src/tensorwire/checkpoint/",
     "src/tensorwire/cli/",
-    "src/tensorwire/codec/",
-    "src/tensorwire/diagnosis/",
+    "src/tensorwire/diagnosis/analyzer/",
     "src/tensorwire/files/",
-    "src/tensorwire/peers/",
     "src/tensorwire/storage/",
-    "src/tensorwire/torch/",
-    "tests/",
+    "src/tensorwire/torch/device/",
+    "src/tensorwire/torch/frames/",
+    "src/tensorwire/torch/products/",
 )
 
 

@@ -84,7 +84,7 @@ def _classes(thresholds: list[int], base: U64, dtype: Dtype) -> U64:
 
 
 def _steps(words: U64, base: U64, dtype: Dtype) -> tuple[U64, np.ndarray]:
-    """Of each word the size of its step, and whether it is negative."""
+    """The size of each word's step, and whether it is negative."""
     unused = np.uint64(64 - dtype.word_bits)
     with np.errstate(over="ignore"):
         numbers = ordinals(words, dtype) - ordinals(base, dtype) << unused  # the sign is bit 63

@@ -200,7 +200,7 @@ def test_relative_is_taken_round_by_round() -> None:
 
 
 def row(codec: str, ratio: float, compress: float, decompress: float, **more: Any) -> dict[str, Any]:
-    """Of a data set on which memcpy runs at 10 GB/s, and at 20 on two threads, and ZipNN at 1."""
+    """A row of a data set on which memcpy runs at 10 GB/s, and at 20 on two threads, and ZipNN at 1."""
     threads = more.get("threads", 1)
     result: dict[str, Any] = {
         "dataset": "minilm-bf16", "unit": "whole", "codec": codec, "version": "1", "threads": 1, "cpu": None,

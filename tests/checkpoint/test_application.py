@@ -363,7 +363,7 @@ def test_a_second_run_is_told(pair: Paths, base: Path, monkeypatch: pytest.Monke
 
 
 def test_another_delta_waits_too(pair: Paths, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are others. Of two that take turns file by file nothing would be left that either can go on with."""
+    """Its files are others. Two that took turns file by file would leave nothing that either can go on with."""
     write_next(pair["old"], tmp_path / "third", width=96)
     (tmp_path / "third" / "config.json").write_text("{}")
     compress_checkpoint(tmp_path / "third", tmp_path / "other", base=pair["old"])

@@ -173,7 +173,7 @@ def test_transcoding_a_file(tmp_path: Path) -> None:
 
 
 def test_blocks_that_fit_the_content_are_those_of_one_call(tmp_path: Path) -> None:
-    """Of tensors below and beyond a window, whether they come from a file, a compressed one, a stream or memory."""
+    """Tensors are below and beyond a window, and come from a file, a compressed one, a stream or memory."""
     mixed = registry.mixed_input("F32")
     words = np.frombuffer(mixed.data, np.float32)
     tensors = {"a.bias": words[:1000], "b.small": words, "c.large": np.resize(words, 3_000_001)}

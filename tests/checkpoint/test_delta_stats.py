@@ -36,7 +36,7 @@ def test_steps_as_they_are_counted(bits: int) -> None:
 
 
 def test_the_entropy_of_steps() -> None:
-    """Of small steps and of large ones, worked out by hand."""
+    """Small steps and large ones, worked out by hand."""
     old = np.zeros(4000, np.uint32)
     small, large = np.array([1, 2, 3, 3]), np.array([2**16, 2**16 + 1, 2**16 + 7, 2**17 - 1])
     (words,) = stats_of("U32", old, np.tile(small, 1000).astype(np.uint32)).words

@@ -285,7 +285,7 @@ def test_usage_errors(run: Run, arguments: list[str], advice: str) -> None:
 
 @pytest.mark.parametrize("command", ["compress", "decompress", "transcode", "verify", "diff", "inspect", "bench"])
 def test_every_error_is_a_document(command: str, tmp_path: Path, run: Run) -> None:
-    """Of usage and of data; on standard error a reader sees the same."""
+    """Errors of usage and of data; on standard error a reader sees the same."""
     damaged = tmp_path / "x.safetensors"
     damaged.write_bytes(b"\x08" + bytes(7) + b"[       ")
     last = {"transcode": [tmp_path / "y", "--profile", "fast"], "diff": [damaged]}.get(command, [])

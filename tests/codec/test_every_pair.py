@@ -32,7 +32,7 @@ def test_every_pair_of_words(dtype: str, part: int) -> None:
     assert (words_of(numbers) == words).all()
     base = np.tile(words, STEPS_AT_ONCE)
     of_number = words_of(np.arange(1 << 16, dtype=np.uint16))
-    # Of a dtype each step is taken once. So every pair is met: a word, and the word that lies so many steps from it.
+    # Each step of a dtype is taken once. So every pair is met: a word, and the word that lies so many steps from it.
     share = (1 << 16) // PARTS
     for first in range(part * share, (part + 1) * share, STEPS_AT_ONCE):
         steps = np.arange(first, first + STEPS_AT_ONCE, dtype=np.uint16)

@@ -88,7 +88,7 @@ def test_truncated_blocks_with_right_checksums(group: str) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_bit_flips_with_right_checksums(group: str) -> None:
-    """All bits of each descriptor, and others at random. Of a relative frame the hash of the content is compared."""
+    """All bits of each descriptor, and others at random. The hash of a relative frame's content is compared."""
     for frame, base in of_group(group):
         surgery = Surgery(frame)
         content = decompress(frame, base)
@@ -276,7 +276,7 @@ def test_a_base_that_another_thread_writes_to(threads: int) -> None:
 
 
 def test_a_file_whose_delta_claims_a_huge_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has the base sees that it is another one; whoever has not goes through nothing that is not there."""
+    """A reader with the base sees that it is another; a reader without it goes through nothing that is not there."""
     old = np.frombuffer(pair("BF16")[0], np.uint16)
     base, path = tmp_path / "base.safetensors", tmp_path / "delta.safetensors"
     save_file({"weight": old}, base)

@@ -25,7 +25,7 @@ def masters() -> Any:
 
 
 def largest(weights: Any) -> Any:
-    """Of each block, as an array that goes with the weights."""
+    """The largest weight of each block, as an array that goes with the weights."""
     blocks = np.abs(weights).reshape(ROWS // SIDE, SIDE, COLUMNS // SIDE, SIDE).max(axis=(1, 3))
     return np.kron(blocks, np.ones((SIDE, SIDE), np.float32))
 

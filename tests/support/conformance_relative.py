@@ -43,7 +43,7 @@ def step(base: bytes, dtype: str, steps: np.ndarray) -> bytes:
 
 
 def steps_of(n: int, name: str, share: float, *, largest: int = 3) -> np.ndarray:
-    """Of a share of words, a step; most of them of size 1."""
+    """A step for a share of the words; most steps have size 1."""
     rng = generator(f"{name} steps")
     sizes = np.minimum(rng.geometric(0.7, n), largest)
     return np.where(rng.random(n) < share, sizes * rng.choice([-1, 1], n), 0)

@@ -28,7 +28,7 @@ def _met(verdicts: list[targets.Verdict]) -> str:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one codec in one direction: GB/s, and the medians of its quotients; None for what was not measured."""
+    """A codec's speed in one direction: GB/s, and the medians of its quotients; None for what was not measured."""
 
     gbs: float
     of_memcpy: float
@@ -152,7 +152,7 @@ class Variants:
         return f"{sum(run[key] for run in runs)} of {len(runs)}"
 
     def false_looks(self, group: str = "healthy", stage: str = "mended") -> str:
-        """Of looks at jobs with nothing wrong, those with a finding."""
+        """How many looks at jobs with nothing wrong had a finding."""
         quiet = {variant.name for variant in GROUPS[group] if not variant.codes}
         runs = [run for run in self._of(group, stage) if run["case"] in quiet]
         return f"{sum(run['false_looks'] for run in runs):,} of {sum(run['looks'] for run in runs):,}"

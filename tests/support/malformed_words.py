@@ -86,7 +86,7 @@ def _masks() -> Iterator[Malformed]:
     for i, name in enumerate(("2", "1", "0")):
         padded = [patch(stream, {-1: 0x80}) if i == j else stream for j, stream in enumerate(streams)]
         yield make(f"mask-padding-of-level-{name}", _zeros_block(_STORED + b"".join(padded), variant=2), _DATA)
-    # Of 302 words the last group of 4 has two.
+    # The last group of 4 has two of the 302 words.
     behind = [level("1" * 10 + "0" * 65 + "1"), level(ones * 10 + "0010")]
     edit = _zeros_block(_STORED + b"".join(behind), variant=1)
     yield make("mask-behind-the-last-word", edit, _DATA + bytes(4))

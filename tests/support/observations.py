@@ -55,7 +55,7 @@ def rank(
 
 
 def dead(gone: float, exit_reason: str = "") -> dict[str, Any]:
-    """Of a rank: it was seen last so many seconds ago, and said this when it ended."""
+    """A rank that was seen last so many seconds ago, and said this when it ended."""
     return {"life": "exited" if exit_reason else "lost", "exit_reason": exit_reason, "gone_seconds": gone, "state": "?"}
 
 

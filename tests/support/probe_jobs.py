@@ -37,7 +37,7 @@ def run(
 
 
 def _heed_hangup() -> None:
-    """Whoever runs the tests under nohup ignores it, which children inherit."""
+    """Under nohup the signal is ignored, which children inherit."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

@@ -31,7 +31,7 @@ def found(
 
 
 def judged(variant: Variant, *looks: list[Finding], start: float = 0.0) -> Judgement:
-    """Of the fault at rank 2, looked at once a second."""
+    """The judgement of the fault at rank 2, looked at once a second."""
     return judge(variant, 2, [Poll(float(number), findings) for number, findings in enumerate(looks)], start)
 
 

@@ -33,7 +33,7 @@ F8 = {"exponent_bits": 4, "mantissa_bits": 3, "rest_bits": 4, "trail": 0}
 
 
 def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
-    """All kernels. Those of products are none by group."""
+    """All kernels. No kernel of products works by group."""
     k, lead = triton_kernels, {w: BY_GROUP.value if by_group else leading(w) for w in range(1, 5)}
     tiers, enec = {"widths": 0x8322, "last": 3}, {"quads_log2": 2, "m": 3, "nb": 6}
     resident = {"widths": 0x84, "last": 1, "lead": lead[4]}
@@ -66,7 +66,7 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
 
 
 def types_of(kernel: Any, words: str) -> dict[str, str]:
-    """Of a kernel's arguments that are no constants."""
+    """The types of a kernel's arguments that are no constants."""
     types = {name: words if name == "words" else TYPES[name] for name in kernel.arg_names if name in TYPES}
     return types | {name: "i32" for name in kernel.arg_names if name in NUMBERS}
 

@@ -196,7 +196,7 @@ def test_a_thread_that_is_gone_is_not_waited_for() -> None:
 
 
 def test_a_part_that_an_interrupt_left_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever keeps the exception keeps the part, as an interactive shell does."""
+    """A caller that keeps the exception keeps the part, as an interactive shell does."""
     work = Slow(3000)
     ahead = pipeline(work)
     use(ahead, "ab")

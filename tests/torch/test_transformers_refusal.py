@@ -89,7 +89,7 @@ def rewrite(path: Path, *, compressed: set[str], markers: bool = True) -> None:
 
 
 def names(path: Path) -> list[str]:
-    """Of the tensors that are compressed, the first for each file."""
+    """The first compressed tensor of each file."""
     found = []
     for file in sorted(path.glob("*.safetensors")):
         with StoredFile(file) as stored:
@@ -172,7 +172,7 @@ def test_state_dict_loaders_raise(tmp_path: Path) -> None:
 
 
 def test_peft_raises(tmp_path: Path) -> None:
-    """Of an adapter nothing is printed; the error alone has to stop it."""
+    """Nothing of an adapter is printed; the error alone has to stop it."""
     peft = pytest.importorskip("peft")
     save("llama", tmp_path / "llama")
     config = peft.LoraConfig(r=32, target_modules=["q_proj", "v_proj"], init_lora_weights=False)

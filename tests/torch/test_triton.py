@@ -50,8 +50,8 @@ TORCH_DTYPES = {
 
 
 def some_of_each_kind() -> list[Case]:
-    """The interpreter is slow. Of conformance cases that differ by dtype alone, one, its dtype in turn; of those that
-    differ by numbers alone, or that the host decodes, every eighth."""
+    """The interpreter is slow. If conformance cases differ by dtype alone, one is taken, its dtype in turn; if they
+    differ by numbers alone, or the host decodes them, every eighth."""
     alike: dict[str, dict[str, list[Case]]] = {}
     for case in CASES:
         if case.dtype in FLOATS and case.base is None and not case.name.startswith("every-pattern"):

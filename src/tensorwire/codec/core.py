@@ -172,7 +172,7 @@ class Pin:
         _release_buffer(ctypes.byref(self._view))
 
 
-# Of a plain frame: to pin anything takes longer than to decode a small frame.
+# The base of a plain frame: to pin anything takes longer than to decode a small frame.
 _NO_BASE = nullcontext(Pin(b""))
 _NO_BASE.enter_result.address = _NO_BASE.enter_result.nbytes = 0
 

@@ -48,7 +48,7 @@ class DecodeAhead:
             for weight in model.parameters()
             if isinstance(weight, CompressedTensor) and weight.dim() == 2 and weight.device.type == "cpu"
         ]
-        # Those in files are read ahead, which on most disks takes longer than to decode them on all threads of torch.
+        # Frames in files are read ahead, which on most disks takes longer than to decode them on all threads of torch.
         self._frames = [frame for frame in frames if not isinstance(frame, FileFrame)]
         largest = max((work.nbytes(frame) for frame in self._frames), default=0)
         self._ahead: Ahead[OpenFrame] = Ahead(work, 2 * aligned(largest), niceness=19, least=0.5)

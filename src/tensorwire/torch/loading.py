@@ -80,7 +80,7 @@ class CompressedLoader:
     def load(
         self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool
     ) -> dict[str, CompressedTensor]:
-        """Those of the tensors that stay compressed, by name: floats that are stored compressed and not small.
+        """The tensors that stay compressed, by name: floats that are stored compressed and not small.
 
         Relative ones are decoded with their base and compressed anew.
 

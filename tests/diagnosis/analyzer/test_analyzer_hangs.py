@@ -75,7 +75,7 @@ def test_a_job_that_is_stopped_as_a_whole(culprit: int) -> None:
 
 @every_rank
 def test_who_waits_for_a_stopped_rank_is_no_suspect_because_it_lives(culprit: int) -> None:
-    """Of two that are stopped, one is in the operation that the other one has not entered."""
+    """Two ranks are stopped; one is in the operation that the other one has not entered."""
     also = (culprit + 1) % WORLD
     stopped = {number: {"state": "T", "heartbeat_seconds": 9.0} for number in (culprit, also)}
     finding = only(last(hung(not_entering(culprit), states=stopped)))
@@ -406,7 +406,7 @@ def test_who_has_left_what_needs_all_called_something_else(culprit: int, name: s
 
 @every_rank
 def test_who_has_left_an_all_to_all_had_nothing_to_exchange_with_the_rest(culprit: int) -> None:
-    """Of an operation that needs all, leaving it alone would be a mismatch."""
+    """If the operation needed all ranks, leaving it alone would be a mismatch."""
 
     def groups(number: int, age: float) -> list[ProcessGroup]:
         return [member(31, waits=None if number == culprit else age, idle=age, name="all_to_all")]

@@ -191,7 +191,7 @@ def test_one_rank_that_is_ended_alone_is_lost(culprit: int, others: str) -> None
 @every_rank
 @pytest.mark.parametrize("waited", [20.0, 0.3])
 def test_ranks_that_do_not_react_are_judged_at_once(culprit: int, waited: float) -> None:
-    """Those that wait in gloo do not, until the launcher kills them."""
+    """Ranks that wait in gloo do not react, until the launcher kills them."""
     ranks = []
     for n in range(WORLD):
         group = member(30, idle=waited + 4.0) if n == culprit else member(31, waits=waited + 4.0)

@@ -39,7 +39,7 @@ def test_the_first_to_die_is_named_not_those_who_follow(culprit: int, exit_reaso
 
 @every_rank
 def test_a_crash_is_told_and_names_nobody_else(culprit: int) -> None:
-    """Who crashed first is named; the words of a crash do not make one a witness of what it waited in."""
+    """The rank that crashed first is named; the words of a crash make no rank a witness of what it waited in."""
     states = {n: dead(4.0, SECONDARY) for n in range(WORLD)}
     states[culprit] = dead(4.3, "killed by SIGSEGV") | {"life": "lost", "exit_kind": "crash"}
     (finding,) = ended(states)
@@ -153,7 +153,7 @@ def test_nothing_before_a_lost_rank_had_time_to_come_back() -> None:
 
 @every_rank
 def test_who_crashed_may_be_a_victim_of_what_another_called(culprit: int) -> None:
-    """gloo aborts the receiver of a message that is too large. Who was killed by the system is lost for certain."""
+    """gloo aborts the receiver of a message that is too large. A rank that the system killed is lost for certain."""
 
     def at(reason: str, kind: str) -> Finding:
         gone = dead(9.0, reason) | {"exit_kind": kind}

@@ -301,7 +301,7 @@ def test_a_checkpoint_that_slow_storage_holds_up_is_a_notice_for_a_while() -> No
 
 @pytest.mark.parametrize(("in_four", "level"), [(4, "notice"), (3, "notice"), (1, "finding")])
 def test_ranks_that_would_run_if_they_had_a_cpu_are_no_silence(in_four: int, level: str) -> None:
-    """Of a machine that is busy with others they get next to nothing. In so many of four looks, they want a CPU."""
+    """The machine is busy with others, and they get next to nothing. In so many of four looks, they want a CPU."""
 
     def of(n: int, time: float) -> dict[str, Any]:
         return {"state": "R" if int(time) % 4 < in_four else "S", "cpu_seconds": 0.04 * time}

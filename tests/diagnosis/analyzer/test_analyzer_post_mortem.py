@@ -114,7 +114,7 @@ def test_it_is_the_surer_the_more_is_known_of_it() -> None:
 @every_rank
 @pytest.mark.parametrize("exit_reason", [TIMED_OUT, CLOSED])
 def test_where_all_gave_up_alike_nobody_is_accused(culprit: int, exit_reason: str) -> None:
-    """Whoever went first is one of those who waited."""
+    """The rank that went first is one of the ranks that waited."""
     finding = ended({number: dead(4.0, exit_reason) for number in range(WORLD) if number != culprit})
     assert (finding.code, finding.suspects, finding.sides) == ("TW-UNKNOWN", [], [])
     assert finding.summary.startswith("all_reduce #21 of world")

@@ -191,7 +191,7 @@ def test_seeing_the_same_again_changes_nothing(states: list[Any], copies: list[i
 
 
 def test_phase_lasts_though_nothing_of_its_rank_changes() -> None:
-    """Whoever ends one has the time of the hang gate from then on, not from when the phase began."""
+    """A rank that ends one has the time of the hang gate from then on, not from when the phase began."""
     in_phase, others = rank(2, member(30), phase="evaluation"), [rank(n, member(31, waits=6.0)) for n in (0, 1, 3)]
     analyzer = Analyzer(SECONDS)
     for time in (50.0, 54.0, 58.0):

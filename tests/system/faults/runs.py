@@ -37,7 +37,7 @@ def commits(rows: list[Row]) -> str:
 
 
 def left(rows: list[Row], ranks: Iterable[int]) -> list[int]:
-    """Of the ranks that something has to befall, those that it has not befallen in these rows."""
+    """The ranks that something has to befall, and has not befallen in these rows."""
     had = Counter(row["rank"] for row in rows)
     due = []
     for rank in ranks:

@@ -28,7 +28,7 @@ def _with_next(rank: int) -> list[int]:
 
 
 def _dp_group(rank: int) -> list[int]:
-    """Of a 2 x 2 mesh of dp and tp."""
+    """The ranks of a dp group in a 2 x 2 mesh of dp and tp."""
     return sorted((rank, rank ^ 2))
 
 

@@ -74,7 +74,7 @@ def _stage(rows: list[Row], group: str, stage: str) -> list[Row]:
 
 
 def _faults(rows: list[Row], *, are: bool = True) -> list[Row]:
-    """Those in which something is to be found, or those in which nothing is."""
+    """The rows in which something is to be found, or the rows in which nothing is."""
     names = {variant.name for variants in GROUPS.values() for variant in variants if bool(variant.codes) == are}
     return [row for row in rows if row["case"] in names]
 

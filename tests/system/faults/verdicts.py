@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.5  # looks that are closer count as one
 
 @dataclass
 class Judgement:
-    """Of one run.
+    """The judgement of one run.
 
     The rank and the class are right if those of the first finding are so in every look that has a finding: what a
     person reads does not depend on when they ask. Looks at TW-UNKNOWN do not count where another class is found.
@@ -49,7 +49,7 @@ class Judgement:
 
 
 def judge(variant: Variant, rank: int, polls: list[Poll], start: float) -> Judgement:
-    """Of what was found from the start of a job on; `start` is the time of the fault."""
+    """Judge all that was found from the start of a job on; `start` is the time of the fault."""
     found = [(poll.time, [each for each in poll.findings if is_finding(each)]) for poll in polls]
     may_find = bool(variant.codes)
     verdicts = [(time, findings) for time, findings in found if findings and (time >= start and may_find)]

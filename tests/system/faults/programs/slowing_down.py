@@ -67,7 +67,7 @@ class FreshMemory:
 
 
 class Bursts:
-    """Nine steps are as fast as ever; in the tenth it summarises for 1.5 s."""
+    """Nine steps are as fast as before; in the tenth it summarises for 1.5 s."""
 
     def __init__(self) -> None:
         self.step = 0
