@@ -1,4 +1,4 @@
-"""python -m benchmarks.probe: what the probe costs an operation of torch.distributed, a message and a training step.
+"""python -m benchmarks.diagnosis.probe: what the probe costs an operation, a message and a training step.
 
 CPU time of the whole process with all its threads, in jobs of one rank on gloo that all-reduce one number: nothing is
 waited for, so nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every
@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, messages, training_step
+from benchmarks import environment
+from benchmarks.diagnosis import messages, training_step
 from benchmarks.timing import interleave, spread
 
 if TYPE_CHECKING:
@@ -206,11 +207,11 @@ def _step(step: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.probe", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.probe", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
     options = parser.parse_args()
-    facts = environment.describe("python -m benchmarks.probe")
+    facts = environment.describe("python -m benchmarks.diagnosis.probe")
     results = {"environment": facts, "load": environment.load()} | measure()
     text = page(results)
     if not options.no_write:
