@@ -130,7 +130,7 @@ ascend: $(ASCEND_ENV)/.package ## The Triton kernels lowered by Triton-Ascend, i
 	$(ASCEND_ENV)/bin/python -m pytest -q tests/torch/test_ascend.py
 
 bench: $(VENV)/.package $(VENV)/.bench ## Ours and every peer in one run; writes benchmarks/results
-	$(VENV)/bin/python -m benchmarks
+	$(VENV)/bin/python -m benchmarks.codecs
 
 deltas: $(VENV)/.package $(VENV)/.bench ## Frames relative to a base, and other forms of a delta, on pairs from a training run
 	$(VENV)/bin/python -m benchmarks.deltas
@@ -139,7 +139,7 @@ inference: $(VENV)/.package $(VENV)/.bench ## Models that stay compressed while 
 	$(VENV)/bin/python -m benchmarks.inference $(INFERENCE)
 
 instructions: $(VENV)/.package $(VENV)/.test ## Instructions a word of the Triton kernels, compiled for a GPU that need not be there
-	$(VENV)/bin/python -m benchmarks.instructions
+	$(VENV)/bin/python -m benchmarks.codecs.instructions
 
 faults: $(VENV)/.package $(VENV)/.torch ## Faults in real jobs of four ranks; adds to the results; FAULTS=--fresh begins again
 	$(VENV)/bin/python -m tests.system.faults $(FAULTS); first=$$?; \

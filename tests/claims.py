@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks import targets
+from benchmarks.codecs import targets
+from benchmarks.codecs.targets import KNOWN_RATIOS
 from benchmarks.deltas.pairs import FAR, NEAR
 from benchmarks.deltas.targets import PROFILES
-from benchmarks.targets import KNOWN_RATIOS
 from tests.support.figures import (
     Row,
     deltas,

@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import data, environment, targets
+from benchmarks import data, environment
+from benchmarks.codecs import targets
 from benchmarks.timing import pinned, timed
 from tensorwire import __file__ as package_file
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.deltas.synthetic import synthetic_pair
+from benchmarks.synthetic_pairs import synthetic_pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

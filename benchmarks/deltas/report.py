@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, report, targets
+from benchmarks import environment
+from benchmarks.codecs import report, targets
 from benchmarks.deltas.targets import evaluate
 
 Row = dict[str, Any]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, summary, targets
+from benchmarks import environment, summary
+from benchmarks.codecs import targets
 from benchmarks.deltas import pairs, report
 from benchmarks.deltas.targets import evaluate
 

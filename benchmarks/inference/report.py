@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, report, targets
+from benchmarks import environment
+from benchmarks.codecs import report, targets
 from benchmarks.inference.bandwidth import SHARE_OF_A_CORE
 from benchmarks.inference.targets import evaluate
 

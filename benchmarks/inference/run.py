@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, summary, targets
+from benchmarks import environment, summary
+from benchmarks.codecs import targets
 from benchmarks.inference import report
 from benchmarks.inference.alone import disk, run_alone
 from benchmarks.inference.contenders import CONTENDERS

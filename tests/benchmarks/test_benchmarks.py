@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import cycles, data, enec, environment, report, summary, targets
-from benchmarks.codecs import against, calls, contest
+from benchmarks import data, environment, summary
+from benchmarks.codecs import against, calls, contest, cycles, enec, report, targets
 from benchmarks.timing import interleave, relative, speed
 from tensorwire.codec import core, new_buffer
 from tensorwire.peers.codecs import ADAPTERS

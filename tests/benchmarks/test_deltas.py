@@ -15,7 +15,7 @@ from benchmarks import environment
 from benchmarks.deltas import contest, pairs, report, run, targets
 from benchmarks.deltas.bounds import bound_bits, changes_by_exponent, ordered
 from benchmarks.deltas.peers import ADAPTERS
-from benchmarks.deltas.synthetic import synthetic_pair, to_bf16
+from benchmarks.synthetic_pairs import synthetic_pair, to_bf16
 
 # Shares of changed words in trained pairs: benchmarks.deltas.training prints them.
 TRAINED = {1e-6: 0.0045, 5e-6: 0.0180, 2e-5: 0.0558}

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks import targets
+from benchmarks.codecs import targets
 from benchmarks.deltas import targets as delta_targets
 from benchmarks.inference import targets as inference_targets
 from tests.system.faults.cases import BY_NAME
@@ -204,7 +204,7 @@ class Deltas:
 
 
 class Geometry:
-    """The run of `python -m benchmarks.geometry`."""
+    """The run of `python -m benchmarks.codecs.geometry`."""
 
     @cached_property
     def _results(self) -> Any:
@@ -290,7 +290,7 @@ def second_read(*shares: float) -> str:
 
 def share(direction: str, *functions: str, profile: str = "fast") -> str:
     """The part of its time that a profile spends in functions whose names begin so, in percent."""
-    shares = _load("profile.json")[profile][direction]
+    shares = _load("functions.json")[profile][direction]
     return f"{100 * sum(part for name, part in shares.items() if name.startswith(functions)):.0f} %"
 
 

@@ -1,4 +1,4 @@
-"""A summary of results as a page and a chart: python -m benchmarks.report FOLDER makes both from its codecs.json."""
+"""A summary of results as a page and a chart: python -m benchmarks.codecs.report FOLDER reads its codecs.json."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, sparsity, targets
-from benchmarks.codecs import calls
+from benchmarks import environment
+from benchmarks.codecs import calls, sparsity, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""SASS instructions a word of the Triton kernels: python -m benchmarks.instructions.
+"""SASS instructions a word of the Triton kernels: python -m benchmarks.codecs.instructions.
 
 The kernels are compiled for sm_90, which needs no GPU. nvdisasm, which Triton's wheel brings, lists their instructions.
 A launch counts with what its programs execute for a real frame: what stands in a loop as often as the loop is taken,

@@ -1,4 +1,4 @@
-"""What the geometry of frames costs in ratio: python -m benchmarks.geometry. docs/decisions.md has what follows of it.
+"""What the geometry of frames costs in ratio: python -m benchmarks.codecs.geometry. docs/decisions.md judges it.
 
 Blocks of whole rows against blocks of the profile's usual size; and for each tier shape of profile `resident` the
 ratio of that profile, had it this shape, against what it has and what `fast` has.
@@ -126,7 +126,7 @@ def main() -> None:
     measured = [measure(data.load(name)) for name in DATASETS]
     results = summary.rounded(
         {
-            "environment": environment.describe("python -m benchmarks.geometry"),
+            "environment": environment.describe("python -m benchmarks.codecs.geometry"),
             "blocks": [row for blocks, _ in measured for row in blocks],
             "shapes": [shapes for _, shapes in measured],
         }

@@ -1,4 +1,4 @@
-"""Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.cycles.
+"""Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.codecs.cycles.
 
 One thread on one core, on each CPU target that is here. The time of a large tensor less that of a small one, so that
 what a call costs drops out; of each the best of some runs that take turns. Cycles are those of the core's clock, which
@@ -25,7 +25,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks import environment, summary
-from benchmarks.deltas.synthetic import synthetic_pair
+from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.timing import pinned, timed
 from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
 
@@ -191,7 +191,9 @@ def load_clock(folder: Path) -> Callable[[], float]:
     if compiler is None:
         raise RuntimeError("cycles need a C compiler: install the Debian package gcc, or set CC")
     library = folder / "clock.so"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, Path(__file__).parent / "clock.c"], check=True)
+    subprocess.run(
+        [compiler, "-O2", "-shared", "-fPIC", "-o", library, Path(__file__).parents[1] / "clock.c"], check=True
+    )
     function = ctypes.CDLL(str(library)).clock_hz
     function.restype = ctypes.c_double
     function.argtypes = [ctypes.c_uint64]
@@ -247,9 +249,9 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 def run(rounds: int) -> dict[str, Any]:
     """The results: rows on every CPU target that is here, each target in a process of its own."""
-    facts, rows = environment.describe("python -m benchmarks.cycles"), []
+    facts, rows = environment.describe("python -m benchmarks.codecs.cycles"), []
     for target in CPU_TARGETS:
-        line = [sys.executable, "-m", "benchmarks.cycles", "--measure", "--rounds", str(rounds)]
+        line = [sys.executable, "-m", "benchmarks.codecs.cycles", "--measure", "--rounds", str(rounds)]
         env = environment.child(TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
         found = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
         # A CPU that lacks the target takes another one, which has rows of its own.

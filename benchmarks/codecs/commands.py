@@ -73,7 +73,7 @@ def _commands(folder: Path, plain: Path, packed: Path, rounds: int) -> list[dict
 
 def _loading(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:
     """In a process of its own, with the allocator as it comes."""
-    line = [sys.executable, "-m", "benchmarks.commands", "--load", plain, packed, "--rounds", str(rounds)]
+    line = [sys.executable, "-m", "benchmarks.codecs.commands", "--load", plain, packed, "--rounds", str(rounds)]
     output = subprocess.run(line, check=True, capture_output=True, env=_environment()).stdout
     rows: list[dict[str, Any]] = json.loads(output)
     return rows

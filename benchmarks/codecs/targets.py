@@ -1,4 +1,4 @@
-"""The figures that codec and deltas are to reach, judged by a folder of results: python -m benchmarks.targets."""
+"""The figures that codec and deltas are to reach, from a folder of results: python -m benchmarks.codecs.targets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 Row = dict[str, Any]
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 COMPRESSES_AT_ALL = 1.01
 # Whole files, the best of what was known of the peers when the targets were set.
 KNOWN_RATIOS = {"minilm-bf16": 1.5088, "minilm-f16": 1.1786, "minilm-f32": 1.2205, "minilm-bf16-in-f32": 3.04}
 PROFILES = ("fast", "compact", "resident", "enec")
-# Of benchmarks.sparsity: ratios, parts of the order-0 bound, and the buffer of many small tensors.
+# Of benchmarks.codecs.sparsity: ratios, parts of the order-0 bound, and the buffer of many small tensors.
 RATIOS = {"exp_avg_sq": {"fast": 1.14, "compact": 1.16}, "int8, sigma 20": {"fast": 1.15, "compact": 1.25}}
 OF_ORDER_0 = {
     **dict.fromkeys(("Laplace convolutions", "columns of lognormal scale", "uniform", "F8 with block scales"), 0.99),
@@ -189,7 +189,7 @@ def figures(row: Row, what: str) -> list[float]:
 
 
 def _enec(facts: dict[str, Any] | None) -> Iterator[Verdict]:
-    """`facts`: by data set what benchmarks.enec.sizes gives."""
+    """`facts`: by data set what benchmarks.codecs.enec.sizes gives."""
     for name, sizes in (facts or {"all": {}}).items():
         size = sizes.get("nbytes")
         exact = size and size / sizes["exact_nbytes"]
@@ -222,7 +222,7 @@ def _calls(rows: list[Row] | None) -> Iterator[Verdict]:
 
 
 def _sparsity(rows: list[Row] | None) -> Iterator[Verdict]:
-    """`rows`: those of benchmarks.sparsity, on each CPU target. Ratios are the same on all."""
+    """`rows`: those of benchmarks.codecs.sparsity, on each CPU target. Ratios are the same on all."""
     found = {(row["dataset"], row["target"], row["codec"].removeprefix("tensorwire ")): row for row in rows or []}
     ratios = {(name, codec): row["ratio"] for (name, _, codec), row in found.items()}
     for name in dict.fromkeys(name for name, _ in ratios):

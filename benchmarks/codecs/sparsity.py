@@ -1,4 +1,4 @@
-"""Sparse words and odd distributions beside ZipNN: python -m benchmarks.sparsity; `make bench` runs it, too.
+"""Sparse words and odd distributions beside ZipNN: python -m benchmarks.codecs.sparsity; `make bench` runs it, too.
 
 BF16 weights of which a share is zero, scattered, all plus zeros or half of them minus zeros; and weights whose
 exponents are spread in other ways than those of a trained matrix. Ratios are compared with an ideal: the entropy of
@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks import environment, summary
 from benchmarks.codecs import contest
+from benchmarks.codecs.targets import MIXED
 from benchmarks.data import Dataset
-from benchmarks.targets import MIXED
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -173,7 +173,7 @@ def run(names: Iterable[str], size: int, rounds: int) -> list[Row]:
     rows: list[Row] = []
     for target in CPU_TARGETS:
         options = ["--words", str(size), "--rounds", str(rounds), "--names", *names]
-        line = [sys.executable, "-m", "benchmarks.sparsity", "--measure", *options]
+        line = [sys.executable, "-m", "benchmarks.codecs.sparsity", "--measure", *options]
         env = environment.child(**environment.ALLOCATOR, TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
         output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
         found: list[Row] = json.loads(output)

@@ -1,4 +1,4 @@
-"""Where each profile spends its time, by function: python -m benchmarks.profile; needs perf, and symbols.
+"""Where each profile spends its time, by function: python -m benchmarks.codecs.functions; needs perf, and symbols.
 
 One thread on one core works on a synthetic BF16 tensor, from memory, while perf samples it. Functions of the library
 alone are counted, so that what Python and the allocator do drops out. An installed library has no symbols, unless pip
@@ -60,10 +60,10 @@ def sample(profile: Profile, direction: str) -> dict[str, float]:
     """The share of each function that takes its hundredth of the time spent in the library."""
     perf = shutil.which("perf")
     if perf is None:
-        raise SystemExit("python -m benchmarks.profile needs perf: install the Debian package linux-perf")
+        raise SystemExit("python -m benchmarks.codecs.functions needs perf: install the Debian package linux-perf")
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as folder:
         data = str(Path(folder) / "perf.data")
-        work = [sys.executable, "-m", "benchmarks.profile", "--loop", profile, direction]
+        work = [sys.executable, "-m", "benchmarks.codecs.functions", "--loop", profile, direction]
         record = [perf, "record", "-q", "-e", "cpu-clock", "-F", "997", "-o", data, *work]
         subprocess.run(record, check=True, env=environment.child())
         report = [perf, "report", "--stdio", "-q", "-i", data, "--sort", "symbol", "--dsos", LIBRARY]
@@ -83,7 +83,7 @@ def sample(profile: Profile, direction: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profile", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.codecs.functions", description=__doc__.splitlines()[0])
     parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
     parser.add_argument("--loop", nargs=2, metavar=("PROFILE", "DIRECTION"), help="only work: what perf samples")
     options = parser.parse_args()
@@ -91,11 +91,11 @@ def main() -> None:
         with pinned(1):
             loop(*options.loop)
         return
-    facts = environment.describe("python -m benchmarks.profile") | {"cpu_target": core.cpu_target()}
+    facts = environment.describe("python -m benchmarks.codecs.functions") | {"cpu_target": core.cpu_target()}
     shares = {profile: {direction: sample(profile, direction) for direction in DIRECTIONS} for profile in PROFILES}
     results: dict[str, Any] = summary.rounded({"environment": facts} | shares)
     if not options.no_write:
-        (RESULTS / "profile.json").write_text(summary.dumps(results))
+        (RESULTS / "functions.json").write_text(summary.dumps(results))
     for profile in PROFILES:
         for direction in DIRECTIONS:
             print(f"{profile}, {direction}")

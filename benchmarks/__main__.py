@@ -1,5 +1,0 @@
-"""python -m benchmarks: everything that `make bench` measures."""
-
-from benchmarks.codecs.run import main
-
-main()
