@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks import data, environment
-from benchmarks.codecs import targets
 from benchmarks.timing import pinned, timed
+from benchmarks.verdicts import Verdict, render
 from tensorwire import __file__ as package_file
 
 HERE = Path(package_file).parents[1]
@@ -82,7 +82,7 @@ def work(content: Path, dtype: str) -> None:
         print(seconds, len(frames[profile]), flush=True)
 
 
-def measure(older: Path, dataset: data.Dataset, cpu: str, rounds: int) -> list[targets.Verdict]:
+def measure(older: Path, dataset: data.Dataset, cpu: str, rounds: int) -> list[Verdict]:
     """Verdicts on one data set; none if this CPU lacks the target."""
     with ExitStack() as stack:
         content = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tensorwire-"))) / "content"
@@ -95,7 +95,7 @@ def measure(older: Path, dataset: data.Dataset, cpu: str, rounds: int) -> list[t
         return [verdict for profile in PROFILES for verdict in _profile(workers, dataset.name, profile, cpu, rounds)]
 
 
-def _profile(workers: list[Worker], name: str, profile: str, cpu: str, rounds: int) -> list[targets.Verdict]:
+def _profile(workers: list[Worker], name: str, profile: str, cpu: str, rounds: int) -> list[Verdict]:
     quotients: dict[str, list[float]] = {operation: [] for operation in OPERATIONS}
     for current in range(rounds + 1):  # the first one is the warm-up
         for operation, values in quotients.items():
@@ -105,11 +105,11 @@ def _profile(workers: list[Worker], name: str, profile: str, cpu: str, rounds: i
             mine, older = (answers[id(worker)] for worker in workers)
             values += [float(older[0]) / float(mine[0])] if current else []
     verdicts = [
-        targets.Verdict(f"{profile} {operation}, times the older", name, median(values), LEAST_SPEED, cpu=cpu)
+        Verdict(f"{profile} {operation}, times the older", name, median(values), LEAST_SPEED, cpu=cpu)
         for operation, values in quotients.items()
     ]
     share, size = int(mine[1]) / int(older[1]), f"{profile} size, of the older"
-    return [*verdicts, targets.Verdict(size, name, share, MOST_LARGER, at_most=True, cpu=cpu)]
+    return [*verdicts, Verdict(size, name, share, MOST_LARGER, at_most=True, cpu=cpu)]
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
         dataset = data.load(name)
         for cpu in options.cpus:
             verdicts += measure(options.folder, dataset, cpu, options.rounds)
-    print(targets.render(verdicts))
+    print(render(verdicts))
 
 
 if __name__ == "__main__":

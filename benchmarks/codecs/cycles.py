@@ -8,10 +8,7 @@ is measured between rounds, and the median of all rounds counts: on a shared mac
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks import environment, summary
+from benchmarks.clock import load_clock
 from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.timing import pinned, timed
 from tensorwire.codec import FrameEncoder, FrameReader, core, dtype_bits, new_buffer
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
 """Both, with their frames, fit a second-level cache of 2 MiB; whole blocks of every profile fit them."""
-CLOCK_ROUNDS = 1 << 20
 RUNS = 15  # of a round
 RESULTS = environment.ROOT / "benchmarks" / "results"
 CPU_TARGETS = ("avx512", "avx2", "neon")
@@ -179,25 +176,6 @@ def page(results: dict[str, Any]) -> str:
         figures = " | ".join(f"{row[name]:.2f}" for name in ("bytes", "encode", "decode", "verify"))
         lines.append(f"| {row['coder']} | {row['dtype']} | {row['cpu']} | {row['kinds']} | {figures} |")
     return "\n".join(lines) + "\n"
-
-
-def load_clock(folder: Path) -> Callable[[], float]:
-    """Compile clock.c in `folder`; gives the clock of the core that runs it, in Hz.
-
-    Raises:
-        RuntimeError: there is no C compiler.
-    """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise RuntimeError("cycles need a C compiler: install the Debian package gcc, or set CC")
-    library = folder / "clock.so"
-    subprocess.run(
-        [compiler, "-O2", "-shared", "-fPIC", "-o", library, Path(__file__).parents[1] / "clock.c"], check=True
-    )
-    function = ctypes.CDLL(str(library)).clock_hz
-    function.restype = ctypes.c_double
-    function.argtypes = [ctypes.c_uint64]
-    return lambda: max(function(CLOCK_ROUNDS) for _ in range(3))
 
 
 def _normal(size: int) -> Any:

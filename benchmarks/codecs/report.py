@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment
+from benchmarks import environment, pages, verdicts
 from benchmarks.codecs import calls, sparsity, targets
 
 if TYPE_CHECKING:
@@ -26,10 +25,10 @@ def render_page(results: dict[str, Any], folder: Path) -> str:
         f"How to read them: [docs/benchmarks.md]({docs}/benchmarks.md); why targets are missed: "
         f"[docs/performance.md]({docs}/performance.md). Speeds are GB/s, 10^9 uncompressed bytes "
         "per second: the median, ± half the distance of the quartiles.",
-        environment_lines(results["environment"]),
+        pages.environment_lines(results["environment"]),
         f"![{results['datasets'][0]['name']}: ratio against decompression speed](plot.svg)",
         "## Targets",
-        targets.render(targets.evaluate(results)),
+        verdicts.render(targets.evaluate(results)),
         "## Where we lose",
         "\n".join(_losses(results)),
     ]
@@ -92,20 +91,6 @@ def _draw(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def environment_lines(facts: dict[str, Any]) -> str:
-    """What the figures depend on, as a list."""
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version)
-    hardware = f"{facts['cpu']}, {facts['cores']} cores, {facts['caches']}, {facts['memory']}"
-    return "\n".join(
-        [
-            f"- Machine: {hardware}; {facts['system']}",
-            f"- Transparent huge pages: {facts['huge_pages']}; load average at the start {facts['load']:.2f}",
-            f"- Python {facts['python']}, {versions}",
-            f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",
-        ]
-    )
-
-
 def _dataset(facts: dict[str, Any], rows: Iterable[Row]) -> str:
     mine = [row for row in rows if row["dataset"] == facts["name"] and not row.get("forced_cpu")]
     head = (
@@ -117,10 +102,8 @@ def _dataset(facts: dict[str, Any], rows: Iterable[Row]) -> str:
 
 
 def _table(rows: Iterable[Row], columns: Iterable[tuple[str, Any]]) -> str:
-    columns = list(columns)
-    lines = ["| " + " | ".join(name for name, _ in columns) + " |", "|---" * len(columns) + "|"]
-    lines += ["| " + " | ".join(cell(row) for _, cell in columns) + " |" for row in rows]
-    return "\n".join(lines)
+    names, cells = zip(*columns, strict=True)
+    return pages.table(names, [[cell(row) for cell in cells] for row in rows])
 
 
 def _ratio(row: Row) -> str:
@@ -168,23 +151,22 @@ _COLUMNS = (
 
 
 def _files(facts: dict[str, Any]) -> str:
-    lines = [
+    head = (
         f"## Whole files\n\n{facts['dataset']} as a safetensors file of {facts['nbytes']} bytes in the page cache "
-        f"({facts['compressed_nbytes']} compressed), all cores.\n",
-        "| what | seconds | times its baseline |",
-        "|---|---|---|",
-    ]
+        f"({facts['compressed_nbytes']} compressed), all cores."
+    )
+    rows = []
     for row in facts["commands"] + facts["loading"]:
         seconds, ratio = row["seconds"], row["vs_baseline"]
         text = f"{seconds['median']:.3f} ±{(seconds['high'] - seconds['low']) / 2:.3f}"
-        lines.append(f"| {row['name']} | {text} | {'-' if ratio is None else format(ratio['median'], '.2f')} |")
-    return "\n".join(lines)
+        rows.append((row["name"], text, "-" if ratio is None else f"{ratio['median']:.2f}"))
+    return f"{head}\n\n{pages.table(('what', 'seconds', 'times its baseline'), rows)}"
 
 
 def _parts(parts: list[dict[str, Any]]) -> str:
     total = sum(part["seconds"] for part in parts)
-    lines = [f"## How long it took\n\n{total / 60:.0f} minutes.\n", "| part | seconds |", "|---|---|"]
-    return "\n".join(lines + [f"| {part['part']} | {part['seconds']:.0f} |" for part in parts])
+    rows = [(part["part"], f"{part['seconds']:.0f}") for part in parts]
+    return f"## How long it took\n\n{total / 60:.0f} minutes.\n\n{pages.table(('part', 'seconds'), rows)}"
 
 
 def _losses(results: dict[str, Any]) -> list[str]:
@@ -237,11 +219,5 @@ def write(folder: Path) -> None:
     (folder / "README.md").write_text(render_page(results, folder))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    write(parser.parse_args().folder)
-
-
 if __name__ == "__main__":
-    main()
+    pages.command(__doc__, write)

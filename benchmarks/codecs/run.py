@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import data, environment, summary
-from benchmarks.codecs import calls, commands, enec, report, sparsity, targets
+from benchmarks import data, environment, summary, verdicts
+from benchmarks.codecs import calls, commands, enec, report, sparsity
+from benchmarks.codecs.targets import evaluate
 
 BUSY = 0.5
 AVX2 = ("avx2",)
@@ -177,7 +178,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     (output / "codecs.json").write_text(summary.dumps(results))
     report.write(output)
-    print(targets.render(targets.evaluate(results)))
+    print(verdicts.render(evaluate(results)))
 
 
 if __name__ == "__main__":

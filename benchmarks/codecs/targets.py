@@ -1,18 +1,16 @@
-"""The figures that codec and deltas are to reach, from a folder of results: python -m benchmarks.codecs.targets."""
+"""The figures that codecs are to reach: python -m benchmarks.codecs.targets benchmarks/results/codecs.json."""
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.verdicts import Verdict, command
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 Row = dict[str, Any]
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 COMPRESSES_AT_ALL = 1.01
 # Whole files, the best of what was known of the peers when the targets were set.
 KNOWN_RATIOS = {"minilm-bf16": 1.5088, "minilm-f16": 1.1786, "minilm-f32": 1.2205, "minilm-bf16-in-f32": 3.04}
@@ -26,46 +24,6 @@ OF_ORDER_0 = {
 MIXED = "small mixed tensors"
 # What `fast` reaches of memcpy, checksums checked, by dtype.
 DECOMPRESS_OF_MEMCPY = {"BF16": 0.55, "F16": 0.6, "F32": 0.6, "F8_E4M3": 0.5, "F8_E5M2": 0.5}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A target and what was measured.
-
-    Attributes:
-        target: what is to be reached.
-        subject: the data set, or the file.
-        cpu: the CPU target; empty where it does not matter.
-        measured: the figure; None if it was not measured.
-        bound: what the figure is compared with.
-        at_most: whether it is to be at most `bound`; at least otherwise.
-        note: whom it is compared with.
-    """
-
-    target: str
-    subject: str
-    measured: float | None
-    bound: float
-    at_most: bool = False
-    note: str = ""
-    cpu: str = ""
-
-    @property
-    def margin(self) -> float:
-        """By which part of the bound the figure is better (positive) or worse than it; 0 if there is none."""
-        if self.measured is None:
-            return 0.0
-        return (self.bound - self.measured if self.at_most else self.measured - self.bound) / self.bound
-
-    @property
-    def met(self) -> bool | None:
-        return None if self.measured is None else self.margin >= 0
-
-    @property
-    def outcome(self) -> str:
-        if self.met is None:
-            return "not measured"
-        return f"{'met' if self.met else '**missed**'} by {abs(self.margin):.1%}"
 
 
 def evaluate(results: dict[str, Any]) -> list[Verdict]:
@@ -269,41 +227,5 @@ def _median(row: Row | None, direction: str) -> float | None:
     return None if row is None else float(row[direction]["median"])
 
 
-def render(verdicts: list[Verdict]) -> str:
-    """A Markdown table, what was missed first; and how many were met."""
-    order = {False: 0, True: 1, None: 2}
-    lines = ["| target | on | to reach | measured | outcome |", "|---|---|---|---|---|"]
-    for verdict in sorted(verdicts, key=lambda verdict: order[verdict.met]):
-        relation = "at most" if verdict.at_most else "at least"
-        note = f" ({verdict.note})" if verdict.note else ""
-        measured = "-" if verdict.measured is None else f"{verdict.measured:.4g}"
-        bound = f"{relation} {verdict.bound:.4g}{note}"
-        subject = f"{verdict.subject}, {verdict.cpu}" if verdict.cpu else verdict.subject
-        lines.append(f"| {verdict.target} | {subject} | {bound} | {measured} | {verdict.outcome} |")
-    measured_ones = [verdict for verdict in verdicts if verdict.met is not None]
-    met = sum(bool(verdict.met) for verdict in measured_ones)
-    lines += ["", f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."]
-    return "\n".join(lines)
-
-
-def command(description: str, evaluate: Callable[[dict[str, Any]], list[Verdict]]) -> None:
-    """Print the verdicts on the file of results that the command line names."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("results", type=Path)
-    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
-
-
-def main() -> None:
-    from benchmarks.deltas import targets as deltas
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=RESULTS, help="of codecs.json and deltas.json")
-    folder = parser.parse_args().folder
-    verdicts = evaluate(json.loads((folder / "codecs.json").read_text()))
-    if (folder / "deltas.json").exists():
-        verdicts += deltas.evaluate(json.loads((folder / "deltas.json").read_text()))
-    print(render(verdicts))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, evaluate)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment
-from benchmarks.codecs import report, targets
+from benchmarks import environment, pages, verdicts
 from benchmarks.deltas.targets import evaluate
 
 Row = dict[str, Any]
@@ -30,8 +28,8 @@ COLUMNS = (
 def render(results: dict[str, Any], folder: Path) -> str:
     """Everything in `results` as Markdown, for a page in `folder`."""
     page = Path(os.path.relpath(environment.ROOT / "docs" / "deltas.md", folder)).as_posix()
-    parts = [HEAD.strip().replace("PAGE", page), report.environment_lines(results["environment"]), "## Targets"]
-    parts.append(targets.render(evaluate(results)))
+    parts = [HEAD.strip().replace("PAGE", page), pages.environment_lines(results["environment"]), "## Targets"]
+    parts.append(verdicts.render(evaluate(results)))
     parts += [_pair(facts, results["rows"]) for facts in results["pairs"]]
     return "\n\n".join(parts) + "\n"
 
@@ -44,9 +42,7 @@ def _pair(facts: dict[str, Any], rows: list[Row]) -> str:
         f"{changed / facts['words']:.4%} changed. Bound: {a_change}{bound / facts['words']:.4f} bits a word."
     )
     mine = [row for row in rows if row["pair"] == facts["name"]]
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    lines += ["| " + " | ".join(_cells(row, facts)) + " |" for row in mine]
-    return head + "\n\n" + "\n".join(lines)
+    return head + "\n\n" + pages.table(COLUMNS, [_cells(row, facts) for row in mine])
 
 
 def _cells(row: Row, facts: dict[str, Any]) -> list[str]:
@@ -78,11 +74,5 @@ def write(folder: Path) -> None:
     (folder / "deltas.md").write_text(render(json.loads((folder / "deltas.json").read_text()), folder))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    write(parser.parse_args().folder)
-
-
 if __name__ == "__main__":
-    main()
+    pages.command(__doc__, write)

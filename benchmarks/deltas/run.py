@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment, summary
-from benchmarks.codecs import targets
+from benchmarks import environment, summary, verdicts
 from benchmarks.deltas import pairs, report
 from benchmarks.deltas.targets import evaluate
 
@@ -109,7 +108,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     (output / "deltas.json").write_text(summary.dumps(results))
     report.write(output)
-    print(targets.render(evaluate(results)))
+    print(verdicts.render(evaluate(results)))
 
 
 if __name__ == "__main__":

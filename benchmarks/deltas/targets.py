@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.codecs.targets import Verdict, command
 from benchmarks.deltas import pairs
+from benchmarks.verdicts import Verdict, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

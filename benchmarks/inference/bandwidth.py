@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.codecs.cycles import load_clock
+from benchmarks.clock import load_clock
 from benchmarks.timing import pinned, timed
 from tensorwire.torch import CompressedTensor
 

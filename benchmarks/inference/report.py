@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks import environment
-from benchmarks.codecs import report, targets
+from benchmarks import environment, pages, verdicts
 from benchmarks.inference.bandwidth import SHARE_OF_A_CORE
 from benchmarks.inference.targets import evaluate
 
@@ -35,14 +33,14 @@ SAME = {True: "identical", False: "**differ**", None: "-"}
 def render(results: dict[str, Any], folder: Path) -> str:
     """Everything in `results` as Markdown, for a page in `folder`."""
     page = Path(os.path.relpath(environment.ROOT / "docs" / "inference-benchmark.md", folder)).as_posix()
-    parts = [HEAD.strip().replace("PAGE", page), "## Targets", targets.render(evaluate(results))]
+    parts = [HEAD.strip().replace("PAGE", page), "## Targets", verdicts.render(evaluate(results))]
     for facts in results["models"]:
         mine = {part: [row for row in rows if row["model"] == facts["name"]] for part, rows in results.items()}
-        parts += [_model(facts), report.environment_lines(mine["environment"][0])]
+        parts += [_model(facts), pages.environment_lines(mine["environment"][0])]
         if facts.get("not_measured"):
             parts.append(f"Not measured: {facts['not_measured']}.")
         if mine["alone"]:
-            parts += ["### Each alone, two threads", _alone(mine["alone"])]
+            parts += ["### Each alone, two threads", pages.table(ALONE, [_alone_cells(row) for row in mine["alone"]])]
         parts += [_turns(cpu, mine["turns"]) for cpu in dict.fromkeys(row["cpu"] for row in mine["turns"])]
         if mine["bandwidth"]:
             parts += ["### Bandwidth, and what it predicts", _bandwidth(mine["bandwidth"])]
@@ -62,10 +60,6 @@ def _model(facts: Row) -> str:
         f"## {facts['name']}\n\n{facts['parameters'] / 1e9:.2f} billion parameters, BF16, "
         f"{facts['dense_nbytes'] / 1e9:.2f} GB; {sizes}.{limited}"
     )
-
-
-def _alone(rows: list[Row]) -> str:
-    return _table(ALONE, [_alone_cells(row) for row in rows])
 
 
 def _alone_cells(row: Row) -> list[str]:
@@ -89,7 +83,7 @@ def _alone_cells(row: Row) -> list[str]:
 
 def _turns(cpu: str, rows: list[Row]) -> str:
     head = "### Taking turns" + (", held to AVX2" if cpu == "avx2" else "")
-    return f"{head}\n\n" + _table(TURNS, [_turn_cells(row) for row in rows if row["cpu"] == cpu])
+    return f"{head}\n\n" + pages.table(TURNS, [_turn_cells(row) for row in rows if row["cpu"] == cpu])
 
 
 def _turn_cells(row: Row) -> list[str]:
@@ -140,21 +134,10 @@ def _quotient(row: Row, what: str, key: str) -> str:
     return "-" if figure is None else f"{figure:.2f}"
 
 
-def _table(columns: tuple[str, ...], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(cells) + " |" for cells in rows])
-
-
 def write(folder: Path) -> None:
     """The page of the results that lie in `folder`."""
     (folder / "inference.md").write_text(render(json.loads((folder / "inference.json").read_text()), folder))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    write(parser.parse_args().folder)
-
-
 if __name__ == "__main__":
-    main()
+    pages.command(__doc__, write)

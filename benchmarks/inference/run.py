@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment, summary
-from benchmarks.codecs import targets
+from benchmarks import environment, summary, verdicts
 from benchmarks.inference import report
 from benchmarks.inference.alone import disk, run_alone
 from benchmarks.inference.contenders import CONTENDERS
@@ -103,7 +102,7 @@ def main() -> None:
         if options.remove:
             shutil.rmtree(options.data / name)
     report.write(output)
-    print(targets.render(evaluate(json.loads(file.read_text()))))
+    print(verdicts.render(evaluate(json.loads(file.read_text()))))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.codecs.targets import Verdict, command
 from benchmarks.inference.model import SIZES
 from benchmarks.inference.plan import LOADED, LOADED_COMPRESSED, OWN, PLANS, REFERENCE
+from benchmarks.verdicts import Verdict, command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import data, environment, summary
 from benchmarks.codecs import against, calls, contest, cycles, enec, report, targets
 from benchmarks.timing import interleave, relative, speed
+from benchmarks.verdicts import render
 from tensorwire.codec import core, new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -294,7 +295,7 @@ def test_a_forced_cpu_target_has_verdicts_of_its_own(results: dict[str, Any]) ->
     assert not forced["fast decompress, verified, of memcpy"].met  # 0.55
     assert not forced["fast compress, of memcpy"].met  # 0.25
     assert not any("ratio" in target or "threads" in target for target in forced)
-    assert "| fast decompress, verified, of memcpy | minilm-bf16, avx2 |" in targets.render(list(forced.values()))
+    assert "| fast decompress, verified, of memcpy | minilm-bf16, avx2 |" in render(list(forced.values()))
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("BF16", 0.55), ("F16", 0.6), ("F32", 0.6), ("F8_E4M3", 0.5)])

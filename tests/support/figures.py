@@ -6,13 +6,16 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.codecs import targets
 from benchmarks.deltas import targets as delta_targets
 from benchmarks.inference import targets as inference_targets
 from tests.system.faults.cases import BY_NAME
 from tests.system.faults.groups import GROUPS
+
+if TYPE_CHECKING:
+    from benchmarks.verdicts import Verdict
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
@@ -21,7 +24,7 @@ def _load(name: str) -> Any:
     return json.loads((RESULTS / name).read_text())
 
 
-def _met(verdicts: list[targets.Verdict]) -> str:
+def _met(verdicts: list[Verdict]) -> str:
     met = [verdict.met for verdict in verdicts if verdict.met is not None]
     return f"{sum(met)} of {len(met)}"
 

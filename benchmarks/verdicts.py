@@ -1,0 +1,78 @@
+"""What a target asks for, what was measured, and whether that meets it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.pages import table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target and what was measured.
+
+    Attributes:
+        target: what is to be reached.
+        subject: the data set, or the file.
+        cpu: the CPU target; empty where it does not matter.
+        measured: the figure; None if it was not measured.
+        bound: what the figure is compared with.
+        at_most: whether it is to be at most `bound`; at least otherwise.
+        note: whom it is compared with.
+    """
+
+    target: str
+    subject: str
+    measured: float | None
+    bound: float
+    at_most: bool = False
+    note: str = ""
+    cpu: str = ""
+
+    @property
+    def margin(self) -> float:
+        """By which part of the bound the figure is better (positive) or worse than it; 0 if there is none."""
+        if self.measured is None:
+            return 0.0
+        return (self.bound - self.measured if self.at_most else self.measured - self.bound) / self.bound
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.measured is None else self.margin >= 0
+
+    @property
+    def outcome(self) -> str:
+        if self.met is None:
+            return "not measured"
+        return f"{'met' if self.met else '**missed**'} by {abs(self.margin):.1%}"
+
+
+def render(verdicts: list[Verdict]) -> str:
+    """A Markdown table, what was missed first; and how many were met."""
+    order = {False: 0, True: 1, None: 2}
+    rows = []
+    for verdict in sorted(verdicts, key=lambda verdict: order[verdict.met]):
+        relation = "at most" if verdict.at_most else "at least"
+        note = f" ({verdict.note})" if verdict.note else ""
+        measured = "-" if verdict.measured is None else f"{verdict.measured:.4g}"
+        bound = f"{relation} {verdict.bound:.4g}{note}"
+        subject = f"{verdict.subject}, {verdict.cpu}" if verdict.cpu else verdict.subject
+        rows.append((verdict.target, subject, bound, measured, verdict.outcome))
+    measured_ones = [verdict for verdict in verdicts if verdict.met is not None]
+    met = sum(bool(verdict.met) for verdict in measured_ones)
+    count = f"{met} of {len(measured_ones)} targets met; {len(verdicts) - len(measured_ones)} not measured."
+    return table(("target", "on", "to reach", "measured", "outcome"), rows) + "\n\n" + count
+
+
+def command(description: str, evaluate: Callable[[dict[str, Any]], list[Verdict]]) -> None:
+    """Print the verdicts on the file of results that the command line names."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("results", type=Path)
+    print(render(evaluate(json.loads(parser.parse_args().results.read_text()))))
