@@ -21,6 +21,14 @@ LAYERS = (*GROUND, "codec", "peers", "storage", "files", "checkpoint", "torch", 
 # Modules of a layer that is more than one file.
 HELPERS = {"probe": "diagnosis", "__main__": "cli"}
 
+# Modules that import each other in a circle, as far as that is allowed. A circle that is gone leaves the list.
+CIRCLES = {
+    tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("common_waits", "job", "patience", "waits")),
+    tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("held_back", "own_time", "slow_verdicts")),
+    ("tensorwire.files.base", "tensorwire.files.reader"),
+    ("tensorwire.torch.triton_decode", "tensorwire.torch.triton_linear"),
+}
+
 # C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.
 INCLUDES = {
     "common": {"common"},
@@ -43,8 +51,8 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+def module_name(path: Path, root: Path = PACKAGE.parent) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -142,6 +150,63 @@ def test_folders_import_only_what_they_may(part: str) -> None:
                 other = name.split(".")[2]
                 assert other == own or other in FOLDERS[part][own], f"{module} imports {name}"
     assert seen == set(FOLDERS[part])
+
+
+def test_rooms_of_benchmarks_import_only_what_all_share() -> None:
+    """The modules in the root; these import no room, and no room imports another."""
+    root = ROOT / "benchmarks"
+    for path in sorted(root.rglob("*.py")):
+        own = path.relative_to(root).parts[0]
+        for name in imported_modules(path, module_name(path, ROOT)):
+            room = name.split(".")[1] if name.startswith("benchmarks.") else own
+            assert room == own or not (root / room).is_dir(), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def import_graph(root: Path, package: str) -> dict[str, set[str]]:
+    """By module the modules of the package that it imports."""
+    paths = {module_name(path, root): path for path in (root / package).rglob("*.py")}
+    graph = {}
+    for module, path in paths.items():
+        named = imported_modules(path, module)
+        graph[module] = {name if name in paths else name.rpartition(".")[0] for name in named} & paths.keys() - {module}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> set[tuple[str, ...]]:
+    """Modules that all reach each other, in the order of their names."""
+    reached: dict[str, set[str]] = {module: set() for module in graph}
+    for module, seen in reached.items():
+        left = [module]
+        while left:
+            new = graph[left.pop()] - seen
+            seen |= new
+            left += new
+    return {
+        tuple(sorted(other for other in seen if module in reached[other]))
+        for module, seen in reached.items()
+        if module in seen
+    }
+
+
+def test_modules_import_each_other_in_no_circle_but_those_listed() -> None:
+    found = circles(import_graph(PACKAGE.parent, "tensorwire")) | circles(import_graph(ROOT, "benchmarks"))
+    new, gone = found - CIRCLES, CIRCLES - found
+    assert not new, f"{new} import each other: move what they share to a module below them"
+    assert not gone, f"{gone} no longer import each other: delete their line in CIRCLES"
+
+
+def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path) -> None:
+    modules = {
+        "__init__": "",
+        "a": "def late():\n    from package import b\n",
+        "b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .c import name\n",
+        "c": "import package.a\n",
+        "user": "from package.a import late\n",
+    }
+    (tmp_path / "package").mkdir()
+    for name, text in modules.items():
+        (tmp_path / "package" / f"{name}.py").write_text(text)
+    assert circles(import_graph(tmp_path, "package")) == {("package.a", "package.b", "package.c")}
 
 
 def test_reference_imports_nothing_of_ours() -> None:
