@@ -64,7 +64,7 @@ class Dataset:
         counts = np.array([exponent_histogram(self.dtype, tensor) for tensor in self.tensors()], np.float64)
         raw = counts.sum() * (1 + fields.mantissa_bits)
         bits = 8.0 * len(self.data)
-        whole, by_tensor = _information(counts.sum(axis=0)), sum(map(_information, counts))
+        whole, by_tensor = entropy(counts.sum(axis=0)), sum(map(entropy, counts))
         return bits / (whole + raw), bits / (by_tensor + raw)
 
 
@@ -148,9 +148,9 @@ def _dataset(name: str, dtype: str, parts: dict[str, Any]) -> Dataset:
     return Dataset(name, dtype, tuple(parts), tuple(part.shape for part in parts.values()), data)
 
 
-def _information(counts: Any) -> float:
-    """Bits that symbols with these counts take at their entropy."""
-    counts = counts[counts > 0]
+def entropy(counts: Any) -> float:
+    """Bits of all symbols that occur so often."""
+    counts = counts[counts > 0].astype(np.float64)
     return float((counts * np.log2(counts.sum() / counts)).sum())
 
 

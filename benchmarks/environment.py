@@ -1,16 +1,20 @@
-"""What the figures depend on besides the data and the code: machine, versions, date."""
+"""What the figures depend on besides the data and the code: machine, versions, date, and processes of their own."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+CPU_TARGETS = ("avx512", "avx2", "neon")
 PACKAGES = (
     "numpy",
     "safetensors",
@@ -45,6 +49,7 @@ def describe(command: str) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
+        "load": load(),
     }
 
 
@@ -57,6 +62,35 @@ def child(**variables: str) -> dict[str, str]:
     """The environment for a process of this package, `variables` added; it finds what this one finds."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
+
+
+def asked(module: str, *arguments: str, **variables: str) -> Any:
+    """What `python -m module` prints as JSON, in a process of its own: its crash, memory and threads end with it."""
+    line = [sys.executable, "-m", module, *arguments]
+    return json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=child(**variables)).stdout)
+
+
+def on_each_target(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    """The same on each CPU target that is here, by its name."""
+    which = [sys.executable, "-c", "from tensorwire.codec import core; print(core.cpu_target())"]
+    found = {}
+    for target in CPU_TARGETS:
+        held = {**variables, "TENSORWIRE_CPU": target, "PYTHONWARNINGS": "ignore"}
+        taken = subprocess.check_output(which, env=child(**held), text=True).strip()
+        if taken == target:  # a CPU that lacks it takes another one
+            found[target] = asked(module, *arguments, **held)
+    return found
+
+
+def folder(*, quick: bool) -> Path:
+    """Where a run writes its results."""
+    found = ROOT / "build" / "bench" if quick else RESULTS
+    found.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _version(name: str) -> str | None:

@@ -6,8 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.environment import RESULTS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+
+CHECKSUMS = {True: "checked", False: "off", None: "-"}
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -28,6 +33,21 @@ def environment_lines(facts: dict[str, Any]) -> str:
             f"- {facts['date']}, commit {facts['commit']}, `{facts['command']}`",
         ]
     )
+
+
+def speed(row: dict[str, Any], direction: str) -> str:
+    """The median, its spread if it was measured more than once, and in brackets that tensor by tensor."""
+    figure, other = row[direction], row.get("by_tensor")
+    text = f"{figure['median']:.2f}" + (f" ±{figure['spread']:.2f}" if figure["runs"] > 1 else "")
+    return text + (f" ({other[direction]:.2f})" if other else "")
+
+
+def publish(name: str, results: str, page: str, *, write: bool) -> None:
+    """Print a page; if `write`, write it and its results, which are JSON."""
+    if write:
+        (RESULTS / f"{name}.json").write_text(results)
+        (RESULTS / f"{name}.md").write_text(page)
+    print(page, end="")
 
 
 def command(description: str, write: Callable[[Path], None]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import data, environment, summary
+from benchmarks import data, environment, pages, summary
 from benchmarks.timing import interleave, pinned, relative, spread, timed
 from tensorwire.codec import (
     FrameEncoder,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from tensorwire.codec import Profile
 
 PROFILES: tuple[Profile, ...] = ("fast", "compact", "resident", "enec")
-CPU_TARGETS = ("avx512", "avx2", "neon")
 BUDGET = 3.0
 
 
@@ -74,26 +72,19 @@ def measure(dataset: data.Dataset, profile: Profile, rounds: int) -> list[dict[s
 
 
 def run(name: str, rounds: int) -> list[dict[str, Any]]:
-    """Rows of all profiles on every CPU target that is here, each target in a process of its own."""
-    found: list[dict[str, Any]] = []
-    for target in CPU_TARGETS:
-        line = [sys.executable, "-m", "benchmarks.codecs.calls", name, "--rounds", str(rounds), "--measure"]
-        env = environment.child(TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
-        rows = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
-        found += [row for row in rows if row["cpu"] == target]
-    return summary.rounded(found)
+    """Rows of all profiles on every CPU target that is here."""
+    found = environment.on_each_target("benchmarks.codecs.calls", name, "--rounds", str(rounds), "--measure")
+    return summary.rounded([row for rows in found.values() for row in rows])
 
 
 def render(rows: list[dict[str, Any]]) -> str:
     """A Markdown table."""
-    lines = [
-        "| profile | CPU target | direction | public, GB/s | core, GB/s | of the core |",
-        "|---|---|---|---|---|---|",
-    ]
+    columns = ("profile", "CPU target", "direction", "public, GB/s", "core, GB/s", "of the core")
+    cells = []
     for row in rows:
-        figures = f"{row['public']:.2f} | {row['core']:.2f} | {row['of_core']:.3f}"
-        lines.append(f"| `{row['profile']}` | {row['cpu']} | {row['direction']} | {figures} |")
-    return "\n".join(lines)
+        figures = f"{row['public']:.2f}", f"{row['core']:.2f}", f"{row['of_core']:.3f}"
+        cells.append((f"`{row['profile']}`", row["cpu"], row["direction"], *figures))
+    return pages.table(columns, cells)
 
 
 def main() -> None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 VERSION_RUNS = 20
 
 
-def run(directory: Path, dataset: str, rounds: int) -> dict[str, Any]:
-    """Rows of all that this file measures. What it writes below `directory` it deletes."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix="tensorwire-bench-") as name:
+def run(dataset: str, rounds: int) -> dict[str, Any]:
+    """Rows of all that this file measures. Its large files are temporary: TMPDIR says where they go."""
+    with tempfile.TemporaryDirectory(prefix="tensorwire-bench-") as name:
         folder = Path(name)
         plain, packed = folder / "plain.safetensors", folder / "packed.safetensors"
         write_safetensors(data.load(dataset), plain)
@@ -73,10 +73,8 @@ def _commands(folder: Path, plain: Path, packed: Path, rounds: int) -> list[dict
 
 def _loading(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:
     """In a process of its own, with the allocator as it comes."""
-    line = [sys.executable, "-m", "benchmarks.codecs.commands", "--load", plain, packed, "--rounds", str(rounds)]
-    output = subprocess.run(line, check=True, capture_output=True, env=_environment()).stdout
-    rows: list[dict[str, Any]] = json.loads(output)
-    return rows
+    line = ("--load", str(plain), str(packed), "--rounds", str(rounds))
+    return environment.asked("benchmarks.codecs.commands", *line, GLIBC_TUNABLES="")
 
 
 def load_files(plain: Path, packed: Path, rounds: int) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment, summary
+from benchmarks import data, environment, pages, summary
 from benchmarks.clock import load_clock
 from benchmarks.synthetic_pairs import synthetic_pair
 from benchmarks.timing import pinned, timed
@@ -35,16 +34,6 @@ if TYPE_CHECKING:
 SMALL_NBYTES, LARGE_NBYTES = 1 << 19, 1 << 20
 """Both, with their frames, fit a second-level cache of 2 MiB; whole blocks of every profile fit them."""
 RUNS = 15  # of a round
-RESULTS = environment.ROOT / "benchmarks" / "results"
-CPU_TARGETS = ("avx512", "avx2", "neon")
-
-_WEIGHTS: dict[str, Callable[[Any], Any]] = {
-    "BF16": lambda x: x.astype(ml_dtypes.bfloat16),
-    "F16": lambda x: x.astype(np.float16),
-    "F32": lambda x: x,
-    "F8_E4M3": lambda x: (x * (448 / np.abs(x).max())).astype(ml_dtypes.float8_e4m3fn),
-    "F8_E5M2": lambda x: (x * (57344 / np.abs(x).max())).astype(ml_dtypes.float8_e5m2),
-}
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ def cases() -> Iterator[Case]:
     coders: tuple[tuple[str, Profile], ...] = (("cascade", "fast"), ("enec", "enec"), ("entropy", "compact"))
     coders += (("cascade2, resident", "resident"),)
     for coder, profile in coders:
-        for dtype, cast in _WEIGHTS.items():
+        for dtype, cast in data.CASTS.items():
             yield Case(coder, profile, dtype, lambda size, cast=cast: cast(_normal(size)))
     yield Case("cascade, 16 bits trimmed", "fast", "F32", lambda size: _normal(size).view(np.uint32) & 0xFFFF0000)
     yield Case("cascade, trimmed run by run", "fast", "F32", _trimmed_by_run)
@@ -226,35 +215,24 @@ def measure_all(rounds: int) -> dict[str, Any]:
 
 
 def run(rounds: int) -> dict[str, Any]:
-    """The results: rows on every CPU target that is here, each target in a process of its own."""
-    facts, rows = environment.describe("python -m benchmarks.codecs.cycles"), []
-    for target in CPU_TARGETS:
-        line = [sys.executable, "-m", "benchmarks.codecs.cycles", "--measure", "--rounds", str(rounds)]
-        env = environment.child(TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
-        found = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
-        # A CPU that lacks the target takes another one, which has rows of its own.
-        mine = [row for row in found["rows"] if row["cpu"] == target]
-        if mine:
-            rows += mine
-            facts["clock_ghz"] = found["clock_ghz"]
-    return summary.rounded({"environment": facts, "rows": rows})
+    """The results: rows on every CPU target that is here."""
+    facts = environment.describe("python -m benchmarks.codecs.cycles")
+    found = environment.on_each_target("benchmarks.codecs.cycles", "--measure", "--rounds", str(rounds))
+    facts["clock_ghz"] = median(each["clock_ghz"] for each in found.values())
+    return summary.rounded({"environment": facts, "rows": [row for each in found.values() for row in each["rows"]]})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="of each coder (default: 15)")
-    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     parser.add_argument("--measure", action="store_true", help="in this process and on its target alone, as JSON")
     options = parser.parse_args()
     if options.measure:
         json.dump(measure_all(options.rounds), sys.stdout)
         return
     results = run(options.rounds)
-    text = page(results)
-    if not options.no_write:
-        (RESULTS / "cycles.json").write_text(summary.dumps(results))
-        (RESULTS / "cycles.md").write_text(text)
-    print(text, end="")
+    pages.publish("cycles", summary.dumps(results), page(results), write=not options.no_write)
 
 
 if __name__ == "__main__":

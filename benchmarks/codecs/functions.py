@@ -32,7 +32,6 @@ SECONDS = 10.0
 DIRECTIONS = ("decode", "encode")
 PROFILES: tuple[Profile, ...] = ("fast", "compact", "resident", "enec")
 LEAST_SHARE = 0.01
-RESULTS = environment.ROOT / "benchmarks" / "results"
 
 
 def loop(profile: Profile, direction: str) -> None:
@@ -84,7 +83,7 @@ def sample(profile: Profile, direction: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.codecs.functions", description=__doc__.splitlines()[0])
-    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     parser.add_argument("--loop", nargs=2, metavar=("PROFILE", "DIRECTION"), help="only work: what perf samples")
     options = parser.parse_args()
     if options.loop:
@@ -95,7 +94,7 @@ def main() -> None:
     shares = {profile: {direction: sample(profile, direction) for direction in DIRECTIONS} for profile in PROFILES}
     results: dict[str, Any] = summary.rounded({"environment": facts} | shares)
     if not options.no_write:
-        (RESULTS / "functions.json").write_text(summary.dumps(results))
+        (environment.RESULTS / "functions.json").write_text(summary.dumps(results))
     for profile in PROFILES:
         for direction in DIRECTIONS:
             print(f"{profile}, {direction}")

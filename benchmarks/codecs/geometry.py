@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import data, environment, summary
+from benchmarks import data, environment, pages, summary
 from tensorwire.codec import FrameEncoder, compress, dtype_bits, exponent_histogram, float_fields, frame_info
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ SHAPES = (4, 3)
 """Bits of the only tier of a block of profile `resident`."""
 UNIT, INDEX_NBYTES = 32, 8
 """Of a block: what it is padded to, and its entry of the index."""
-RESULTS = environment.ROOT / "benchmarks" / "results"
 PARAMS_NBYTES = 15
 """Of a block of kind cascade whose rest is verbatim: 13 of the cascade, the extended kind and the tag."""
 
@@ -121,7 +120,7 @@ def page(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
     measured = [measure(data.load(name)) for name in DATASETS]
     results = summary.rounded(
@@ -131,11 +130,7 @@ def main() -> None:
             "shapes": [shapes for _, shapes in measured],
         }
     )
-    text = page(results)
-    if not options.no_write:
-        (RESULTS / "geometry.json").write_text(summary.dumps(results))
-        (RESULTS / "geometry.md").write_text(text)
-    print(text, end="")
+    pages.publish("geometry", summary.dumps(results), page(results), write=not options.no_write)
 
 
 if __name__ == "__main__":

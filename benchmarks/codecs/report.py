@@ -111,17 +111,6 @@ def _ratio(row: Row) -> str:
     return f"{row['ratio']:.4f}" + (f" ({other['ratio']:.4f})" if other else "")
 
 
-def _speed(direction: str) -> Any:
-    def cell(row: Row) -> str:
-        figure, other = row[direction], row.get("by_tensor")
-        text = f"{figure['median']:.2f}"
-        if figure["runs"] > 1:
-            text += f" ±{figure['spread']:.2f}"
-        return text + (f" ({other[direction]:.2f})" if other else "")
-
-    return cell
-
-
 def _relative(direction: str, yardstick: str) -> Any:
     def cell(row: Row) -> str:
         figure = row[direction].get(yardstick)
@@ -130,21 +119,17 @@ def _relative(direction: str, yardstick: str) -> Any:
     return cell
 
 
-def _checksums(row: Row) -> str:
-    return {True: "checked", False: "off", None: "-"}[row["verify"]]
-
-
 _DATASET = ("data", lambda row: row["dataset"])
 _CPU = ("CPU target", lambda row: row["cpu"] or "-")
 _COLUMNS = (
     ("codec", lambda row: f"{row['codec']} {row['version']}"),
     ("threads", lambda row: str(row["threads"])),
-    ("checksums", _checksums),
+    ("checksums", lambda row: pages.CHECKSUMS[row["verify"]]),
     ("ratio", _ratio),
-    ("compress", _speed("compress")),
+    ("compress", lambda row: pages.speed(row, "compress")),
     ("of memcpy", _relative("compress", "vs_memcpy")),
     ("times ZipNN", _relative("compress", "vs_zipnn")),
-    ("decompress", _speed("decompress")),
+    ("decompress", lambda row: pages.speed(row, "decompress")),
     ("of memcpy", _relative("decompress", "vs_memcpy")),
     ("times ZipNN", _relative("decompress", "vs_zipnn")),
 )

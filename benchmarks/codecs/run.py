@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import data, environment, summary, verdicts
@@ -93,12 +89,11 @@ QUICK = Plan(
 )
 
 
-def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
+def run(plan: Plan, command: str) -> dict[str, Any]:
     """The results by part, and how long each part took."""
     facts = environment.describe(command)
-    facts["load"] = environment.load()
     if facts["load"] > BUSY:
-        _log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
+        environment.log(f"note: the load average is {facts['load']:.2f}; figures from a busy machine mean little")
     results: dict[str, Any] = {"environment": facts, "datasets": [], "rows": []}
     clock = _Clock()
     for name, setting in plan.datasets.items():
@@ -115,7 +110,7 @@ def run(plan: Plan, directory: Path, command: str) -> dict[str, Any]:
     clock.stop("sparse words and odd distributions")
     results["calls"] = calls.run(plan.calls, plan.call_rounds)
     clock.stop("public functions against the core")
-    results["files"] = commands.run(directory, plan.files, plan.file_rounds)
+    results["files"] = commands.run(plan.files, plan.file_rounds)
     clock.stop("whole files")
     results["parts"] = clock.parts
     return results
@@ -132,7 +127,7 @@ class _Clock:
         """The part that now ends has this name."""
         seconds, self._start = time.monotonic() - self._start, time.monotonic()
         self.parts.append({"part": name, "seconds": seconds})
-        _log(f"{name}: {seconds:.0f} s")
+        environment.log(f"{name}: {seconds:.0f} s")
 
 
 def _forced(name: str, setting: Setting, target: str, best: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -144,38 +139,22 @@ def _forced(name: str, setting: Setting, target: str, best: list[dict[str, Any]]
 
 
 def _contest(name: str, setting: Setting, *, yardsticks: bool, **variables: str) -> dict[str, Any]:
-    """In a process of its own: a peer's crash, its memory and its threads end with it. With a forced CPU target one
-    thread and one buffer will do."""
-    line = [sys.executable, "-m", "benchmarks.codecs.contest", name]
-    line += ["--rounds", str(setting.rounds), "--budget", str(setting.budget)]
+    """With a forced CPU target one thread and one buffer will do."""
+    line = [name, "--rounds", str(setting.rounds), "--budget", str(setting.budget)]
     line += ["--yardsticks"] if yardsticks else []
     line += [] if variables else ["--threads", "1", "2", "--units", *setting.units]
-    env = environment.child(**environment.ALLOCATOR, PYTHONWARNINGS="ignore", **variables)
-    output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
-    found: dict[str, Any] = json.loads(output)
-    return found
-
-
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    variables |= {**environment.ALLOCATOR, "PYTHONWARNINGS": "ignore"}
+    return environment.asked("benchmarks.codecs.contest", *line, **variables)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two small data sets, few rounds, in about a minute")
-    parser.add_argument(
-        "--output", type=Path, help="folder of the results; by default benchmarks/results, quick build/bench"
-    )
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where large files go")
     options = parser.parse_args()
     command = "python -m benchmarks.codecs --quick" if options.quick else "make bench"
-    measured = run(QUICK if options.quick else FULL, options.directory, command)
-    every_figure = environment.ROOT / "build" / "bench" / "measured.json"
-    every_figure.parent.mkdir(parents=True, exist_ok=True)
-    every_figure.write_text(json.dumps(measured) + "\n")
-    output = options.output or (every_figure.parent if options.quick else environment.ROOT / "benchmarks" / "results")
-    results = summary.summarize(measured)
-    output.mkdir(parents=True, exist_ok=True)
+    measured = run(QUICK if options.quick else FULL, command)
+    (environment.folder(quick=True) / "measured.json").write_text(json.dumps(measured) + "\n")
+    output, results = environment.folder(quick=options.quick), summary.summarize(measured)
     (output / "codecs.json").write_text(summary.dumps(results))
     report.write(output)
     print(verdicts.render(evaluate(results)))

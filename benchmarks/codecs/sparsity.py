@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
-from benchmarks import environment, summary
+from benchmarks import environment, pages, summary
 from benchmarks.codecs import contest
 from benchmarks.codecs.targets import MIXED
-from benchmarks.data import Dataset
+from benchmarks.data import Dataset, entropy
 from tensorwire.codec import new_buffer
 from tensorwire.peers.codecs import ADAPTERS
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 Row = dict[str, Any]
-RESULTS = environment.ROOT / "benchmarks" / "results"
 WORDS = 1 << 25
 ROUNDS = 5
 BUDGET = 4.0
@@ -36,14 +34,6 @@ MIXED_WORDS = 1 << 21
 SIGMA = 0.02
 PER_CENT = (0, 1, 5, 10, 30, 50, 70, 90, 99, 99.9)
 CODECS = ("memcpy", "zipnn", "tensorwire fast", "tensorwire compact", "tensorwire resident", "tensorwire enec")
-CPU_TARGETS = ("avx2", "avx512", "neon")
-
-
-def entropy(counts: Any) -> float:
-    """Bits of all symbols that occur so often, at their entropy."""
-    counts = np.asarray(counts, np.float64)
-    counts = counts[counts > 0]
-    return float((counts * np.log2(counts.sum() / counts)).sum())
 
 
 def _normal(size: int, seed: int) -> Any:
@@ -59,7 +49,7 @@ def _sparse(per_cent: float, *, minus: bool) -> Callable[[int], tuple[str, Any, 
         rest = 8 + entropy(np.bincount(words >> 7 & 255)) / size
         zeros = np.flatnonzero(generator.random(size, dtype=np.float32) < per_cent / 100)
         words[zeros] = generator.integers(0, 2, len(zeros), dtype=np.uint16) << 15 if minus else 0
-        ideal = entropy([len(zeros), size - len(zeros)]) + minus * len(zeros) + rest * (size - len(zeros))
+        ideal = entropy(np.array([len(zeros), size - len(zeros)])) + minus * len(zeros) + rest * (size - len(zeros))
         return "BF16", words, ideal
 
     return make
@@ -169,32 +159,24 @@ def _row(row: Row, ideal: float) -> Row:
 
 
 def run(names: Iterable[str], size: int, rounds: int) -> list[Row]:
-    """Rows on every CPU target that is not the scalar one, each in a process of its own."""
-    rows: list[Row] = []
-    for target in CPU_TARGETS:
-        options = ["--words", str(size), "--rounds", str(rounds), "--names", *names]
-        line = [sys.executable, "-m", "benchmarks.codecs.sparsity", "--measure", *options]
-        env = environment.child(**environment.ALLOCATOR, TENSORWIRE_CPU=target, PYTHONWARNINGS="ignore")
-        output = subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout
-        found: list[Row] = json.loads(output)
-        # A CPU that lacks the target takes another one: those rows stand elsewhere.
-        if any(row["cpu"] == target for row in found):
-            rows += [{**row, "target": target} for row in found]
-    return rows
+    """Rows on every CPU target that is here and is not the scalar one."""
+    options = ["--measure", "--words", str(size), "--rounds", str(rounds), "--names", *names]
+    found = environment.on_each_target("benchmarks.codecs.sparsity", *options, **environment.ALLOCATOR)
+    return [{**row, "target": target} for target, rows in found.items() for row in rows]
 
 
 def render(rows: Iterable[Row]) -> str:
     """A Markdown table."""
     head = ("data", "CPU target", "codec", "ratio", "of the ideal", "compress", "of memcpy", "decompress", "of memcpy",
             "times ZipNN")  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines = []
     for row in rows:
         packing, unpacking = row["compress"], row["decompress"]
         cells = [row["dataset"], row["target"], row["codec"], f"{row['ratio']:.4f}", f"{row['of_ideal']:.4f}"]
         cells += [f"{packing['median']:.2f}", _figure(packing, "vs_memcpy")]
         cells += [f"{unpacking['median']:.2f}", _figure(unpacking, "vs_memcpy"), _figure(unpacking, "vs_zipnn")]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return pages.table(head, lines)
 
 
 def _figure(figures: Row, name: str) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.data import entropy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,10 +44,4 @@ def _tensor_bits(old: np.ndarray, new: np.ndarray) -> float:
     steps = (ordered(new) - ordered(old)).reshape(-1).astype(np.int64)
     # H(step | exponent) = H(step, exponent) - H(exponent): whether a word changes is part of its step.
     together = np.unique(exponents << 16 | steps, return_counts=True)[1]
-    return _information(together) - _information(np.bincount(exponents, minlength=EXPONENTS))
-
-
-def _information(counts: np.ndarray) -> float:
-    """Total bits of symbols that come so often, each at its entropy."""
-    counts = counts[counts > 0].astype(np.float64)
-    return float(-(counts * np.log2(counts / counts.sum())).sum())
+    return entropy(together) - entropy(np.bincount(exponents, minlength=EXPONENTS))

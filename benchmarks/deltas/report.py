@@ -11,7 +11,6 @@ from benchmarks import environment, pages, verdicts
 from benchmarks.deltas.targets import evaluate
 
 Row = dict[str, Any]
-CHECKS = {True: "checked", False: "off", None: "-"}
 HEAD = """# Results of deltas
 
 [The page of deltas](PAGE) says what was measured. Speeds are GB/s, 10^9 bytes of new words per second, on one core, on
@@ -47,7 +46,8 @@ def _pair(facts: dict[str, Any], rows: list[Row]) -> str:
 
 def _cells(row: Row, facts: dict[str, Any]) -> list[str]:
     name = f"{row['codec']} {row['version']}" + (f", {row['forced_cpu']}" if row.get("forced_cpu") else "")
-    cells = [name, CHECKS[row["verify"]], _bits(row, facts["changed"], ".2f"), _bits(row, facts["words"], ".4f")]
+    cells = [name, pages.CHECKSUMS[row["verify"]]]
+    cells += [_bits(row, facts["changed"], ".2f"), _bits(row, facts["words"], ".4f")]
     for direction in ("encode", "apply", "in_place"):
         cells += _speed(row, direction)
     return cells
@@ -64,9 +64,7 @@ def _speed(row: Row, direction: str) -> list[str]:
     figure = row.get(direction)
     if figure is None:
         return ["-", "-"]
-    text = f"{figure['median']:.2f}" + (f" ±{figure['spread']:.2f}" if figure["runs"] > 1 else "")
-    text += f" ({row['by_tensor'][direction]:.2f})" if "by_tensor" in row else ""
-    return [text, f"{figure['vs_memcpy']:.2f}" if "vs_memcpy" in figure else "-"]
+    return [pages.speed(row, direction), f"{figure['vs_memcpy']:.2f}" if "vs_memcpy" in figure else "-"]
 
 
 def write(folder: Path) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import environment, summary, verdicts
@@ -51,17 +47,15 @@ QUICK = {"5e-6": Contest(codecs=(*QUICK_PEERS, *OURS), rounds=3), "synthetic-den
 
 def run(plan: dict[str, Contest], command: str) -> dict[str, Any]:
     """The results: environment, pairs, rows."""
-    facts = environment.describe(command)
-    facts["load"] = environment.load()
-    results: dict[str, Any] = {"environment": facts, "pairs": [], "rows": []}
+    results: dict[str, Any] = {"environment": environment.describe(command), "pairs": [], "rows": []}
     for name, contest in plan.items():
-        _log(name)
+        environment.log(name)
         found = _measure(name, contest, contest.codecs)
         results["pairs"].append(found["pair"])
         results["rows"] += _rows(name, found["rows"])
         best = next(row["cpu"] for row in found["rows"] if row["codec"] == OURS[0])
         for target in contest.forced if best not in contest.forced else ():
-            _log(f"{name} on {target}")
+            environment.log(f"{name} on {target}")
             forced = _measure(name, contest, ("memcpy", "BitX", *OURS[:2]), TENSORWIRE_CPU=target)["rows"]
             # A CPU that lacks the target falls back: those rows say nothing new.
             results["rows"] += [{**row, "forced_cpu": target} for row in _rows(name, forced) if row["cpu"] == target]
@@ -69,13 +63,10 @@ def run(plan: dict[str, Contest], command: str) -> dict[str, Any]:
 
 
 def _measure(name: str, contest: Contest, codecs: tuple[str, ...], **variables: str) -> dict[str, Any]:
-    """In a process of its own: a peer's crash, its memory and its threads end with it."""
-    line = [sys.executable, "-m", "benchmarks.deltas.contest", name, "--units", *contest.units]
-    line += ["--rounds", str(contest.rounds), "--budget", str(BUDGET)]
+    line = [name, "--units", *contest.units, "--rounds", str(contest.rounds), "--budget", str(BUDGET)]
     line += ["--codecs", *codecs] if codecs else []
-    env = environment.child(**environment.ALLOCATOR, **variables)
-    found: dict[str, Any] = json.loads(subprocess.run(line, check=True, stdout=subprocess.PIPE, env=env).stdout)
-    return found
+    variables |= environment.ALLOCATOR
+    return environment.asked("benchmarks.deltas.contest", *line, **variables)
 
 
 def _rows(pair: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,17 +86,12 @@ def _row(pair: str, whole: dict[str, Any], tensor: dict[str, Any] | None) -> dic
     return row
 
 
-def _log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two pairs, few rounds, into build/bench")
     options = parser.parse_args()
     results = run(QUICK if options.quick else FULL, "make deltas")
-    output = environment.ROOT / Path("build/bench" if options.quick else "benchmarks/results")
-    output.mkdir(parents=True, exist_ok=True)
+    output = environment.folder(quick=options.quick)
     (output / "deltas.json").write_text(summary.dumps(results))
     report.write(output)
     print(verdicts.render(evaluate(results)))

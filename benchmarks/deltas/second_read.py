@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import tensorwire
-from benchmarks.environment import ROOT, child, describe
+from benchmarks.environment import RESULTS, describe, on_each_target
 from benchmarks.timing import interleave, timed
 from tensorwire import codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULT = ROOT / "benchmarks" / "results" / "second-read.json"
 NUMEL = 1 << 25
 CHANGED = (0.001, 0.018, 0.5)
-CPUS = ("avx2", "avx512")
 ROUNDS = 31
 
 
@@ -57,17 +54,16 @@ def _measure(share: float) -> float:
 
 def main() -> None:
     if sys.argv[1:] == ["--child"]:
-        print(json.dumps({"cpu": tensorwire.codec.cpu_target(), "times": [_measure(share) for share in CHANGED]}))
+        json.dump([_measure(share) for share in CHANGED], sys.stdout)
         return
-    rows: list[dict[str, Any]] = []
-    for cpu in CPUS:
-        command = [sys.executable, "-m", "benchmarks.deltas.second_read", "--child"]
-        done = subprocess.run(command, env=child(TENSORWIRE_CPU=cpu), stdout=subprocess.PIPE, check=True)
-        rows.append(json.loads(done.stdout))
-        for share, times in zip(CHANGED, rows[-1]["times"], strict=True):
-            print(f"{rows[-1]['cpu']}: {share:.1%} of the words changed: {times:.2f} times as long", flush=True)
+    rows = []
+    for cpu, times in on_each_target("benchmarks.deltas.second_read", "--child").items():
+        rows.append({"cpu": cpu, "times": times})
+        for share, quotient in zip(CHANGED, times, strict=True):
+            print(f"{cpu}: {share:.1%} of the words changed: {quotient:.2f} times as long")
     facts = describe("python -m benchmarks.deltas.second_read")
-    RESULT.write_text(json.dumps({"environment": facts, "changed": CHANGED, "rows": rows}, indent=1) + "\n")
+    text = json.dumps({"environment": facts, "changed": CHANGED, "rows": rows}, indent=1) + "\n"
+    (RESULTS / "second-read.json").write_text(text)
 
 
 if __name__ == "__main__":

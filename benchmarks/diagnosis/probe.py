@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import environment
+from benchmarks import environment, pages
 from benchmarks.diagnosis import messages, training_step
 from benchmarks.timing import interleave, spread
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-RESULTS = environment.ROOT / "benchmarks" / "results"
 MODES = ("off", "passive", "detour", "active")
 ROUNDS = 30
 OPERATIONS = 1000
@@ -208,16 +207,11 @@ def _step(step: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnosis.probe", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
     facts = environment.describe("python -m benchmarks.diagnosis.probe")
     results = {"environment": facts, "load": environment.load()} | measure()
-    text = page(results)
-    if not options.no_write:
-        (RESULTS / "probe.json").write_text(json.dumps(results, indent=1) + "\n")
-        (RESULTS / "probe.md").write_text(text)
-    print(json.dumps(results, indent=1) if options.json else text, end="")
+    pages.publish("probe", json.dumps(results, indent=1) + "\n", page(results), write=not options.no_write)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import json
 import socket
 import time
 from collections import Counter, defaultdict
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
 
-from benchmarks import environment
+from benchmarks import environment, pages
 from benchmarks.diagnosis import scenarios
 from benchmarks.diagnosis.layout import RANKS_PER_NODE, Layout
 from benchmarks.diagnosis.simulated_job import SimulatedJob
@@ -36,7 +35,6 @@ from tensorwire.diagnosis.service.time_share import TimeShare
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 LAYOUTS = (Layout(4, 2, 8), Layout(2, 4, 4, "tree"), Layout(1, 1, 16), Layout(2, 1, 8, "tree"))
 MEDIUM = (Layout(8, 2, 16), Layout(4, 2, 32, "tree"))  # 256 ranks: a few scenarios, once each
 FEW = ("process killed", "rank sleeps", "another operation", "link down", "slow compute", "slow link", "nothing")
@@ -455,16 +453,13 @@ def main() -> None:
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="to be measured; the others stay (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--no-write", action="store_true", help=f"leave {RESULTS.name}/ as it is")
+    parser.add_argument("--no-write", action="store_true", help="leave benchmarks/results as it is")
     options = parser.parse_args()
-    kept = json.loads((RESULTS / "diagnosis-simulated.json").read_text()) if set(options.parts) < set(PARTS) else {}
+    file = environment.RESULTS / "diagnosis-simulated.json"
+    kept = json.loads(file.read_text()) if set(options.parts) < set(PARTS) else {}
     results: dict[str, Any] = kept | {part: _measure(part, options) for part in options.parts}
-    text = report(results)
-    if not options.no_write:
-        (RESULTS / "diagnosis-simulated.json").write_text(json.dumps(results, indent=1) + "\n")
-        (RESULTS / "diagnosis-simulated.md").write_text(text)
-    print(json.dumps(results, indent=1) if options.json else text, end="")
+    text = json.dumps(results, indent=1) + "\n"
+    pages.publish(file.stem, text, report(results), write=not options.no_write)
 
 
 if __name__ == "__main__":

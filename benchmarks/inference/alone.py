@@ -6,6 +6,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.environment import log
 from benchmarks.inference.bandwidth import CHUNK, disk_gbs
 from benchmarks.inference.contenders import CONTENDERS, NOT_RUN
 from benchmarks.inference.memory import GIB, forget_files, limited
@@ -14,7 +15,6 @@ from benchmarks.inference.process import ContenderError, Process
 from benchmarks.timing import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from benchmarks.inference.model import Paths, Size
@@ -24,7 +24,7 @@ THREADS = 2
 Row = dict[str, Any]
 
 
-def run_alone(plan: Plan, size: Size, paths: Paths, limit: int | None, log: Callable[[str], None]) -> list[Row]:
+def run_alone(plan: Plan, size: Size, paths: Paths, limit: int | None) -> list[Row]:
     """A row for each contender. Those with repeats take turns, so that a disturbance hits all of them."""
     runs: dict[str, list[Row]] = {name: [] for name in plan.alone}
     for turn in range(max([1, *plan.repeats.values()])):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,8 @@ PARTS = ("environment", "models", "alone", "turns", "bandwidth")
 def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str, Any]]]:
     """All that is measured on one model."""
     plan, size, paths = PLANS[name], SIZES[name], Paths(data / name)
-    facts = {**environment.describe("make inference"), "load": environment.load()}
     found: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
-    found["environment"].append(facts)
+    found["environment"].append(environment.describe("make inference"))
     found["models"].append(make(name, data))
     nbytes = plan.limit and (limit or plan.limit)
     if nbytes:
@@ -40,13 +38,13 @@ def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str
             with limited(nbytes):
                 found["models"][0]["limit_nbytes"] = nbytes
         except OSError as error:
-            log(f"{name}: {error}; not measured")
+            environment.log(f"{name}: {error}; not measured")
             found["models"][0]["not_measured"] = str(error)
             return _named(name, found)
-    found["alone"] = run_alone(plan, size, paths, nbytes, log)
+    found["alone"] = run_alone(plan, size, paths, nbytes)
     found["bandwidth"].append({"kind": "disk", "gbs": disk(paths)})
     for turns in plan.groups:
-        rows, bandwidth = run_group(turns, size, paths, log)
+        rows, bandwidth = run_group(turns, size, paths)
         found["turns"] += rows
         found["bandwidth"] += bandwidth
     return _named(name, found)
@@ -54,7 +52,7 @@ def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str
 
 def make(name: str, data: Path) -> dict[str, Any]:
     """What is missing of a model, in every form that is measured; return facts for the results."""
-    log(f"{name}: the model")
+    environment.log(f"{name}: the model")
     size, paths = SIZES[name], Paths(data / name)
     facts = prepare(size, paths)
     for contender in (CONTENDERS[each] for each in sorted(PLANS[name].names())):
@@ -67,10 +65,6 @@ def merged(old: dict[str, Any], new: dict[str, Any], names: Iterable[str]) -> di
     """The rows of `new`, and of `old` those of other models."""
     kept = set(PLANS).difference(names)
     return {part: [row for row in old.get(part, ()) if row["model"] in kept] + new[part] for part in PARTS}
-
-
-def log(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _named(name: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -92,8 +86,7 @@ def main() -> None:
         for name in names:
             make(name, options.data)
         return
-    output = environment.ROOT / ("build/bench" if options.quick else "benchmarks/results")
-    output.mkdir(parents=True, exist_ok=True)
+    output = environment.folder(quick=options.quick)
     file = output / "inference.json"
     for name in names:
         new = summary.rounded(measure(name, options.data, limit))

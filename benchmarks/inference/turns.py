@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.environment import log
 from benchmarks.inference.alone import same
 from benchmarks.inference.bandwidth import predictions
 from benchmarks.inference.contenders import CONTENDERS
@@ -24,7 +25,7 @@ Rounds = dict[str, list[float]]
 """Seconds by contender, one number for each round."""
 
 
-def run_group(group: Group, size: Size, paths: Paths, log: Callable[[str], None]) -> tuple[list[Row], list[Row]]:
+def run_group(group: Group, size: Size, paths: Paths) -> tuple[list[Row], list[Row]]:
     """Rows of contenders, and rows of what memory and kernels do here."""
     cpu = "avx2" if group.avx2 else ""
     with ExitStack() as stack:

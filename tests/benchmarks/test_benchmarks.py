@@ -29,7 +29,7 @@ def tiny() -> data.Dataset:
 
 def weights(dtype: str) -> memoryview:
     """64 KiB of normal numbers."""
-    values = cycles._WEIGHTS[dtype](np.random.default_rng(5).standard_normal(16384, dtype=np.float32))
+    values = data.CASTS[dtype](np.random.default_rng(5).standard_normal(16384, dtype=np.float32))
     buffer = new_buffer(values.nbytes)
     np.frombuffer(buffer, np.uint8)[:] = values.view(np.uint8)
     return buffer
@@ -467,8 +467,8 @@ def test_cycles_covers_what_it_names() -> None:
 
 
 def test_the_committed_page_of_cycles_is_that_of_its_figures() -> None:
-    results = json.loads((cycles.RESULTS / "cycles.json").read_text())
-    assert cycles.page(results) == (cycles.RESULTS / "cycles.md").read_text()
+    results = json.loads((environment.RESULTS / "cycles.json").read_text())
+    assert cycles.page(results) == (environment.RESULTS / "cycles.md").read_text()
     cases = {(case.coder, case.dtype) for case in cycles.cases()}
     assert {(row["coder"], row["dtype"]) for row in results["rows"]} <= cases
 

@@ -121,9 +121,9 @@ def test_processes_take_orders_and_say_why_they_end(model: Paths) -> None:
 
 def test_a_quick_run_has_every_table(model: Paths) -> None:
     plan = Plan((REFERENCE, "exact, fast"), {}, tokens=2)
-    rows = run_alone(plan, TINY, model, None, lambda text: None)
+    rows = run_alone(plan, TINY, model, None)
     group = Group((REFERENCE, OWN, "fused, fast"), threads=(2,), rounds=1, tokens=1, products=True, batch=2)
-    turns, measured = run_group(group, TINY, model, lambda text: None)
+    turns, measured = run_group(group, TINY, model)
     facts = dict.fromkeys(("cpu", "cores", "caches", "memory", "system", "huge_pages", "python", "date", "commit"), "")
     found = {
         "environment": [{**facts, "load": 0.0, "command": "make inference", "versions": {"torch": "2"}}],
