@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ import numpy as np
 from tensorwire.codec import dtype_bits, exponent_histogram, float_fields, new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+PAGE_NBYTES = 4096
 SYNTHETIC_SEED = 20
 SYNTHETIC_HIDDEN = 2048
 SYNTHETIC_LAYERS = {"BF16": 5, "F16": 5, "F32": 2, "F8_E4M3": 11, "F8_E5M2": 11}
@@ -146,6 +148,17 @@ def _dataset(name: str, dtype: str, parts: dict[str, Any]) -> Dataset:
     data = new_buffer(sum(part.nbytes for part in parts.values()))
     np.concatenate([part.reshape(-1).view(np.uint8) for part in parts.values()], out=np.frombuffer(data, np.uint8))
     return Dataset(name, dtype, tuple(parts), tuple(part.shape for part in parts.values()), data)
+
+
+def page_aligned(buffers: Sequence[Any]) -> list[memoryview]:
+    """Copies of the bytes of each buffer, which start at a page of one piece of memory."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    starts = [0, *accumulate(-(-len(view) // PAGE_NBYTES) * PAGE_NBYTES for view in views)]
+    memory = new_buffer(starts[-1])
+    copies = [memory[start : start + len(view)] for start, view in zip(starts, views, strict=False)]
+    for copy, view in zip(copies, views, strict=True):
+        copy[:] = view
+    return copies
 
 
 def entropy(counts: Any) -> float:

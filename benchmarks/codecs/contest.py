@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from benchmarks.timing import Seconds
     from tensorwire.peers.codecs import Adapter, Codec
 
-PAGE_NBYTES = 4096
 YARDSTICKS = {"memcpy": "vs_memcpy", "zipnn": "vs_zipnn"}
 
 
@@ -48,16 +47,8 @@ class Contest:
     """
 
     def __init__(self, buffers: Sequence[memoryview], budget: float) -> None:
-        starts = [0]
-        for buffer in buffers:
-            starts.append(-(-(starts[-1] + len(buffer)) // PAGE_NBYTES) * PAGE_NBYTES)
         self.nbytes = sum(map(len, buffers))
-        source, target = new_buffer(starts[-1]), new_buffer(starts[-1])
-        bounds = [slice(start, start + len(buffer)) for start, buffer in zip(starts, buffers, strict=False)]
-        self._buffers = [source[bound] for bound in bounds]
-        self._outs = [target[bound] for bound in bounds]
-        for mine, buffer in zip(self._buffers, buffers, strict=True):
-            mine[:] = buffer
+        self._buffers, self._outs = data.page_aligned(buffers), data.page_aligned(buffers)
         self.compressed_nbytes: dict[str, int] = {}
         self._frames: dict[str, list[Any]] = {}
         self._budget = budget

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.data import page_aligned
 from benchmarks.deltas import pairs
 from benchmarks.deltas.bounds import bound_bits, changes_by_exponent
 from benchmarks.deltas.peers import ADAPTERS
 from benchmarks.timing import interleave, pinned, relative, speed, timed
-from tensorwire.codec import core, new_buffer
+from tensorwire.codec import core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from benchmarks.deltas.pairs import Words
     from benchmarks.deltas.peers import Adapter, Codec
     from benchmarks.timing import Seconds
 
-PAGE_NBYTES = 4096
 YARDSTICKS = {"memcpy": "vs_memcpy", "BitX": "vs_bitx"}
 DIRECTIONS = ("encode", "apply", "in_place")
 
@@ -65,7 +65,7 @@ class Contest:
         for direction in DIRECTIONS[1 : 3 if entry.adapter.in_place else 2]:
             for out in self._out:
                 out.fill(0xA5A5)
-            seconds[direction] = getattr(self, direction)(entry, self._compare(entry))
+            seconds[direction] = getattr(self, direction)(entry, compare=True)
         return seconds
 
     def encode(self, entry: Entry) -> float:
@@ -81,35 +81,26 @@ class Contest:
         self.delta_nbytes[entry.key] = sum(map(len, deltas))
         return seconds
 
-    def apply(self, entry: Entry, then: Callable[[Any, Words], None] | None = None) -> float:
+    def apply(self, entry: Entry, *, compare: bool = False) -> float:
         """Into other memory than the base."""
-        seconds = 0.0
-        with pinned(1):
-            for index, (delta, old, out) in enumerate(zip(self._deltas[entry.key], self._old, self._out, strict=True)):
-                took, result = timed(entry.codec.apply, delta, entry.codec.prepare(old), out)
-                seconds += took
-                if then:
-                    then(result, self._new[index])
-        return seconds
+        return self._apply(entry, in_place=False, compare=compare)
 
-    def in_place(self, entry: Entry, then: Callable[[Any, Words], None] | None = None) -> float:
+    def in_place(self, entry: Entry, *, compare: bool = False) -> float:
         """Into a copy of the base, which is made anew each time; that is not timed."""
+        return self._apply(entry, in_place=True, compare=compare)
+
+    def _apply(self, entry: Entry, *, in_place: bool, compare: bool) -> float:
         seconds = 0.0
         with pinned(1):
-            for index, (delta, old, out) in enumerate(zip(self._deltas[entry.key], self._old, self._out, strict=True)):
-                out[:] = old
-                took, result = timed(entry.codec.apply, delta, entry.codec.prepare(out), out)
+            for delta, old, out, new in zip(self._deltas[entry.key], self._old, self._out, self._new, strict=True):
+                if in_place:
+                    out[:] = old
+                base = entry.codec.prepare(out if in_place else old)
+                took, result = timed(entry.codec.apply, delta, base, out)
                 seconds += took
-                if then:
-                    then(result, self._new[index])
+                if compare and not np.array_equal(result, new):
+                    raise RuntimeError(f"{entry.key}: the result differs from the input")
         return seconds
-
-    def _compare(self, entry: Entry) -> Callable[[Any, Words], None]:
-        def compare(result: Any, new: Words) -> None:
-            if not np.array_equal(result, new):
-                raise RuntimeError(f"{entry.key}: the result differs from the input")
-
-        return compare
 
 
 def run(tensors: Sequence[tuple[Words, Words]], adapters: Sequence[Adapter], rounds: int, budget: float) -> Any:
@@ -164,15 +155,8 @@ def _row(entry: Entry, contest: Contest, seconds: dict[str, Seconds]) -> dict[st
 
 
 def _page_aligned(tensors: Sequence[Words]) -> list[Words]:
-    """Copies of them, each at the start of a page of one piece of memory."""
-    starts = np.cumsum([0, *(-(-words.nbytes // PAGE_NBYTES) * PAGE_NBYTES for words in tensors)])
-    memory = np.frombuffer(new_buffer(int(starts[-1])), np.uint16)
-    found = []
-    for start, words in zip(starts, tensors, strict=False):
-        copy = memory[start // 2 : start // 2 + words.size]
-        copy[:] = words.reshape(-1)
-        found.append(copy)
-    return found
+    """Copies of them, in one dimension."""
+    return [np.frombuffer(copy, np.uint16) for copy in page_aligned(tensors)]
 
 
 def main() -> None:
