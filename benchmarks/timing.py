@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Seconds = list[float | None]
-"""Of one operation, round by round; None for a round that left it out."""
+"""Times of one operation, round by round; None for a round that left it out."""
 
 
 def interleave(

@@ -26,7 +26,7 @@ HERE = Path(package_file).parents[1]
 PROFILES = ("fast", "compact", "enec")
 OPERATIONS = ("compress", "decompress", "decompress unverified")
 MOST_LARGER, LEAST_SPEED = 1.001, 0.97
-"""Of the older code's size, and of its speed: by less than that the median of a few rounds scatters."""
+"""Shares of the older code's size and speed. The median of a few rounds scatters by less than they allow."""
 
 
 class Worker:

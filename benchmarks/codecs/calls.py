@@ -1,7 +1,7 @@
 """The public functions against the core's: python -m benchmarks.codecs.calls DATASET.
 
-`compress(out=)` and `decompress(out=)` as everyone calls them, beside `FrameEncoder` and `FrameReader`, which call the
-core once and do nothing else. Memory is reused by both; one thread, with checksums.
+`compress(out=)` and `decompress(out=)` take turns with `FrameEncoder` and `FrameReader`, which call the core once and
+do nothing else. Both reuse their memory, run on one thread, and write and check checksums.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cycles and bytes per element of each coder with everything in the cache: python -m benchmarks.codecs.cycles.
 
-One thread on one core, on each CPU target that is here. The time of a large tensor less that of a small one, so that
-what a call costs drops out; of each the best of some runs that take turns. Cycles are those of the core's clock, which
-is measured between rounds, and the median of all rounds counts: on a shared machine some are disturbed.
+One thread works on one core, on each CPU target that is here. The time of a small tensor is taken from that of a large
+one, so that what a call costs drops out. Each is the best of some runs that take turns. Cycles are those of the core's
+clock, which is measured between rounds. The median of all rounds counts: on a shared machine some are disturbed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _sparse_cases() -> Iterator[Case]:
 
 
 def _relative_cases() -> Iterator[Case]:
-    """Of a step of training that changes about 2 % of the words, and of one that changes most of them."""
+    """A step of training that changes about 2 % of the words, and one that changes most of them."""
     profiles: tuple[Profile, ...] = ("fast", "compact")
     for profile in profiles:
         for coder, rate in (("sparse", 5e-6), ("dense", 1e-3)):
@@ -135,7 +135,7 @@ class _Trial:
             raise RuntimeError(f"{case.coder} on {case.dtype}: the result differs from the input")
 
     def seconds(self, name: str) -> float:
-        """Of one run."""
+        """Time of one run."""
         functions = {"encode": self._encode, "decode": lambda: self._decode(verify=False)}
         return timed(functions.get(name, lambda: self._decode(verify=True)))[0]
 
@@ -184,14 +184,14 @@ def _scattered_zeros(per_cent: float, size: int) -> Any:
 
 
 def _one_exponent(size: int) -> Any:
-    """Of either sign; nearly all of the words lie between 1 and 2."""
+    """Words of either sign; nearly all magnitudes lie between 1 and 2."""
     generator = np.random.default_rng(6)
     values = generator.uniform(0.9997, 1.9, size) * generator.choice([-1, 1], size)
     return values.astype(ml_dtypes.bfloat16)
 
 
 def _wide(size: int) -> Any:
-    """Of either sign; exponents over a wide range."""
+    """Words of either sign; exponents over a wide range."""
     generator = np.random.default_rng(7)
     return (np.exp(4 * generator.standard_normal(size)) * generator.choice([-1e-12, 1e-12], size)).astype(np.float32)
 

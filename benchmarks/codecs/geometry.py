@@ -1,7 +1,7 @@
 """What the geometry of frames costs in ratio: python -m benchmarks.codecs.geometry. docs/decisions.md judges it.
 
-Blocks of whole rows against blocks of the profile's usual size; and for each tier shape of profile `resident` the
-ratio of that profile, had it this shape, against what it has and what `fast` has.
+It compares blocks of whole rows with blocks of the profile's usual size. For each tier shape of profile `resident` it
+compares the ratio that the profile would have with this shape alone, the ratio that it has, and that of `fast`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PROFILES: tuple[Profile, ...] = ("enec", "fast", "compact", "resident")
 SHAPES = (4, 3)
 """Bits of the only tier of a block of profile `resident`."""
 UNIT, INDEX_NBYTES = 32, 8
-"""Of a block: what it is padded to, and its entry of the index."""
+"""Bytes that a block is padded to, and bytes of its entry in the index."""
 PARAMS_NBYTES = 15
-"""Of a block of kind cascade whose rest is verbatim: 13 of the cascade, the extended kind and the tag."""
+"""A block of kind cascade whose rest is verbatim has these: 13 of the cascade, the extended kind and the tag."""
 
 
 def row_blocks(dataset: data.Dataset, profile: Profile) -> tuple[int, int]:

@@ -30,7 +30,7 @@ WORDS = 1 << 25
 ROUNDS = 5
 BUDGET = 4.0
 MIXED_WORDS = 1 << 21
-"""Of the buffer with many small tensors: such networks are that small, and with more of them it is no longer mixed."""
+"""Words of the buffer with many small tensors. Such networks are that small; a larger buffer would not be mixed."""
 SIGMA = 0.02
 PER_CENT = (0, 1, 5, 10, 30, 50, 70, 90, 99, 99.9)
 CODECS = ("memcpy", "zipnn", "tensorwire fast", "tensorwire compact", "tensorwire resident", "tensorwire enec")

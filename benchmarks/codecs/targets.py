@@ -15,7 +15,7 @@ COMPRESSES_AT_ALL = 1.01
 # Whole files, the best of what was known of the peers when the targets were set.
 KNOWN_RATIOS = {"minilm-bf16": 1.5088, "minilm-f16": 1.1786, "minilm-f32": 1.2205, "minilm-bf16-in-f32": 3.04}
 PROFILES = ("fast", "compact", "resident", "enec")
-# Of benchmarks.codecs.sparsity: ratios, parts of the order-0 bound, and the buffer of many small tensors.
+# For benchmarks.codecs.sparsity: ratios, parts of the order-0 bound, and the buffer of many small tensors.
 RATIOS = {"exp_avg_sq": {"fast": 1.14, "compact": 1.16}, "int8, sigma 20": {"fast": 1.15, "compact": 1.25}}
 OF_ORDER_0 = {
     **dict.fromkeys(("Laplace convolutions", "columns of lognormal scale", "uniform", "F8 with block scales"), 0.99),

@@ -40,7 +40,7 @@ def ordered(words: np.ndarray) -> np.ndarray:
 
 def _tensor_bits(old: np.ndarray, new: np.ndarray) -> float:
     exponents = (old.reshape(-1) >> 7 & 0xFF).astype(np.int64)
-    # Of the order-preserving map, modulo 2^16: a step of 0 is a word that stays.
+    # Differences of the order-preserving map, modulo 2^16: a step of 0 is a word that stays.
     steps = (ordered(new) - ordered(old)).reshape(-1).astype(np.int64)
     # H(step | exponent) = H(step, exponent) - H(exponent): whether a word changes is part of its step.
     together = np.unique(exponents << 16 | steps, return_counts=True)[1]

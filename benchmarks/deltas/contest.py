@@ -42,7 +42,7 @@ class Entry:
         return f"{self.adapter.name}/{self.verify}"
 
     def directions(self) -> tuple[str, ...]:
-        """What of it is timed."""
+        """The directions that are timed."""
         if not self.adapter.in_memory:
             return ()
         return DIRECTIONS if self.adapter.in_place else DIRECTIONS[:2]
@@ -119,7 +119,7 @@ def run(tensors: Sequence[tuple[Words, Words]], adapters: Sequence[Adapter], rou
 
 
 def facts(tensors: Sequence[tuple[Words, Words]]) -> dict[str, Any]:
-    """Of a pair: its size, what changed, and the least bits that it needs; (exponent, words, changed) of the base."""
+    """A pair's size, what changed, and the least bits that it needs; (exponent, words, changed) of the base."""
     return {
         "tensors": len(tensors),
         "words": sum(new.size for _, new in tensors),

@@ -11,7 +11,7 @@ from benchmarks.deltas import pairs, report
 from benchmarks.deltas.targets import evaluate
 
 OURS = ("relative fast", "relative compact", "plain fast", "plain compact")
-# Of the peers those that are fast enough for a pair that no cache holds; the yardsticks first.
+# Peers that are fast enough for a pair that no cache holds; the yardsticks first.
 QUICK_PEERS = ("memcpy", "BitX", "index + value", "XOR, zstd 1", "gap + XOR, zstd 1")
 BUDGET = 3.0
 

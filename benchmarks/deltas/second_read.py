@@ -1,8 +1,8 @@
 """What it costs `compress` to read a base once more, which shows that nobody wrote to it meanwhile.
 
-``python -m benchmarks.deltas.second_read`` writes benchmarks/results/second-read.json: on each CPU target and for each
-share of changed words the time of `compress` with a base, of that of `FrameEncoder`, which trusts its base; both on one
-thread, in turns.
+`python -m benchmarks.deltas.second_read` writes benchmarks/results/second-read.json: how many times as long `compress`
+with a base takes as `FrameEncoder`, which trusts its base, on each CPU target and for each share of changed words. Both
+run on one thread, in turns.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ FAR_RATE, FAR_WARM_UP = 1e-4, 4
 
 @dataclass(frozen=True)
 class Settings:
-    """Of the run.
+    """The run that makes the pairs.
 
     Attributes:
         warm_up: steps before the branches, with a learning rate that grows to `warm_up_rate`.

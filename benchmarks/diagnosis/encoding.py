@@ -42,7 +42,7 @@ _STATES = ("healthy", "hangs, ranks busy", "hangs, ranks asleep")
 
 
 class Cost(NamedTuple):
-    """Of 1,000 ranks for one second."""
+    """The cost of 1,000 ranks for one second."""
 
     nbytes: float  # a rank
     agents_ms: float

@@ -1,4 +1,4 @@
-"""Who talks to whom in a simulated job: tensor, pipeline and data parallel groups, rings and trees."""
+"""Which ranks of a simulated job talk to each other: tensor, pipeline and data parallel groups, rings and trees."""
 
 from __future__ import annotations
 

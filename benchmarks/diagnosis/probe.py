@@ -1,9 +1,9 @@
 """python -m benchmarks.diagnosis.probe: what the probe costs an operation, a message and a training step.
 
-CPU time of the whole process with all its threads, in jobs of one rank on gloo that all-reduce one number: nothing is
-waited for, so nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every
-operation timed, and, of that, what torch itself needs to send an operation through Python and back. The probe's thread
-works by the clock and not by the operation, so its share of a core is given as well, in a job that does nothing else.
+Jobs of one rank on gloo all-reduce one number; the CPU time of all their threads counts. They wait for nothing, so
+nothing hides the cost. Four jobs run side by side and take turns: without the probe, with it, with every operation
+timed, and with what torch itself needs to send an operation through Python and back. The probe's thread works by the
+clock and not by the operation, so its share of a core is measured as well, in a job that does nothing else.
 messages.py and training_step.py say how messages and steps are measured.
 """
 

@@ -89,7 +89,7 @@ def run(scenario: scenarios.Scenario, bench: Bench) -> Iterator[tuple[float, lis
 def accuracy(num_runs: int) -> tuple[list[dict[str, Any]], dict[str, Counter[str]]]:
     """Runs of every scenario on every layout: how often class and rank are right, and what was said instead.
 
-    Those of the medium layouts are rows of their own.
+    The runs of the medium layouts have rows of their own.
     """
     rows: dict[str, dict[str, Any]] = {}
     confusion: dict[str, Counter[str]] = defaultdict(Counter)
@@ -174,7 +174,7 @@ def false_findings(hours: float) -> dict[str, Any]:
 def cost(layout: Layout, *, with_edges: bool, seconds: int = 15) -> dict[str, Any]:
     """CPU time of the analyzer's end: reports over authenticated connections, observation, analysis.
 
-    And of what an analyzer does besides where it is asked to: metrics, and the history that `watch` and a report need.
+    It is measured besides what an analyzer does where it is asked to: metrics, and the history of `watch` and reports.
     """
     job = SimulatedJob(layout, 0)
     nodes = Nodes("simulated")
@@ -324,7 +324,7 @@ def goals(costs: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
 
 
 def _share_with_all(row: dict[str, Any]) -> float:
-    """Of a core, for ingest, metrics and history."""
+    """The share of a core that ingest, metrics and history take together."""
     return float(row["ingest_share"] + (row["metrics_seconds"] + row["history_seconds"]) / row["analysis_seconds"])
 
 

@@ -58,7 +58,7 @@ class _Step:
 
 
 class _Counts:
-    """Of one kind of group: what the pages of all ranks say."""
+    """What the pages of all ranks say of one kind of group."""
 
     def __init__(self, size: int) -> None:
         self.entered = np.zeros(size, dtype=np.int64)

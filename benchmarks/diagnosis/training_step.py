@@ -100,7 +100,7 @@ def _work(rank: int, folder: str, rounds: int, queue: Queue[Any]) -> None:
 
 
 class _Probe:
-    """That of this process, whose threads can be ended and started again."""
+    """The probe of this process, whose threads can be ended and started again."""
 
     def __init__(self) -> None:
         from tensorwire.diagnosis import attach
@@ -126,7 +126,7 @@ class _Probe:
         self._own = _threads() - before
 
     def cpu_seconds(self) -> float:
-        """That its threads have had."""
+        """The CPU time of its threads."""
         facts = (Path(f"/proc/self/task/{thread}/schedstat") for thread in self._own)
         return sum(int(fact.read_text().split()[0]) for fact in facts if fact.exists()) / 1e9
 

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def run_alone(plan: Plan, size: Size, paths: Paths, limit: int | None) -> list[Row]:
-    """A row for each contender. Those with repeats take turns, so that a disturbance hits all of them."""
+    """A row for each contender. Contenders with repeats take turns, so that a disturbance hits all of them."""
     runs: dict[str, list[Row]] = {name: [] for name in plan.alone}
     for turn in range(max([1, *plan.repeats.values()])):
         for name in plan.alone:

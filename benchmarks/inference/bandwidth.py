@@ -17,7 +17,7 @@ from tensorwire.torch import CompressedTensor
 
 READ_NBYTES = 1 << 30
 CACHED_ROWS, CACHED_COLUMNS = (512, 2048), 2048
-"""Of two matrices that stay in the last-level cache; what a call costs drops out of the difference."""
+"""Sizes of two matrices that stay in the last-level cache; what a call costs drops out of the difference."""
 CORES = (2, 8, 64)
 SHARE_OF_A_CORE = 4.0
 """GB/s, where every core of a large socket reads at the same time."""
@@ -66,7 +66,7 @@ def disk_gbs(path: Path, nbytes: int) -> float:
 
 
 def cycles_a_word(profile: str, rounds: int = 15) -> dict[str, float]:
-    """Of a fused product on one core with a matrix in the cache, and the bytes that a word takes compressed."""
+    """Cycles of a fused product on one core with a matrix in the cache, and the bytes of a compressed word."""
     small, large = (_weight(rows, profile) for rows in CACHED_ROWS)
     x = torch.ones(1, CACHED_COLUMNS, dtype=torch.bfloat16)
     words = large.numel() - small.numel()

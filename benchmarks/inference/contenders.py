@@ -246,4 +246,4 @@ CONTENDERS = {
 NOT_RUN = {
     "DFloat11": "its decoder is a kernel of CUDA: it does not run on a CPU",
 }
-"""Of whom it is said why not."""
+"""Others, and why they are not run."""

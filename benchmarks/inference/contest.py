@@ -87,7 +87,7 @@ class Session:
         return {"resident": memory.resident_nbytes()}
 
     def peak(self) -> dict[str, Any]:
-        """Of memory, since the process began or the last `forget_peak`."""
+        """The most memory since the process began, or since the last `forget_peak`."""
         return {"peak": memory.peak_nbytes(), "imported": self._imported}
 
     def _timed(self, forward: Any) -> float:

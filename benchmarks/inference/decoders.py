@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_OWN_INPUTS = 8
-"""Of as many rows *fused* makes products of its own."""
+"""As many rows *fused* multiplies by itself."""
 
 
 class TorchDecoder:

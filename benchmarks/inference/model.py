@@ -75,12 +75,12 @@ class Size:
         return sum(int(np.prod(shape)) for part in self.shapes() for shape in part.values())
 
     def part_nbytes(self) -> list[int]:
-        """Of what is used together: each layer, and the embeddings, which are the output's matrix too."""
+        """Sizes of what is used together: each layer, and the embeddings, which are the output's matrix too."""
         return [WORD_NBYTES * max(_sizes(part)) if index == 0 else WORD_NBYTES * sum(_sizes(part))
                 for index, part in enumerate(self.shapes())]  # fmt: skip
 
     def kv_nbytes(self, positions: int) -> int:
-        """Of keys and values of so many positions."""
+        """The size of keys and values of so many positions."""
         return 2 * self.layers * self.kv_heads * self.head_dim * positions * WORD_NBYTES
 
     def config(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def write(size: Size, directory: Path) -> None:
 
 
 def directory_nbytes(directory: Path) -> int:
-    """Of the safetensors files in it."""
+    """The size of the safetensors files in it."""
     return sum(path.stat().st_size for path in directory.glob("*.safetensors"))
 
 

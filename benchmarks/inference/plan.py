@@ -60,7 +60,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
 
     def names(self) -> set[str]:
-        """Of all contenders."""
+        """All contenders."""
         return {*self.alone, *(name for group in self.groups for name in group.names)}
 
 

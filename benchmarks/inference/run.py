@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DATA = environment.ROOT / "build" / "inference"
 PARTS = ("environment", "models", "alone", "turns", "bandwidth")
-"""Of the results: lists of rows, each of which names its model."""
+"""Lists of rows in the results; each row names its model."""
 
 
 def measure(name: str, data: Path, limit: int | None) -> dict[str, list[dict[str, Any]]]:

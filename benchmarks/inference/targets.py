@@ -20,10 +20,10 @@ STREAMING = "streaming, fast"
 EXACT = ("exact, fast", "exact, resident", AHEAD)
 FUSED = ("fused, fast", "fused, resident")
 IN_MEMORY = (*EXACT, *FUSED)
-# Of dense torch, on the best CPU target and held to AVX2.
+# Times that of dense torch, on the best CPU target and held to AVX2.
 EXACT_TOKEN = {"": 1.6, "avx2": 2.0}
 FUSED_TOKEN = 1.0
-# Of our own dense kernel, held to AVX2.
+# Times that of our own dense kernel, held to AVX2.
 FUSED_OF_OWN = {"resident": 0.95, "fast": 1.7}
 OWN_OF_READING = 0.9
 PREFILL, BATCH = 1.15, 1.3

@@ -90,7 +90,7 @@ def _summary(rows: list[Row], healthy: list[Row]) -> list[str]:
     lines.append(f"| high-confidence findings that name somebody else | {cells} | 0 |")
     cells = " | ".join(_false_looks(_faults(column, are=False)) for column in columns)
     lines.append(f"| looks with a finding at jobs with nothing wrong | {cells} | 0 |")
-    return [*lines, "", f"Of looks at healthy jobs, {_false_looks(healthy)} had a finding."]
+    return [*lines, "", f"Looks at healthy jobs that had a finding: {_false_looks(healthy)}."]
 
 
 def _false_looks(rows: list[Row]) -> str:
