@@ -1,1 +1,1 @@
-"""Measures this package and its peers in one run; docs/benchmarks.md says how to read the results."""
+"""Measurements of this package and its peers, a room for each subject; docs/benchmarks.md says how to read them."""

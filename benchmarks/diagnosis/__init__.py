@@ -1,0 +1,1 @@
+"""What the diagnosis costs, and what it finds in simulated jobs."""

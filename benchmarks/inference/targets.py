@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 SPEED, LIMITED, THREADS = "1b", "12b", 2
-PROFILES = ("fast", "resident")
 AHEAD, MAPPED = "decode ahead, fast", "dense, mmap"
 STREAMING = "streaming, fast"
 EXACT = ("exact, fast", "exact, resident", AHEAD)
