@@ -2,7 +2,7 @@
 
 One thread on one core works on a synthetic BF16 tensor, from memory, while perf samples it. Functions of the library
 alone are counted, so that what Python and the allocator do drops out. An installed library has no symbols, unless pip
-was given --config-settings=install.strip=false. TENSORWIRE_CPU=avx2 chooses the CPU target, as everywhere.
+was given --config-settings=install.strip=false. TENSORWIRE_CPU=avx2 holds it to that CPU target.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """SASS instructions a word of the Triton kernels: python -m benchmarks.codecs.instructions.
 
 The kernels are compiled for sm_90, which needs no GPU. nvdisasm, which Triton's wheel brings, lists their instructions.
-A launch counts with what its programs execute for a real frame: what stands in a loop as often as the loop is taken,
-for all words that are decoded, those too with which tiles are filled up. All launches of a decoding are added up.
+They are counted as often as a real frame makes the programs of a launch execute them: those in a loop each time the
+loop is taken, and for the words that only fill a tile up as well. All launches of a decoding are added up.
 
-Bytes are permuted by NVIDIA's instruction `prmt`, and once more by `shifts` and masks, as on other devices: those have
-instructions of their own, so that this says how much longer the portable form is, not how long it is on them.
+Bytes are permuted by NVIDIA's instruction `prmt`, and in a second run by `shifts` and masks, as on other devices. Since
+these have instructions of their own, the second run says how much longer the portable form is here, not how long it is
+there.
 
 `slope` is the difference between a tile and one of twice as many words, for each word more: what a program does once
 drops out. `all` is everything, with the tiles that are used.
@@ -43,8 +44,8 @@ _BRANCH = re.compile(r"\bBRA\b.*?(\.L_x_\d+)")
 
 
 def listing(kernel: Any, constants: dict[str, int]) -> tuple[int, list[int]]:
-    """Instructions of a kernel outside its loops, and in each loop, in order. The one that stops what ran past the end
-    is none."""
+    """Instructions of a kernel outside its loops, and in each loop, in order. The loop that stops what ran past the end
+    does not count."""
     compiled = compile_kernel(kernel, constants, TARGET)
     nvdisasm = Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
