@@ -26,7 +26,6 @@ CIRCLES = {
     tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("common_waits", "job", "patience", "waits")),
     tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("held_back", "own_time", "slow_verdicts")),
     ("tensorwire.files.base", "tensorwire.files.reader"),
-    ("tensorwire.torch.triton_decode", "tensorwire.torch.triton_linear"),
 }
 
 # C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.

@@ -37,8 +37,6 @@ OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread'
 CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
 # Where such sentences still stand. Mend them, then delete the line.
 UNMENDED = (
-    "benchmarks/",
-    "docs/benchmarks.md",
     "docs/decisions.md",
     "docs/devices.md",
     "docs/job/appearance.md",
