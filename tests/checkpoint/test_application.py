@@ -87,14 +87,6 @@ def test_a_single_file(pair: Paths, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.safetensors", "delta.safetensors"]
 
 
-def test_a_dry_run_writes_nothing(pair: Paths, base: Path) -> None:
-    report = apply_checkpoint(pair["delta"], base, dry_run=True)
-    assert tree_hashes(base) == tree_hashes(pair["old"])
-    assert {file.path: file.nbytes_out for file in report.files} == {
-        path: (pair["new"] / path).stat().st_size for path in tree_hashes(pair["new"])
-    }
-
-
 def test_files_of_two_kinds_are_finished(pair: Paths, base: Path) -> None:
     """What a killed run leaves: some files are old, some new."""
     for path in (SECOND, "tokenizer.json"):
@@ -265,9 +257,9 @@ def test_a_file_of_the_delta_that_changes_after_it_was_checked(
     shutil.copytree(pair["delta"], tmp_path / "delta")
     take = application._Application.take
 
-    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+    def late(self: Any, step: Any, meter: Any) -> Any:
         (tmp_path / "delta" / "tokenizer.json").write_text("changed")
-        return take(self, step, meter, dry_run=dry_run)
+        return take(self, step, meter)
 
     monkeypatch.setattr(application._Application, "take", late)
     with pytest.raises(OSError, match="the file changed while the delta was applied"):
@@ -278,10 +270,10 @@ def test_a_file_of_the_delta_that_changes_after_it_was_checked(
 def test_a_file_that_changes_after_it_was_checked(pair: Paths, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take = application._Application.take
 
-    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+    def late(self: Any, step: Any, meter: Any) -> Any:
         if step.source.path == SECOND:
             (base / SECOND).write_bytes(container(layer(1, 10)))
-        return take(self, step, meter, dry_run=dry_run)
+        return take(self, step, meter)
 
     monkeypatch.setattr(application._Application, "take", late)
     with pytest.raises(OSError, match="the file changed while the delta was applied"):
@@ -369,11 +361,11 @@ def test_another_delta_waits_too(pair: Paths, base: Path, tmp_path: Path, monkey
     compress_checkpoint(tmp_path / "third", tmp_path / "other", base=pair["old"])
     take = application._Application.take
 
-    def late(self: Any, step: Any, meter: Any, *, dry_run: bool) -> Any:
+    def late(self: Any, step: Any, meter: Any) -> Any:
         monkeypatch.undo()
         with pytest.raises(BlockingIOError, match="another process"):
             apply_checkpoint(tmp_path / "other", base)
-        return take(self, step, meter, dry_run=dry_run)
+        return take(self, step, meter)
 
     monkeypatch.setattr(application._Application, "take", late)
     apply_checkpoint(pair["delta"], base)

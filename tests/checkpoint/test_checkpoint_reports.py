@@ -250,7 +250,6 @@ def test_a_shard_of_a_saved_file_in_a_directory(tmp_path: Path) -> None:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "compress": lambda root, **options: compress_checkpoint(root / "a", root / "new", **options),
-    "compress, dry": lambda root, **options: compress_checkpoint(root / "a", root / "new", dry_run=True, **options),
     "decompress": lambda root, **options: decompress_checkpoint(root / "b", root / "new", **options),
     "transcode": lambda root, **options: transcode_checkpoint(root / "b", root / "new", profile="enec", **options),
     "verify": lambda root, **options: verify(root / "b", **options),

@@ -39,7 +39,7 @@ def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None
     before = tree_hashes(model)
     report = compress_checkpoint(model, tmp_path / "packed", profile=profile)
     assert tree_hashes(model) == before
-    assert (report.action, report.profile, report.exact, report.dry_run) == ("compress", profile, True, False)
+    assert (report.action, report.profile, report.exact) == ("compress", profile, True)
     assert {file.path: file.nbytes_in for file in report.files} == {
         **{name: (model / name).stat().st_size for name in before},
         "tensorwire.json": 0,
@@ -203,18 +203,6 @@ def test_a_shard_alone_can_be_decompressed(packed: Path, model: Path, tmp_path: 
     report = decompress_checkpoint(packed / SHARD, tmp_path / "shard")
     assert not report.exact
     assert diff(tmp_path / "shard", model / SHARD).equal
-
-
-def test_dry_runs_write_nothing(model: Path, packed: Path, tmp_path: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    report = compress_checkpoint(model, tmp_path / "x", dry_run=True)
-    assert report.dry_run
-    assert {f.path: f.nbytes_out for f in report.files} == {
-        f.path: (packed / f.path).stat().st_size for f in report.files
-    }
-    assert decompress_checkpoint(packed, tmp_path / "x", dry_run=True).nbytes_out == report.nbytes_in
-    transcode_checkpoint(packed, tmp_path / "x", profile="compact", dry_run=True)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_empty_tensor_without_a_payload_is_no_marker(tmp_path: Path) -> None:

@@ -133,8 +133,6 @@ def test_in_place(model: Path, tmp_path: Path) -> None:
     (new / "runs" / "one").mkdir(parents=True)
     (new / "runs" / "one").chmod(0o700)
     compress_checkpoint(new, tmp_path / "delta", base=model)
-    apply_checkpoint(tmp_path / "delta", model, dry_run=True)
-    assert not (model / "runs").exists()
     report = apply_checkpoint(tmp_path / "delta", model)
     assert report.notices == ()
     assert_same_trees(new, model)

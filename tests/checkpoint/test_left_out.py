@@ -45,7 +45,7 @@ def test_patterns_leave_out_files_and_directories(model: Path, tmp_path: Path) -
 
 
 def test_a_later_pattern_takes_back_an_earlier_one(model: Path, tmp_path: Path) -> None:
-    report = compress_checkpoint(model, tmp_path / "x", exclude=["*.txt", "!empty.txt", "*.bin"], dry_run=True)
+    report = compress_checkpoint(model, tmp_path / "x", exclude=["*.txt", "!empty.txt", "*.bin"])
     assert report.excluded == ("training_args.bin",)
 
 
@@ -140,7 +140,6 @@ def test_totals_are_of_the_whole_directories(model: Path, tmp_path: Path) -> Non
         (decompress_checkpoint(packed, back), packed, back),
     ):
         assert (report.nbytes_in, report.nbytes_out) == (size(source), size(target))
-    assert compress_checkpoint(model, tmp_path / "x", dry_run=True).nbytes_out == size(packed)
 
 
 @pytest.mark.parametrize("name", [b"a\\b.txt", b"\xff\xfe.bin", b"C:x"])
@@ -179,7 +178,7 @@ def test_directories_one_in_another(packed: Path, deep: Path, tmp_path: Path) ->
     with pytest.raises(FileExistsError, match="does not replace"):
         decompress_checkpoint(packed, deep, force=True)
     compress_checkpoint(deep, tmp_path / "x", exclude=["d/"])
-    compress_checkpoint(deep, tmp_path / "y", exclude=["d/" * 101], dry_run=True)
+    compress_checkpoint(deep, tmp_path / "y", exclude=["d/" * 101])
 
 
 @pytest.mark.parametrize("pattern", ["[z-a]", "!", "a\\"])

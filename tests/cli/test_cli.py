@@ -80,26 +80,6 @@ def test_read_only_source(model: Path, run: Run) -> None:
         model.chmod(0o755)
 
 
-@pytest.mark.parametrize("command", ["compress", "decompress", "transcode"])
-def test_dry_run_writes_nothing_and_says_the_sizes(command: str, model: Path, compressed: Path, run: Run) -> None:
-    source = model if command == "compress" else compressed
-    options = ["--profile", "compact"] if command == "transcode" else []
-    target = model.with_name("target")
-    before = sorted(model.parent.iterdir())
-    dry = run(command, source, target, "--dry-run", *options)
-    assert dry.code == 0
-    assert dry.out.splitlines()[-1].startswith(f"would write {target}: ")
-    assert sorted(model.parent.iterdir()) == before
-    planned = run(command, source, target, "--dry-run", "--json", *options).json
-    done = run(command, source, target, "--json", *options).json
-    assert planned["dry_run"]
-    assert not done["dry_run"]
-    assert planned["files"] == done["files"]
-    for file in done["files"]:
-        written = target / file["path"]
-        assert file["nbytes_out"] == (written.stat().st_size if written.exists() else 0)
-
-
 def test_estimate(model: Path, run: Run) -> None:
     before = sorted(model.parent.iterdir())
     ran = run("compress", model, "--estimate")
@@ -114,6 +94,7 @@ def test_estimate(model: Path, run: Run) -> None:
 
 def test_quiet(model: Path, compressed: Path, run: Run) -> None:
     for arguments, code in (
+        (("compress", model, "--estimate", "-q"), 0),
         (("compress", model, "-q"), 0),
         (("verify", compressed, "-q"), 0),
         (("diff", model, compressed, "-q"), 0),

@@ -49,8 +49,6 @@ def test_there_and_back(root: Path, run: Run) -> None:
 
 
 def test_in_place(root: Path, delta: Path, run: Run) -> None:
-    ran = run("decompress", delta, "--base", root / "old", "--in-place", "--dry-run")
-    assert ran.out.splitlines()[-1].startswith(f"would change {root / 'old'}: ")
     ran = run("decompress", delta, "--base", root / "old", "--in-place")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines()[-1].startswith(f"changed {root / 'old'}: ")

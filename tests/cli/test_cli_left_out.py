@@ -21,12 +21,13 @@ def test_exclude_is_told_then_and_later(model: Path, tmp_path: Path, run: Run) -
     (model / "onnx").mkdir()
     (model / "onnx" / "model.onnx").write_bytes(bytes(100))
     small, back = tmp_path / "small", tmp_path / "back"
-    ran = run("compress", model, small, "--exclude", "*.txt", "--exclude", "onnx/")
-    assert (ran.code, ran.err) == (0, "")
-    assert [line for line in ran.out.splitlines() if line.startswith("note: ")] == [
-        "note: left out: notes.txt",
-        "note: left out: onnx/",
-    ]
+    for arguments in (["--estimate"], [small]):
+        ran = run("compress", model, *arguments, "--exclude", "*.txt", "--exclude", "onnx/")
+        assert (ran.code, ran.err) == (0, "")
+        assert [line for line in ran.out.splitlines() if line.startswith("note: ")] == [
+            "note: left out: notes.txt",
+            "note: left out: onnx/",
+        ]
     ran = run("decompress", small, back)
     assert ran.code == 0
     assert "note: left out when it was compressed: onnx/" in ran.out
@@ -42,9 +43,10 @@ def test_a_clone_is_told_how_to_keep_its_history(model: Path, tmp_path: Path, ru
 
 
 def test_exclude_of_a_file_is_wrong_usage(model: Path, tmp_path: Path, run: Run) -> None:
-    ran = run("compress", model / "model.safetensors", tmp_path / "x", "--exclude", "a")
-    assert (ran.code, ran.out) == (2, "")
-    assert "directory" in ran.err
+    for arguments in ([tmp_path / "x"], ["--estimate"]):
+        ran = run("compress", model / "model.safetensors", *arguments, "--exclude", "a")
+        assert (ran.code, ran.out) == (2, "")
+        assert "directory" in ran.err
 
 
 def test_the_total_row_counts_the_manifest(model: Path, tmp_path: Path, run: Run) -> None:

@@ -220,7 +220,6 @@ def test_what_is_refused(original: Path, small: Path, tmp_path: Path) -> None:
         (["decompress", "-"], original.read_bytes(), 2, b"not compressed"),
         (["compress", tmp_path, "-"], b"", 2, b"a stream holds one .safetensors file"),
         (["compress", "-", original, tmp_path], b"", 2, b"'-' stands for one file"),
-        (["compress", original, "-", "--dry-run"], b"", 2, b"--dry-run"),
         (["compress", "-", original, "--force"], original.read_bytes(), 2, b"a.safetensors"),
         (["compress", "-", tmp_path / "no" / "x"], original.read_bytes(), 2, b"make it first"),
     ):

@@ -60,7 +60,7 @@ class ChangedFile:
 
 @dataclass(frozen=True)
 class FileReport:
-    """One file of a checkpoint that was read and written (or would be, in a dry run).
+    """One file of a checkpoint that was read and written.
 
     Attributes:
         path: relative to the checkpoint.
@@ -96,7 +96,6 @@ class CheckpointReport:
         profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
         files: in the order of their names.
         seconds: wall time.
-        dry_run: nothing was written.
         exact: the checkpoint is the original byte for byte, by the SHA-256 of every file. False after decompressing a
             file without a record of its original, which gives all tensors bit for bit under a new header, and where a
             changed file was kept or left out; always True for "compress", which writes the record.
@@ -115,7 +114,6 @@ class CheckpointReport:
     profile: str | None
     files: tuple[FileReport, ...]
     seconds: float
-    dry_run: bool = False
     exact: bool = True
     ignored: tuple[str, ...] = ()
     changed: tuple[ChangedFile, ...] = ()
@@ -155,6 +153,7 @@ class Estimate:
         sample_nbytes: their size.
         sample_share: their size as a part of that of all tensors.
         seconds: wall time.
+        excluded: as in `CheckpointReport`.
     """
 
     src: str
@@ -167,6 +166,7 @@ class Estimate:
     sample_nbytes: int
     sample_share: float
     seconds: float
+    excluded: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:

@@ -8,7 +8,7 @@ import click
 
 from . import options
 from . import output as printing
-from .conversion import convert
+from .conversion import convert, left_out
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     help="Leave out the files and directories that match, as in a .gitignore; may be repeated. .git is left out "
     "anyway, unless --exclude '!.git' is given.",
 )
-@click.option("--estimate", is_flag=True, help="Encode a sample of SRC and print the ratio to expect. Write nothing.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Write nothing: encode a sample of SRC, and print the ratio to expect and what --exclude leaves out.",
+)
 @options.threads_option
-@options.dry_run_option
 @options.force_option
 @options.quiet_option
 @options.json_option
@@ -72,7 +75,7 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})
     if as_json:
         printing.print_json(found)
-    else:
+    elif not settings["quiet"]:
         _print(found)
     return 0
 
@@ -87,3 +90,5 @@ def _print(found: Estimate) -> None:
         f"{printing.count(found.num_samples, 'sample')}: {printing.size(found.sample_nbytes)}, {share} of the "
         f"tensors' bytes; the range is two standard errors on either side"
     )
+    for note in left_out(found.excluded):
+        printing.print_line(f"note: {note}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ def convert(
     if STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside or Path)
-    if len(sources) > 1 and dst is not None and not settings["dry_run"]:
+    if len(sources) > 1 and dst is not None:
         dst.mkdir(exist_ok=True)
     reports = []
     for source, result in zip(sources, results, strict=True):
@@ -95,7 +94,7 @@ def _convert_one(
             return operation(source, dst, progress=progress, **settings)
     except KeyboardInterrupt:
         partial = dst.with_name(f"{dst.name}.partial")
-        if not settings["dry_run"] and partial.is_dir():
+        if partial.is_dir():
             name = escape(str(partial))
             print(f"{name} holds what is done: the same command goes on with it.", file=sys.stderr)
         raise
@@ -107,8 +106,6 @@ def _convert_stream(
     from ..checkpoint.operations.stream import convert_stream
 
     to_stdout = dst is None or dst == STANDARD_STREAM
-    if settings["dry_run"]:
-        raise click.UsageError("--dry-run does not take '-': name a file")
     if settings.get("exclude"):
         raise click.UsageError("--exclude is for directories: '-' is one file")
     if as_json and to_stdout:
@@ -158,8 +155,7 @@ def _describe(report: CheckpointReport) -> str:
         columns = ("file", "content", ">before", ">after", ">ratio")
         text = printing.table(columns, rows, total=total, less_important=("content", "before", "ratio")) + "\n"
     dst = "standard output" if report.dst == "-" else escape(report.dst)
-    verb = "change" if report.action == "apply" else "write"
-    done = f"would {verb}" if report.dry_run else {"change": "changed", "write": "wrote"}[verb]
+    done = "changed" if report.action == "apply" else "wrote"
     lines = [
         f"{done} {dst}: {printing.size(report.nbytes_in)} to "
         f"{printing.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
@@ -174,17 +170,22 @@ def _describe(report: CheckpointReport) -> str:
         notes.append(
             f"nothing is relative to {report.base}: it has no tensor of the same name or content, dtype and size"
         )
-    notes += printing.first(report.excluded, "path", partial(_left_out, report.action))
+    notes += left_out(report.excluded, by_this_run=report.action == "compress")
     notes += printing.first(report.ignored, "path", "not carried over, since the manifest does not list it: {}".format)
     notes += printing.first(report.notices, "note")
     lines += [f"note: {escape(note)}" for note in notes]
     return text + "".join(f"{line}\n" for line in lines)
 
 
-def _left_out(action: str, name: str) -> str:
-    if action != "compress":
-        return f"left out when it was compressed: {name}"
-    return f"left out: {name}" + ("; --exclude '!.git' includes it" if name.endswith(".git/") else "")
+def left_out(paths: Sequence[str], *, by_this_run: bool = True) -> list[str]:
+    """A note for each of the files and directories that the result does not hold."""
+
+    def note(path: str) -> str:
+        if not by_this_run:
+            return f"left out when it was compressed: {path}"
+        return f"left out: {path}" + ("; --exclude '!.git' includes it" if path.endswith(".git/") else "")
+
+    return printing.first(paths, "path", note)
 
 
 def _row(report: CheckpointReport, file: FileReport) -> tuple[str, ...]:

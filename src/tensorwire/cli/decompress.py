@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 )
 @options.strict_option
 @options.threads_option
-@options.dry_run_option
 @options.force_option
 @options.quiet_option
 @options.json_option

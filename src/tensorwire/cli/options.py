@@ -87,9 +87,6 @@ base_option = click.option(
 strict_option = click.option(
     "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."
 )
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Encode or decode everything and print the sizes, but write nothing."
-)
 
 
 class Choice(click.Choice[str]):

@@ -17,7 +17,6 @@ from .conversion import convert
 @options.base_option
 @options.strict_option
 @options.threads_option
-@options.dry_run_option
 @options.force_option
 @options.quiet_option
 @options.json_option

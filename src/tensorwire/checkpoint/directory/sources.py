@@ -92,7 +92,16 @@ def single_file(path: Path) -> Sources:
     return Sources((SourceFile(path.name, path, SAFETENSORS, nbytes),))
 
 
-def original_directory(root: Path, exclude: Sequence[str] = ()) -> Sources:
+def originals(src: Path, exclude: Sequence[str]) -> Sources:
+    """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""
+    if src.is_dir():
+        return _original_directory(src, exclude)
+    if exclude:
+        raise ValueError(f"exclude is for the files of a directory, {src} is a file")
+    return single_file(src)
+
+
+def _original_directory(root: Path, exclude: Sequence[str]) -> Sources:
     """The files of an uncompressed directory but those that match `exclude`: see `scan`.
 
     Raises:

@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import time
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,7 +74,6 @@ def apply_checkpoint(
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointReport:
     """Change `base` in place into the checkpoint that `src`, which is relative to it, was made from.
@@ -91,7 +90,6 @@ def apply_checkpoint(
             path. Files that `src` does not list stay as they are; the report names them in `notices`.
         strict: raise an error if a file of `src` beside the tensors was edited or is missing.
         force: replace files of `base` beside the tensors that are neither those of the base nor the new ones.
-        dry_run: check, write nothing.
         progress: as for `compress_checkpoint`.
 
     Raises:
@@ -121,13 +119,12 @@ def apply_checkpoint(
     else:
         sources = single_file(source_path)
     applying = _Application(root, sources, strict, threads, force)
-    with ErrorContext(file=source_path), nullcontext() if dry_run else _alone(root):
+    with ErrorContext(file=source_path), _alone(root):
         steps = applying.plan()
-        if not dry_run:
-            applying.try_places(steps)
-            applying.make_directories()
+        applying.try_places(steps)
+        applying.make_directories()
         meter = Meter(progress, sources.nbytes)
-        files = [applying.take(step, meter, dry_run=dry_run) for step in steps]
+        files = [applying.take(step, meter) for step in steps]
     return CheckpointReport(
         action="apply",
         src=str(src),
@@ -135,7 +132,6 @@ def apply_checkpoint(
         profile=applying.profile_found or (sources.manifest.profile if sources.manifest else None),
         files=tuple(sorted(files, key=lambda file: file.path)),
         seconds=time.monotonic() - started,
-        dry_run=dry_run,
         exact=not applying.changed,
         ignored=sources.ignored,
         changed=tuple(applying.changed),
@@ -386,7 +382,7 @@ class _Application:
             raise FileExistsError(errno.EEXIST, text, str(place))
         return _Step(source, place, mark, is_done=found == new)
 
-    def take(self, step: _Step, meter: Meter, *, dry_run: bool) -> FileReport:
+    def take(self, step: _Step, meter: Meter) -> FileReport:
         """Take one step."""
         source, place = step.source, step.place
         meter.begin(source.path, source.nbytes)
@@ -397,14 +393,14 @@ class _Application:
                 with StoredFile(source.location) as stored:
                     num_tensors = len(stored.tensors)
                     num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
-            if not dry_run and (left_over or not step.is_done):
+            if left_over or not step.is_done:
                 self._make(step, meter)
         meter.end()
         return FileReport(
             source.path,
             source.kind,
             source.location.stat().st_size if source.location.exists() else 0,
-            source.nbytes if dry_run and not step.is_done else place.stat().st_size,
+            place.stat().st_size,
             num_tensors,
             num_compressed,
             step.num_relative,

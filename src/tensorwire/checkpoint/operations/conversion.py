@@ -15,12 +15,7 @@ from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
-from ..directory.sources import (
-    check_complete,
-    compressed_directory,
-    original_directory,
-    single_file,
-)
+from ..directory.sources import check_complete, compressed_directory, originals, single_file
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, fingerprint, open_base
 from .converter import Converter
@@ -47,7 +42,6 @@ def compress_checkpoint(
     exclude: Sequence[str] = (),
     threads: int | None = None,
     force: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointReport:
     """Compress a checkpoint.
@@ -69,7 +63,6 @@ def compress_checkpoint(
             say so. The directory `.git` is left out anyway, unless a pattern is "!.git".
         threads: that code; by default all usable cores. Reading, hashing and writing have threads of their own.
         force: replace an existing `dst`, once the new one is whole.
-        dry_run: encode, write nothing; `dst` is not looked at.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
             path of the file at work: see `Progress`. What is finished when it raises is kept for the next run.
 
@@ -84,7 +77,7 @@ def compress_checkpoint(
             checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    return _convert("compress", src, dst, profile, base, threads, force, dry_run, progress, exclude=exclude)
+    return _convert("compress", src, dst, profile, base, threads, force, progress, exclude=exclude)
 
 
 def decompress_checkpoint(
@@ -95,7 +88,6 @@ def decompress_checkpoint(
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointReport:
     """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
@@ -117,7 +109,7 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    return _convert("decompress", src, dst, None, base, threads, force, dry_run, progress, strict=strict)
+    return _convert("decompress", src, dst, None, base, threads, force, progress, strict=strict)
 
 
 def transcode_checkpoint(
@@ -129,7 +121,6 @@ def transcode_checkpoint(
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
-    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> CheckpointReport:
     """Compress a compressed checkpoint with another profile.
@@ -138,7 +129,7 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    return _convert("transcode", src, dst, profile, base, threads, force, dry_run, progress, strict=strict)
+    return _convert("transcode", src, dst, profile, base, threads, force, progress, strict=strict)
 
 
 def _convert(
@@ -149,7 +140,6 @@ def _convert(
     base: str | os.PathLike[str] | None,
     threads: int | None,
     force: bool,
-    dry_run: bool,
     progress: Progress | None,
     *,
     exclude: Sequence[str] = (),
@@ -164,21 +154,19 @@ def _convert(
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
         if opened is not None and profile is not None:
             check_another(source_path, opened)
-        if opened is not None and not dry_run:
+        if opened is not None:
             check_apart(target_path, opened)
         written = {*(file.path for file in sources.files), *sources.directories}
-        work = None
-        if not dry_run:
-            destination = Destination(
-                target_path,
-                force=force,
-                is_directory=is_directory,
-                source=source_path,
-                source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
-                owned=_owned(action, sources, written),
-                example=source_path.name,
-            )
-            work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
+        destination = Destination(
+            target_path,
+            force=force,
+            is_directory=is_directory,
+            source=source_path,
+            source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
+            owned=_owned(action, sources, written),
+            example=source_path.name,
+        )
+        work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
         conversion = Converter(
             action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=opened
         )
@@ -188,10 +176,9 @@ def _convert(
                 nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
                 nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
                 conversion.reports.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
-        if work is not None:
-            paths = {*conversion.written, *sources.directories}
-            written.intersection_update(paths)
-            work.commit(paths if is_directory else None, source_path if is_directory else None)
+        paths = {*conversion.written, *sources.directories}
+        written.intersection_update(paths)
+        work.commit(paths if is_directory else None, source_path if is_directory else None)
     return CheckpointReport(
         action=action,
         src=str(src),
@@ -199,23 +186,20 @@ def _convert(
         profile=profile or conversion.profile_found or (sources.manifest.profile if sources.manifest else None),
         files=tuple(sorted(conversion.reports, key=lambda report: report.path)),
         seconds=time.monotonic() - started,
-        dry_run=dry_run,
         exact=conversion.exact,
         ignored=sources.ignored,
         changed=tuple(conversion.changed),
-        notices=(*conversion.notices(), *(work.notices if work is not None else ())),
+        notices=(*conversion.notices(), *work.notices),
         excluded=sources.excluded,
         base=None if base is None else str(base),
     )
 
 
 def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
-    if not src.is_dir():
-        if exclude:
-            raise ValueError(f"exclude is for the files of a directory, {src} is a file")
-        return single_file(src)
     if action == "compress":
-        return original_directory(src, exclude)
+        return originals(src, exclude)
+    if not src.is_dir():
+        return single_file(src)
     sources = compressed_directory(src)
     check_complete(sources)
     return sources

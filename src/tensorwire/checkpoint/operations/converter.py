@@ -64,15 +64,14 @@ class Converter:
         action: Action,
         profile: Profile | None,
         threads: int | None,
-        work: Staging | None,
+        work: Staging,
         meter: Meter,
         *,
         is_directory: bool,
         strict: bool,
         base: Base | None,
     ) -> None:
-        """`profile` is None to restore originals; `work` is None to write nothing. What is compressed is relative to
-        `base`, and what is relative is read with it."""
+        """`profile` is None to restore originals. `base` is what relative frames are relative to, written and read."""
         self._action = action
         self._profile: Profile | None = profile
         self._threads = threads
@@ -98,7 +97,7 @@ class Converter:
     def run(self, sources: Sources) -> None:
         """Convert all files; those that depend on others come last."""
         self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
-        if self._work is not None and self._is_directory:
+        if self._is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
         for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
             self._meter.begin(source.path, source.nbytes)
@@ -150,8 +149,6 @@ class Converter:
 
     def _output(self, path: str, access: Access | None) -> OutputFile:
         self.written.append(path)
-        if self._work is None:
-            return OutputFile(None)
         if not self._is_directory:
             return OutputFile(self._work.result, access)
         location = self._work.result.joinpath(*path.split("/"))
@@ -272,7 +269,7 @@ class Converter:
         self.reports.append(report)
         is_changed = any(change.path == source.path for change in self.changed)  # a later run is to tell of it too
         is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
-        if self._work is not None and is_large and not is_changed:
+        if is_large and not is_changed:
             facts = {
                 "source": _fingerprint(origin),
                 "entry": entry.as_json(),
@@ -299,7 +296,7 @@ class Converter:
 
     def _resumable(self, source: SourceFile) -> dict[str, Any] | None:
         """The journal's facts of a file that an earlier run has finished and that is still good; None otherwise."""
-        if self._work is None or source.path not in self._work.finished:
+        if source.path not in self._work.finished:
             return None
         facts = self._work.finished[source.path]
         location = self._place(source)
@@ -316,7 +313,6 @@ class Converter:
 
     def _place(self, source: SourceFile) -> Path:
         """Where the result of a file is made."""
-        assert self._work is not None
         result = self._work.result
         return result.joinpath(*source.path.split("/")) if self._is_directory else result
 

@@ -18,7 +18,7 @@ from ...files.reader import StoredFile
 from ...files.writer import may_save, saves
 from ...storage.local import InputFile
 from ..directory.manifest import SAFETENSORS
-from ..directory.sources import check_original, original_directory, single_file
+from ..directory.sources import check_original, originals
 from ..results import Estimate
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def estimate_ratio(
         FormatError, OSError, ValueError: as `compress_checkpoint`.
     """
     started = time.monotonic()
-    root = absolute(src)
-    sources = original_directory(root, exclude) if root.is_dir() else single_file(root)
+    sources = originals(absolute(src), exclude)
     tensors: list[_Tensor] = []
     for source in sources.files:
         if source.kind == SAFETENSORS:
@@ -87,6 +86,7 @@ def estimate_ratio(
         sample_nbytes=sample_nbytes,
         sample_share=sample_nbytes / data_nbytes if data_nbytes else 1.0,
         seconds=time.monotonic() - started,
+        excluded=sources.excluded,
     )
 
 
