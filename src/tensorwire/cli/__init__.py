@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
-
 
 @click.group(
     cls=CommandGroup,
@@ -58,7 +56,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has seen enough. Python must not find the pipe closed once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _CLOSED_PIPE
+        return failures.CLOSED_PIPE
     except OSError as error:  # standard output cannot be written: /dev/full
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the process ends
         return failures.report(error, as_json=False)

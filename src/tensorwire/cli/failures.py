@@ -15,6 +15,7 @@ BAD_DATA = 1
 USAGE = 2
 FINDING = 3
 INTERRUPTED = 130
+CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 _NO_THREAD = "can't start new thread"
 """What Python says then."""
