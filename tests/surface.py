@@ -18,7 +18,7 @@ import torch
 
 from tensorwire.cli import _commands, failures
 from tensorwire.codec import Profile
-from tensorwire.torch.transformers import TensorwireConfig
+from tensorwire.torch.integrations.transformers import TensorwireConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ NEWER = "# Newer than the first list: docs/decisions.md says who needs it, and w
 
 # A name that several of these modules have is listed once, under the first.
 MODULES = ("tensorwire", "tensorwire.checkpoint", "tensorwire.diagnosis", "tensorwire.diagnosis.nccl.ras",
-           "tensorwire.torch", "tensorwire.torch.triton_decode")  # fmt: skip
+           "tensorwire.torch", "tensorwire.torch.device")  # fmt: skip
 _VARIABLE = re.compile(r'(?:environ(?:\.get\(|\[)|getenv\(|(?:text|number)_of\()"(\w+)"|"(_?TENSORWIRE_\w+)"')
 
 
@@ -42,7 +42,9 @@ def surface() -> Surface:
         "exit codes": [str(code) for code in sorted([0, *codes])],
         "profiles": list(get_args(Profile)),
         "environment": sorted({first or second for text in _sources() for first, second in _VARIABLE.findall(text)}),
-        "config.json quantization_config": list(inspect.signature(TensorwireConfig).parameters),
+        f"quantization_config in config.json, {TensorwireConfig.__module__}.TensorwireConfig": list(
+            inspect.signature(TensorwireConfig).parameters
+        ),
         **dict(_commands_of(_commands, "tensorwire")),
         **dict(_operators()),
         **dict(_names()),
@@ -116,7 +118,7 @@ def _commands_of(command: click.Command, name: str) -> Iterator[tuple[str, list[
 
 
 def _operators() -> Iterator[tuple[str, list[str]]]:
-    for schema in torch._C._jit_get_all_schemas():
+    for schema in sorted(torch._C._jit_get_all_schemas(), key=str):
         if schema.name.startswith("tensorwire::"):
             name = f"torch.ops.{schema.name.replace('::', '.')}"
             yield f"{name}.{schema.overload_name}".rstrip("."), [argument.name for argument in schema.arguments]

@@ -115,7 +115,6 @@ FOLDERS = {
         "ahead": {"frames", "tensors"},
         "loading": {"frames", "tensors", "modules"},
         "integrations": {"frames", "ops", "tensors", "modules", "loading"},
-        "comfy": {"ops", "tensors"},
     },
     "diagnosis": {
         "model": set(),

@@ -5,6 +5,6 @@ before Triton is first imported, the kernels run on tensors in CPU memory.
 """
 
 from . import triton_version  # noqa: F401 - raises where Triton is missing or too old
-from .decode import DeviceFrame, decode_frame
+from .decode import decode_frame
 
-__all__ = ["DeviceFrame", "decode_frame"]
+__all__ = ["decode_frame"]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["decode_frame"]
+__all__ = ["DeviceFrame", "decode_frame"]
 
 _RUNS_OF_WORDS = 16  # runs that a program of one warp decodes at a time: 128 words a thread
 _LATER_RUNS = 8
