@@ -75,7 +75,7 @@ def test_progress_takes_one_line() -> None:
     program = """
 from tensorwire.cli import output
 with output.progress("compress") as update:
-    update(545_200_000, 545_200_000, "n" * 60)
+    update(545_200_000, 545_200_000, "unet/diffusion_pytorch_model-00012-of-00030.safetensors")
 """
     primary, secondary = pty.openpty()
     try:
@@ -85,7 +85,9 @@ with output.progress("compress") as update:
     finally:
         os.close(primary)
         os.close(secondary)
-    assert "545.2/545.2 MB" in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "545.2/545.2 MB" in line
+    assert "-00012-of-00030." in line, "the number tells shards apart"
 
 
 def test_progress_goes_to_a_terminal_on_stderr_only(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -184,26 +185,23 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
         task = bars.add_task(title, total=None)
 
         def update(done: int, total: int, path: str) -> None:
-            name = _shorten(escape(path), _BAR_NAME_WIDTH)
+            name = _abbreviate(escape(path), _BAR_NAME_WIDTH)
             bars.update(task, completed=done, total=total, description=f"{title} {name}")
 
         yield update
 
 
 def _abbreviate(name: str, width: int) -> str:
-    """The beginnings of all parts of a long name: "enc.lay.11.att.sel.que.wei"; no number of a layer is lost."""
-    parts = name.split(".")
-    for limit in range(max(map(len, parts)), 0, -1):
-        short = ".".join(part if part.isdigit() else part[:limit] for part in parts)
-        if len(short) <= width:
-            return short
-    return _shorten(name, width)
+    """The beginnings of all words of a long name, and its numbers: "enc.lay.11.wei", "mode-00012-of-00030.safe".
 
-
-def _shorten(name: str, width: int) -> str:
-    """Both ends of a long name: "encoder.layer.1…self.query.weight"."""
+    If that is too long, both ends of the name: "encoder.layer.1…self.query.weight".
+    """
     if len(name) <= width:
         return name
+    for limit in range(width, 0, -1):
+        short = re.sub(rf"([^\W\d]{{{limit}}})[^\W\d]+", r"\1", name)
+        if len(short) <= width:
+            return short
     tail = width * 3 // 5
     return f"{name[: width - 1 - tail]}…{name[-tail:]}"
 
