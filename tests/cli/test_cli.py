@@ -89,7 +89,8 @@ def test_estimate(model: Path, run: Run) -> None:
     assert f"ratio {report['ratio']:.3f} (" in ran.out
     assert report["sample_share"] == 1.0
     assert sorted(model.parent.iterdir()) == before
-    assert run("compress", model, model.with_name("x"), "--estimate").code == 2
+    for writing in (model.with_name("x"), "--force"):
+        assert run("compress", model, writing, "--estimate").code == 2
 
 
 def test_quiet(model: Path, compressed: Path, run: Run) -> None:
@@ -281,6 +282,12 @@ def test_every_error_is_a_document(command: str, tmp_path: Path, run: Run) -> No
             continue
         assert (ran.code, ran.json["error"]["kind"]) == (code, kind)
         assert ran.err.startswith(f"tensorwire: {ran.json['error']['message']}")
+
+
+@pytest.mark.parametrize("command", ["compress", "verify", "inspect"])
+def test_another_format_is_bad_data_and_a_directory_of_it_wrong_usage(command: str, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
+    assert [run(command, path).code for path in (tmp_path / "model.gguf", tmp_path)] == [1, 2]
 
 
 def test_usage_error_as_json(run: Run) -> None:

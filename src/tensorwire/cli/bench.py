@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def command(path: Path | None, as_json: bool) -> int:
     """Measure every codec that is installed, here, on your data.
 
-    PATH is a file or directory, plain or compressed. Of each dtype the first 67 MB are measured. Without PATH the
-    data is synthetic BF16. Each codec has one thread, and page-aligned memory that is reused; its round trip is
-    checked before it is timed. 1 GB/s is 10^9 uncompressed bytes per second. pip install 'tensorwire[peers]' brings
-    the codecs of others.
+    PATH is a file or directory, plain or compressed. The first 67 MB of each dtype are measured. Without PATH the data
+    is synthetic BF16. Each codec has one thread, and page-aligned memory that is reused; its round trip is checked
+    before it is timed. 1 GB/s is 10^9 uncompressed bytes per second. pip install 'tensorwire[peers]' brings the codecs
+    of others.
 
     \b
     Example:

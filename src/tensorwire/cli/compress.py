@@ -64,10 +64,12 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
     from ..checkpoint import compress_checkpoint
 
     if not estimate:
-        arguments = {"places": places, "output": output, "as_json": as_json, **settings}
-        return convert(compress_checkpoint, beside=options.compressed_path, **arguments)
+        beside = options.compressed_path
+        return convert(compress_checkpoint, beside=beside, places=places, output=output, as_json=as_json, **settings)
     if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM or not places[0].exists():
         raise click.UsageError("--estimate takes one SRC that exists, and no DST")
+    if settings["force"]:
+        raise click.UsageError("--estimate does not take --force: it writes nothing")
     if settings["base"] is not None:
         raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
     from ..checkpoint import estimate_ratio

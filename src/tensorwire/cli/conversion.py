@@ -1,4 +1,4 @@
-"""What compress, decompress and transcode have in common: they write checkpoints and report their files."""
+"""Shared by compress, decompress and transcode: they write checkpoints and report their files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def convert(
     """Run `operation` on each SRC, print the reports and return the exit code.
 
     Args:
-        beside: where the result of a SRC stands without DST; None if DST must be given.
-        places: the arguments: one or several SRC, and at last DST unless there is `output`.
-        output: DST, if it is given as an option.
+        beside: gives the place of a result without DST; None if DST must be given.
+        places: the arguments: one or several SRC, then DST unless `output` is given.
+        output: DST as an option.
         settings: passed on.
     """
     sources, dst = _sources_and_dst(places, output)
@@ -122,10 +122,7 @@ def _convert_stream(
             force=settings["force"],
             progress=progress,
         )
-    if as_json:
-        printing.print_json(report)
-    elif not quiet:
-        printing.print_text(_describe(report), to_stderr=to_stdout)
+    _print(report, as_json=as_json, quiet=quiet, to_stderr=to_stdout)
     return 0
 
 
@@ -133,11 +130,15 @@ def apply(operation: Operation, source: Path, base: Path, *, as_json: bool, quie
     """Change `base` in place, print the report and return the exit code."""
     with printing.progress("apply", quiet=quiet) as progress:
         report = operation(source, base, progress=progress, **settings)
+    _print(report, as_json=as_json, quiet=quiet)
+    return FINDING if report.changed else 0
+
+
+def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, to_stderr: bool = False) -> None:
     if as_json:
         printing.print_json(report)
     elif not quiet:
-        printing.print_text(_describe(report))
-    return FINDING if report.changed else 0
+        printing.print_text(_describe(report), to_stderr=to_stderr)
 
 
 def _title(operation: Operation) -> str:
@@ -145,7 +146,7 @@ def _title(operation: Operation) -> str:
 
 
 def _describe(report: CheckpointReport) -> str:
-    """The files as a table if there are several, a line about all, and notes."""
+    """A table of files if there are several, a line about all of them, and notes."""
     restores = report.action in ("decompress", "apply")
     uncompressed = report.nbytes_out if restores else report.nbytes_in
     text = ""

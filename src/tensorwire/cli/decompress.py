@@ -54,8 +54,8 @@ def command(places: tuple[Path, ...], output: Path | None, base: Path | None, in
     from ..checkpoint import apply_checkpoint, decompress_checkpoint
 
     if not in_place:
-        arguments = {"places": places, "output": output, "base": base, **settings}
-        return convert(decompress_checkpoint, beside=options.decompressed_path, **arguments)
+        beside = options.decompressed_path
+        return convert(decompress_checkpoint, beside=beside, places=places, output=output, base=base, **settings)
     if base is None:
         raise click.UsageError("--in-place needs --base OLD, the checkpoint that is to be changed")
     if len(places) != 1 or output is not None:

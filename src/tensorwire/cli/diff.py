@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stats",
     is_flag=True,
-    help="Print too how much changed, by dtype and by exponent of A, and what a delta from A to B would take.",
+    help="Also print how much changed, by dtype and by exponent of A, and what a delta from A to B would take.",
 )
 @options.threads_option
 @options.quiet_option
@@ -34,9 +34,9 @@ def command(a: Path, b: Path, base: Path | None, stats: bool, threads: int | Non
     A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter; only
     if a directory has several tensors of one name are files with the same relative path compared.
 
-    With --stats B is encoded relative to A. The table of dtypes has the share of words that changed and the size of
-    the delta in bits for each of them. The table of exponents has the least bits that codes which know the exponent of
-    A take: for the positions of changed words, and for the steps by which they changed.
+    With --stats B is encoded relative to A. The table of dtypes has the share of words that changed, and the bits of
+    the delta for each of these. The table of exponents has the least bits that a code takes if it knows the exponent
+    of A: for the positions of changed words, and for the steps by which they changed.
 
     Exit code 0: equal; 3: they differ.
 
@@ -136,6 +136,6 @@ def _row(tensor: TensorDiff, by_file: bool) -> tuple[str, ...]:
 
 
 def _of_both(a: str | None, b: str | None) -> str:
-    """What A and B have in common, or one side has, or how they differ."""
+    """The value of both sides or of the only one, or "a to b"."""
     sides = dict.fromkeys(side for side in (a, b) if side is not None)
     return " to ".join(sides)

@@ -1,4 +1,4 @@
-"""What an exception means on the command line: an exit code, a line for a reader, an object for a program."""
+"""From an exception to an exit code, a line for a reader and an object for a program."""
 
 from __future__ import annotations
 
@@ -17,21 +17,18 @@ FINDING = 3
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
-_NO_THREAD = "can't start new thread"
-"""What Python says then."""
+_NO_THREAD = "can't start new thread"  # Python's words
 _ADVICE = {
-    errno.ENOSPC: "make room and repeat the command: it goes on with the files that are finished",
-    errno.EDQUOT: "make room and repeat the command: it goes on with the files that are finished",
-    errno.EACCES: "change its permissions, or name another destination",
-    errno.EPERM: "change its permissions, or name another destination",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room and repeat the command"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "change its permissions, or name another destination"),
     errno.EROFS: "name a destination on another file system",
 }
 
 
 def report(error: BaseException, *, as_json: bool) -> int:
-    """Print an error to stderr, and as JSON to stdout too if that is asked for; returns the exit code.
+    """Print an error to stderr, and to stdout too as JSON if `as_json`; return the exit code.
 
-    An exception that no command is known to raise is a defect: it is raised again, for its traceback.
+    An exception that no command is known to raise is a defect. It is raised again, for its traceback.
     """
     code, message = _explain(error)
     if as_json:

@@ -49,7 +49,7 @@ class CommandGroup(click.Group):
 
 
 def print_help(ctx: click.Context) -> None:
-    """What a group does that was called without a command."""
+    """Print the help of a group that was called without a command, and exit."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help(), file=sys.stderr)
         ctx.exit(failures.USAGE)

@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"\d+")
     "--filter",
     multiple=True,
     metavar="PATTERN",
-    help="Take only the tensors whose name matches, as in --filter '*.norm.*'. Several: any of them.",
+    help="Take only the tensors whose name matches, as in --filter '*.norm.*'; may be repeated.",
 )
 @click.option(
     "--plot",
@@ -65,13 +65,12 @@ def command(
 ) -> None:
     """Describe every tensor of a checkpoint, plain or compressed.
 
-    The column bits says how many bits of the file each exponent takes, with headers, indexes and padding. The column
-    bound says how many bits the best code for single exponents takes: the order-0 entropy of the tensor's exponents.
-    A dash stands for a tensor that is stored plain, for one that is relative to a base, and for a dtype without
-    exponents. PATH "-" is standard input.
+    Column bits: the bits of the file that each exponent takes, with headers, indexes and padding. Column bound: the
+    bits that the best code for single exponents takes, which is their order-0 entropy. A dash stands for a tensor that
+    is stored plain, for one that is relative to a base, and for a dtype without exponents. PATH "-" is standard input.
 
-    For relative tensors the column base has the first digits of the hash that the base's tensor must have, and its name
-    where it differs. With --base it says whether OLD has that tensor.
+    Column base, for relative tensors: the first digits of the hash that the base's tensor must have, and its name if
+    it differs. With --base it says whether OLD has that tensor.
 
     \b
     Example:
@@ -119,7 +118,7 @@ def _plot_file(path: Path, force: bool) -> NewFile:
 class _Row:
     """A row of the table: one tensor, or several of one dtype.
 
-    `bits` and `bound` are means over the elements of the tensors that are compressed; `bound`, where none is, of all.
+    `bits` and `bound` are means over the elements of the compressed tensors; without one, `bound` is that of all.
     """
 
     name: str
@@ -191,6 +190,7 @@ def _mean_bits(tensors: Iterable[TensorInfo]) -> tuple[float | None, float | Non
 
 def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
     total = _Row.of(report.tensors, "all")
+    is_relative = any(tensor.base_hash is not None for tensor in report.tensors)
     if summary:
         output.print_table(
             ("tensors", ">number", "dtype", ">size", ">ratio", ">bits", ">bound"),
@@ -200,12 +200,11 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         )
     else:
         with_file = max(Counter(tensor.name for tensor in report.tensors).values(), default=1) > 1
-        with_base = any(tensor.base_hash is not None for tensor in report.tensors)
-        optional = (["file"] if with_file else []), (["base"] if with_base else [])
+        file, base = ["file"] if with_file else [], ["base"] if is_relative else []
         output.print_table(
-            ("tensor", *optional[0], "dtype", ">shape", ">ratio", ">bits", ">bound", *optional[1]),
-            [_cells(row, with_file, with_base) for row in rows],
-            total=("all", *("" for _ in optional[0]), "", "", *total.numbers, *("" for _ in optional[1])),
+            ("tensor", *file, "dtype", ">shape", ">ratio", ">bits", ">bound", *base),
+            [_cells(row, with_file, is_relative) for row in rows],
+            total=("all", *("" for _ in file), "", "", *total.numbers, *("" for _ in base)),
             less_important=("shape", "bound", "bits", "file", "base"),
         )
     print()
@@ -215,7 +214,7 @@ def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
         f"{output.count(len(report.files), 'file')}, {output.size(report.nbytes)} stored as "
         f"{output.size(report.stored_nbytes)}"
     )
-    if any(tensor.base_hash is not None for tensor in report.tensors):
+    if is_relative:
         output.print_line(_base_line(report))
     if report.kind == "compressed" and not report.restorable:
         output.print_line("note: no record of the original file: decompressing restores tensors, not its bytes")
@@ -229,7 +228,7 @@ def _cells(row: _Row, with_file: bool, with_base: bool) -> tuple[str, ...]:
 
 
 def _base(tensor: TensorInfo) -> str:
-    """What a tensor is relative to, and whether it is at hand."""
+    """The base of a tensor, and whether it is at hand."""
     if tensor.base_hash is None:
         return "-"
     name = "" if tensor.base_name == tensor.name else f" {tensor.base_name}"
@@ -238,7 +237,7 @@ def _base(tensor: TensorInfo) -> str:
 
 
 def _base_line(report: InspectReport) -> str:
-    """What the checkpoint is relative to, and how much of that is at hand."""
+    """The base of the checkpoint, and how much of it is at hand."""
     relative = [tensor for tensor in report.tensors if tensor.base_hash is not None]
     recorded = report.recorded_base
     text = f"{output.count(len(relative), 'tensor')} relative to a base"

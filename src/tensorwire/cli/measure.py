@@ -1,4 +1,4 @@
-"""What ``tensorwire bench`` measures: a sample of a checkpoint, each codec on it, and the machine."""
+"""The measurements of ``tensorwire bench``: samples of a checkpoint, each codec on them, and the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SAMPLE_NBYTES = 64 << 20
 _MIN_SHARE = 0.01
-"""Of the largest sample: dtypes with less are left out, a few position ids would double the table."""
+"""Share of the largest sample. Dtypes with less are left out: a few position ids would double the table."""
 _MIN_RUNS = 3
 _MAX_RUNS = 20
 _MIN_SECONDS = 0.5
@@ -32,7 +32,7 @@ _SLOW_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Sample:
-    """The first SAMPLE_NBYTES of all tensors of one dtype, one behind the other."""
+    """The first SAMPLE_NBYTES of all tensors of one dtype."""
 
     dtype: str
     data: memoryview
@@ -65,7 +65,7 @@ class Measurement:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on besides the data."""
+    """Facts that the figures depend on besides the data."""
     return {
         "cpu": _cpu_name(),
         "cpu_target": cpu_target(),
@@ -75,7 +75,7 @@ def machine() -> dict[str, Any]:
 
 
 def samples(path: Path) -> list[Sample]:
-    """A sample for each dtype of a checkpoint that NumPy has a name for, in the order in which they turn up."""
+    """A sample for each dtype of a checkpoint, in the order in which the dtypes turn up."""
     parts: dict[str, list[Any]] = {}
     sizes: dict[str, int] = {}
     for dtype, data in _tensors(path, sizes):
@@ -121,7 +121,7 @@ def _timed(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
 
 
 def _median(first: float, timed: Callable[[], float]) -> float:
-    """Seconds of a run. The first one warms up, and counts only if it was so slow that more would try the patience."""
+    """Seconds of a run. The first one warms up, and counts only if it was so slow that more would take too long."""
     if first > _SLOW_SECONDS:
         return first
     times: list[float] = []

@@ -41,7 +41,7 @@ NEW_PATH = click.Path(path_type=Path)
 
 
 class _Place(_PathOrStream):
-    """SRC or DST. The context remembers which were written with a slash at the end, which a Path forgets."""
+    """SRC or DST. A Path forgets a slash at its end, so the context remembers it."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -54,7 +54,7 @@ class _Place(_PathOrStream):
 
 
 def as_written(path: Path) -> str:
-    """A place with the slash at its end, if it was written so: it says that a directory is meant."""
+    """A place, with a slash at its end if it was written so: the slash says that a directory is meant."""
     slashed = click.get_current_context().meta.get(__name__, ())
     return f"{path}/" if path in slashed else str(path)
 
@@ -90,7 +90,7 @@ strict_option = click.option(
 
 
 class Choice(click.Choice[str]):
-    """One of several words; a word that is near to one of them is answered with it."""
+    """One of several words. The error of another word names the nearest of them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
@@ -127,7 +127,7 @@ def standard_input() -> BinaryIO:
 
 @contextmanager
 def readable(path: Path) -> Iterator[Path]:
-    """`path`; for "-" that of a temporary file with all of standard input."""
+    """`path`, or for "-" a temporary file that holds all of standard input."""
     if path != STANDARD_STREAM:
         yield path
         return
@@ -170,5 +170,5 @@ def decompressed_path(src: Path) -> Path:
 
 
 def _named(path: Path) -> Path:
-    """`path`, made absolute if it is one of those without a name of their own: "." and ".."."""
+    """`path`; "." and "..", which have no name of their own, are made absolute."""
     return resolved(absolute(path)) if path.name in ("", "..") else path

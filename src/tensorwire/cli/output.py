@@ -1,4 +1,4 @@
-"""Printing: tables and lines for a reader, JSON for a program, progress for who waits. Names are printed escaped."""
+"""Tables and lines for a reader, JSON for a program, progress for a person who waits. Names are printed escaped."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line; dataclasses become objects with their properties."""
+    """Print a JSON document on one line; dataclasses become objects with their properties."""
     print(json.dumps(plain(value)))
 
 
 def print_line(text: str) -> None:
-    """One line of standard output, escaped."""
+    """Print a line, escaped."""
     print(escape(text))
 
 
 def print_wrapped(text: str) -> None:
-    """A line, escaped. On a terminal it is broken between words, and what follows is indented by two more."""
+    """Print a line, escaped. A terminal gets it broken between words, with the later lines indented by two more."""
     text = escape(text)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     if width >= _MIN_WRAPPED_WIDTH:
@@ -51,13 +51,15 @@ def print_wrapped(text: str) -> None:
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Lines that are escaped, to standard output or beside it."""
+    """Print escaped lines."""
     print(text, end="", file=sys.stderr if to_stderr else sys.stdout)
 
 
 def first(items: Sequence[str], noun: str, line: Callable[[str], str] = str) -> list[str]:
-    """A line for each of the first 20 items, and one that counts the rest: a wrong base is a problem of every tensor,
-    and somebody may leave out a million files."""
+    """A line for each of the first 20 items, and one that counts the rest.
+
+    A wrong base is a problem of every tensor, and --exclude may leave out a million files.
+    """
     lines = [line(item) for item in items[:_SHOWN_ITEMS]]
     rest = len(items) - len(lines)
     return [*lines, f"{count(rest, f'more {noun}')}; --json lists all"] if rest else lines
@@ -75,11 +77,11 @@ def table(
     total: Sequence[str] | None = None,
     less_important: Sequence[str] = (),
 ) -> str:
-    """The lines of a table; columns whose title begins with ">" are set flush right, an optional last row is set apart.
+    """The lines of a table. A title that begins with ">" sets its column flush right; `total` is a last row, set apart.
 
-    On a terminal that is too narrow the names of the first column are abbreviated. If that is not enough, or makes two
-    names the same, the `less_important` columns are left out one after the other; at last names that would be the same
-    take several lines. In a pipe a table keeps its full width.
+    If a terminal is too narrow, the names in the first column are abbreviated. If that is not enough, or makes two
+    names the same, the `less_important` columns are left out one by one. If two names are still the same, names take
+    several lines. In a pipe a table keeps its full width.
     """
     from rich.console import Console
 
@@ -115,7 +117,7 @@ def table(
 
 
 def _width(lines: Sequence[Sequence[str]]) -> int:
-    """Of a table with these lines, its titles among them, when nothing is cut."""
+    """The width of a table with these lines, titles included, if nothing is cut."""
     from rich.cells import cell_len
 
     widths = [max(cell_len(escape(cell.removeprefix(">"))) for cell in column) for column in zip(*lines, strict=True)]
@@ -152,9 +154,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: Sequenc
 
 @contextmanager
 def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Iterator[Progress | None]:
-    """What a checkpoint operation takes as `progress`: a bar on standard error if that is a terminal, else None.
+    """A bar on standard error if that is a terminal, else None; checkpoint operations take it as `progress`.
 
-    `in_bytes` says what done and total count.
+    `in_bytes`: done and total are bytes.
     """
     if quiet or not sys.stderr.isatty():
         yield None
