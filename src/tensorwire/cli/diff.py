@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 def command(a: Path, b: Path, base: Path | None, stats: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
     """Compare the tensors of two checkpoints, by bits.
 
-    A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter; only
-    if a directory has several tensors of one name are files with the same relative path compared.
+    A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter. If a
+    directory has several tensors of one name, files with the same relative path are compared.
 
     With --stats B is encoded relative to A. The table of dtypes has the share of words that changed, and the bits of
     the delta for each of these. The table of exponents has the least bits that a code takes if it knows the exponent

@@ -105,8 +105,8 @@ class Choice(click.Choice[str]):
 
 PROFILE = Choice(["fast", "compact", "resident", "enec"])
 PROFILE_HELP = (
-    "fast decodes fastest, also on GPUs; compact is smaller, for disks and networks; resident is for weights that stay "
-    "compressed in memory; enec is for NPUs and decodes without gathers."
+    "fast is for most uses; compact is smaller and slower, for disks and networks; resident is for weights that stay "
+    "compressed in memory; enec decodes without gathers, and is meant for NPUs."
 )
 
 
