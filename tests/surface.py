@@ -52,7 +52,7 @@ def surface() -> Surface:
 
 
 def items(lines: Iterable[str]) -> set[str]:
-    """Of the lines of a list: each thing, and each of its parts as "thing: part"."""
+    """Each thing in the lines of a list, and each of its parts as "thing: part"."""
     things = (line.partition(": ") for line in lines)
     return {f"{thing}: {part}" if part else thing for thing, _, parts in things for part in ("", *parts.split(", "))}
 
