@@ -66,7 +66,7 @@ def test_inspect_plot(compressed: Path, run: Run, suffix: str, monkeypatch: pyte
 
 
 def test_plot_without_matplotlib(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorwire.cli.inspect.find_spec", lambda name: None)
+    monkeypatch.setattr("tensorwire.cli.options.find_spec", lambda name: None)
     ran = run("inspect", model, "--plot", "x.png")
     assert (ran.code, ran.out) == (2, "")
     assert "pip install 'tensorwire[plot]'" in ran.err

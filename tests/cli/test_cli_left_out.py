@@ -42,6 +42,16 @@ def test_a_clone_is_told_how_to_keep_its_history(model: Path, tmp_path: Path, ru
     assert (tmp_path / "b" / ".git" / "HEAD").read_text() == "ref"
 
 
+def test_a_compressed_shard_among_its_originals_is_left_out_on_request(model: Path, run: Run) -> None:
+    """Where compress puts the result of one shard, unless it is told another place."""
+    assert run("compress", model / "model.safetensors").code == 0
+    ran = run("compress", model)
+    advice = "--exclude 'model.tensorwire.safetensors'"
+    assert ran.code == 2
+    assert advice in ran.err
+    assert run("compress", model, *advice.replace("'", "").split()).code == 0
+
+
 def test_exclude_of_a_file_is_wrong_usage(model: Path, tmp_path: Path, run: Run) -> None:
     for arguments in ([tmp_path / "x"], ["--estimate"]):
         ran = run("compress", model / "model.safetensors", *arguments, "--exclude", "a")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -105,8 +104,7 @@ def command(
 
 
 def _plot_file(path: Path, force: bool) -> NewFile:
-    if find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib, which is not installed; pip install 'tensorwire[plot]'")
+    options.require("matplotlib", "--plot", "plot")
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"--plot: expected a name that ends with .png, .svg or .pdf, got {str(path)!r}")
     if not path.parent.is_dir():

@@ -149,7 +149,7 @@ def standard_output(*, force: bool) -> BinaryIO:
 
 def compressed_path(src: Path) -> Path:
     """Where `compress` writes unless told: model -> model.tensorwire, a.safetensors -> a.tensorwire.safetensors."""
-    path = _named(src)
+    path = named(src)
     if path.suffix == _SAFETENSORS and not path.is_dir():
         return path.with_name(path.stem + SUFFIX + _SAFETENSORS)
     return path.with_name(path.name + SUFFIX)
@@ -160,7 +160,7 @@ def decompressed_path(src: Path) -> Path:
 
     A name that lacks the suffix gains ".decompressed" in its place.
     """
-    path = _named(src)
+    path = named(src)
     extension = _SAFETENSORS if path.suffix == _SAFETENSORS and not path.is_dir() else ""
     stem = path.name.removesuffix(extension)
     plain = stem.removesuffix(SUFFIX)
@@ -169,6 +169,6 @@ def decompressed_path(src: Path) -> Path:
     return path.with_name(plain + extension)
 
 
-def _named(path: Path) -> Path:
+def named(path: Path) -> Path:
     """`path`; "." and "..", which have no name of their own, are made absolute."""
     return resolved(absolute(path)) if path.name in ("", "..") else path

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .._ground.destination import NAMED_OTHERWISE
 from .._ground.filesystem import absolute, is_same, lies_in, lstat, resolved
+from .options import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
         if not directory.is_dir() and (lstat(directory) is not None or not directory.parent.is_dir()):
             text = f"expected a directory for the results of {len(sources)} sources, or the name of one to be made"
             raise NotADirectoryError(errno.ENOTDIR, text, str(directory))
-        places = [directory / _own_name(source) for source in sources]
+        places = [directory / named(source).name for source in sources]
     seen: dict[str, Path] = {}
     for source, place in zip(sources, places, strict=True):
         # Names that differ only by case are one on some file systems, and nothing says on which.
@@ -55,7 +56,3 @@ def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside:
             if lies_in(place, other):
                 raise ValueError(f"the result of {source} would lie in {other}; {NAMED_OTHERWISE}")
     return places
-
-
-def _own_name(source: Path) -> str:
-    return source.name if source.name not in ("", "..") else resolved(absolute(source)).name
