@@ -37,12 +37,7 @@ OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread'
 CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
 # Where such sentences still stand. Mend them, then delete the line.
 UNMENDED = (
-    "docs/decisions.md",
-    "docs/devices.md",
-    "docs/job/appearance.md",
-    "docs/job/nccl.md",
     "src/tensorwire/checkpoint/",
-    "src/tensorwire/cli/",
     "src/tensorwire/diagnosis/analyzer/",
     "src/tensorwire/files/",
     "src/tensorwire/storage/",

@@ -85,9 +85,8 @@ def compress(
     Args:
         array: a NumPy or ml_dtypes array, a torch tensor on the CPU, or any C-contiguous buffer. It is never written
             to. A non-contiguous array is copied, a big-endian one is stored little-endian.
-        profile: "fast" decodes fastest, also on GPUs; "compact" is smaller, for disks and networks; "resident" is for
-            weights that stay compressed in memory; "enec" is for NPUs and decodes without gathers. benchmarks/results
-            has the ratio and the speed of each.
+        profile: "fast" decodes fastest; "compact" is smaller, for disks and networks; "resident" is for weights that
+            stay compressed in memory of a CPU with AVX2; "enec" is for NPUs. docs/choose.md tells which one to take.
         dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own, or what the format of
             the buffer says. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of 1 to 16
             characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. Other
