@@ -1,25 +1,39 @@
-// Bytes that are read next come into the second-level cache while others are multiplied.
+// Bytes that are used next come into a cache while others are worked on.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+#include "common/bits.h"
+
 namespace tw {
 
 struct Fetch {
-  const uint8_t* bytes;
-  size_t nbytes;
+  const uint8_t* bytes = nullptr;
+  size_t nbytes = 0;
 };
 
-// Fetches a share with each step. All of it is inlined: the sources of several targets use it, and GCC drops calls of a
-// function that only prefetches, because it sees no effect.
+// The cache that bytes come into, as __builtin_prefetch() numbers them.
+enum CacheLevel : int { kFirstLevel = 3, kSecondLevel = 2 };
+enum Access : int { kRead = 0, kWrite = 1 };
+
+// All of it is inlined: the sources of several targets use it, and GCC drops calls of a function that only prefetches,
+// because it sees no effect.
+template <CacheLevel kLevel = kFirstLevel, Access kAccess = kRead>
+inline __attribute__((always_inline)) void prefetch(const uint8_t* at, const uint8_t* stop) {
+  for (; at < stop; at += 64) __builtin_prefetch(at, kAccess, kLevel);
+}
+
+// Fetches a share with each step.
+template <CacheLevel kLevel>
 class Prefetcher {
  public:
   inline __attribute__((always_inline)) Prefetcher(Fetch next, size_t num_steps)
-      : at_(next.bytes), end_(next.bytes + next.nbytes), share_((next.nbytes / num_steps + 63) / 64 * 64) {}
+      : at_(next.bytes), end_(next.bytes + next.nbytes), share_(ceil_to(ceil_div(next.nbytes, num_steps), 64)) {}
 
   inline __attribute__((always_inline)) void step() {
     const uint8_t* const stop = static_cast<size_t>(end_ - at_) < share_ ? end_ : at_ + share_;
-    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_, 0, 2);
+    prefetch<kLevel>(at_, stop);
+    at_ = stop;
   }
 
  private:

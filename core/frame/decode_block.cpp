@@ -15,26 +15,6 @@ namespace {
 constexpr size_t kSegmentNbytes = 2048;
 static_assert(kSegmentNbytes <= kSegment, "a segment of one-byte words");
 
-// Fetches what is read next, a share with each segment.
-class Prefetcher {
- public:
-  Prefetcher(const BlockOutput& output, size_t num_segments)
-      : at_(output.prefetch),
-        end_(output.prefetch + output.prefetch_nbytes),
-        share_(static_cast<ptrdiff_t>(ceil_to(ceil_div(output.prefetch_nbytes, num_segments), 64))) {}
-
-  // Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
-  __attribute__((always_inline)) inline void next() {
-    const uint8_t* const stop = end_ - at_ < share_ ? end_ : at_ + share_;
-    for (; at_ < stop; at_ += 64) __builtin_prefetch(at_);
-  }
-
- private:
-  const uint8_t* at_;
-  const uint8_t* const end_;
-  const ptrdiff_t share_;
-};
-
 // Gives the x of a block segment by segment: those decoded already, those of one of two decoders, or those of kind
 // modal.
 struct Exponents {
@@ -101,9 +81,9 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
   const size_t segment = kSegmentNbytes / dtype.word_nbytes;
   const size_t num_segments = ceil_div(coded.n, segment);
   const uint8_t* const field = entropy ? nullptr : coded.rest.untrimmed();
-  Prefetcher prefetcher(output, num_segments);
+  Prefetcher<kFirstLevel> prefetcher(output.next, num_segments);
   for (size_t s = 0; s < num_segments; ++s) {
-    prefetcher.next();
+    prefetcher.step();
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     uint8_t* words = output.words + first * dtype.word_nbytes;
     uint8_t* target = output.stream || output.taker != nullptr ? scratch->words : words;
@@ -264,7 +244,7 @@ Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch*
   Fault wrong = open_zeros(coded, &zeros);
   if (wrong) return wrong;
   if (zeros.num_kept != 0) {
-    const BlockOutput inner = {scratch->inner, false, nullptr, 0};
+    const BlockOutput inner = {scratch->inner, false, {}};
     wrong = decode_any(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_kept, inner, scratch, true);
     if (wrong) return wrong;
   }
@@ -275,9 +255,9 @@ Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch*
   const uint64_t fill = zeros.signs == kSignsMinus ? uint64_t{1} << (8 * width - 1) : 0;
   const size_t segment = kSegmentNbytes / width, num_segments = ceil_div(coded.n, segment);
   const uint8_t* next = scratch->inner;
-  Prefetcher prefetcher(output, num_segments);
+  Prefetcher<kFirstLevel> prefetcher(output.next, num_segments);
   for (size_t s = 0; s < num_segments; ++s) {
-    prefetcher.next();
+    prefetcher.step();
     const size_t first = s * segment, count = coded.n - first < segment ? coded.n - first : segment;
     uint8_t* words = output.words + first * width;
     uint8_t* target = output.stream ? scratch->words : words;

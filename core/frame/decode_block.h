@@ -11,6 +11,7 @@
 #include "coders/rest.h"
 #include "coders/sparse.h"
 #include "common/format.h"
+#include "common/prefetch.h"
 #include "frame/content_hash.h"
 #include "frame/open_block.h"
 #include "transforms/words.h"
@@ -64,8 +65,7 @@ struct BlockOutput {
   uint8_t* words;
   bool stream;  // around the caches; words is a multiple of 64 then
   // Bytes that will be read next, fetched while this block is decoded.
-  const uint8_t* prefetch;
-  size_t prefetch_nbytes;
+  Fetch next;
   // Kinds that look at the base feed it their words. Only blocks of relative frames need it.
   LeafHasher* hasher = nullptr;
   // If there is one, it may get the words instead, in order, some at a time while they lie in the first-level cache.

@@ -75,8 +75,8 @@ int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked
   const bool whole = to - from == nbytes;
   uint8_t* words = whole ? job.dst + (content - job.start) : scratch->partial;
   const bool stream = whole && job.stop - job.start > kStreamNbytes && reinterpret_cast<uintptr_t>(words) % 64 == 0;
-  const uint64_t end = job.end_of(block), next = block + 1 < last_block ? job.end_of(block + 1) - end : 0;
-  const BlockOutput output = {words, stream, job.data.at(end), next, hasher};
+  const uint64_t end = job.end_of(block), next_nbytes = block + 1 < last_block ? job.end_of(block + 1) - end : 0;
+  const BlockOutput output = {words, stream, {job.data.at(end), next_nbytes}, hasher};
   const Fault fault = decode_block(spec_of(frame, job.base_of(block)), job.with_slack(block, scratch->last),
                                    end - job.start_of(block), n, output, &scratch->block);
   if (fault) return job.report(fault, block, error);

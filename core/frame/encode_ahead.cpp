@@ -9,18 +9,10 @@ namespace {
 constexpr size_t kTileNbytes = 2048;
 static_assert(kTileNbytes <= kSegment, "a tile of one-byte words");
 
-// Always inlined: GCC drops calls of a function that only prefetches, because it sees no effect.
-__attribute__((always_inline)) inline void fetch(Upcoming* upcoming, size_t nbytes) {
-  for (size_t i = 0; i < nbytes && upcoming->at < upcoming->end; i += 64, upcoming->at += 64) {
-    __builtin_prefetch(upcoming->at);
-  }
-}
-
-// Where numbers of a plane will go.
-__attribute__((always_inline)) inline void fetch_plane(const uint8_t* plane, unsigned bits, size_t n, size_t first,
-                                                       size_t count) {
-  const size_t stop = first + count < n ? first + count : n;
-  for (size_t i = first * bits / 8; i < stop * bits / 8; i += 64) __builtin_prefetch(plane + i, 1);
+// Where numbers [first, stop) of a plane will go.
+inline __attribute__((always_inline)) void prefetch_plane(const uint8_t* plane, unsigned bits, size_t first,
+                                                          size_t stop) {
+  prefetch<kFirstLevel, kWrite>(plane + first * bits / 8, plane + stop * bits / 8);
 }
 
 }  // namespace
@@ -34,12 +26,14 @@ bool write_ahead(const Block& block) {
   uint8_t* const first_tier = block.dst + field_nbytes(block.n, dtype.mantissa_bits + 1u);
   const unsigned plane_bits = 1u << (bit_length(dtype.mantissa_bits + 1u) - 1);  // of the rests' largest plane
   uint8_t* next = scratch.cascade.even;
+  Prefetcher<kFirstLevel> prefetcher(scratch.upcoming, ceil_div(block.n, tile));
   for (size_t first = 0; first < block.n; first += tile) {
     const size_t count = block.n - first < tile ? block.n - first : tile;
     scratch.arrival.reach((first + count) * dtype.word_nbytes);
-    fetch(&scratch.upcoming, count * dtype.word_nbytes);
-    fetch_plane(block.dst, plane_bits, block.n, first + 2 * tile, tile);
-    fetch_plane(first_tier, 2, block.n, first + 2 * tile, tile);
+    prefetcher.step();
+    const size_t ahead = first + 2 * tile, stop = ahead + tile < block.n ? ahead + tile : block.n;
+    prefetch_plane(block.dst, plane_bits, ahead, stop);
+    prefetch_plane(first_tier, 2, ahead, stop);
     uint8_t* const exponents = scratch.exponents + first;
     word_kernels.unweave(dtype, block.words + first * dtype.word_nbytes, block.n, first, count, exponents, block.dst,
                          scratch.runs + first / kRun);

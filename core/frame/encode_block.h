@@ -9,6 +9,7 @@
 #include "coders/mask.h"
 #include "coders/rest.h"
 #include "common/format.h"
+#include "common/prefetch.h"
 #include "frame/once_reader.h"
 #include "frame/relative_encode.h"
 #include "transforms/histogram.h"
@@ -23,11 +24,6 @@ struct FirstTier {
   bool operator==(const FirstTier& other) const { return known == other.known && lo == other.lo; }
 };
 
-// Bytes that will be read next, fetched while a block is encoded.
-struct Upcoming {
-  const uint8_t *at = nullptr, *end = nullptr;
-};
-
 struct EncodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
@@ -38,7 +34,7 @@ struct EncodeScratch {
   size_t num_counted;
   FirstTier first_tier;
   Arrival arrival;
-  Upcoming upcoming;
+  Fetch upcoming;  // bytes that will be read next
   uint32_t wide_histogram[kMaxWideValues];
   CascadeScratch cascade;
   EnecScratch enec;

@@ -48,9 +48,9 @@ struct Hashers {
 };
 
 // While a block is encoded that begins at `start`, the next one is fetched.
-Upcoming upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
-  const uint64_t nbytes = block_nbytes(chunk.frame);
-  return {chunk.src + std::min(start + nbytes, end), chunk.src + std::min(start + 2 * nbytes, end)};
+Fetch upcoming(const Chunk& chunk, uint64_t start, uint64_t end) {
+  const uint64_t nbytes = block_nbytes(chunk.frame), next = std::min(start + nbytes, end);
+  return {chunk.src + next, std::min(nbytes, end - next)};
 }
 
 // Blocks of one tile to dst; entries of the index get offsets from the tile's start. Returns their size.

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "coders/cascade.h"
-#include "linear/prefetcher.h"
+#include "common/prefetch.h"
 
 namespace tw {
 
@@ -17,7 +17,7 @@ struct DigitDotKernels {
   // runs.next were used. Reads up to kSlack past those and past the digits. A step of the prefetcher goes with each
   // run. nullptr where words are faster.
   size_t (*add_runs)(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
-                     Prefetcher* prefetcher);
+                     Prefetcher<kSecondLevel>* prefetcher);
 };
 
 extern const DigitDotKernels& digit_dot_kernels;

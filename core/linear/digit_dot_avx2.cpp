@@ -23,9 +23,10 @@ void arrange(const float* input, size_t columns, float* arranged) {
 struct Multiply {
   __m256 sums[4];
   const float* input;
-  Prefetcher prefetcher;
+  Prefetcher<kSecondLevel> prefetcher;
 
-  Multiply(const float* sums_at, const float* arranged, const Prefetcher& ahead) : input(arranged), prefetcher(ahead) {
+  Multiply(const float* sums_at, const float* arranged, const Prefetcher<kSecondLevel>& ahead)
+      : input(arranged), prefetcher(ahead) {
     for (unsigned i = 0; i < 4; ++i) sums[i] = load_lanes(sums_at + i / 2 * 16, i % 2);
   }
   void store_sums(float* to) const {
@@ -49,7 +50,7 @@ struct Multiply {
 };
 
 size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
-                Prefetcher* prefetcher) {
+                Prefetcher<kSecondLevel>* prefetcher) {
   Multiply sink(sums, input, *prefetcher);
   const size_t used = for_words(runs, rests, num_runs, &sink);
   sink.store_sums(sums);

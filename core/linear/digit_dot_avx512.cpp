@@ -9,9 +9,9 @@ namespace {
 struct Multiply {
   __m512 even, odd;
   const float* input;
-  Prefetcher prefetcher;
+  Prefetcher<kSecondLevel> prefetcher;
 
-  Multiply(const float* sums_at, const float* arranged, const Prefetcher& ahead)
+  Multiply(const float* sums_at, const float* arranged, const Prefetcher<kSecondLevel>& ahead)
       : even(_mm512_loadu_ps(sums_at)), odd(_mm512_loadu_ps(sums_at + 16)), input(arranged), prefetcher(ahead) {}
   void begin_run() { prefetcher.step(); }
   void take(__m512i first, __m512i second) {
@@ -27,7 +27,7 @@ struct Multiply {
 };
 
 size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
-                Prefetcher* prefetcher) {
+                Prefetcher<kSecondLevel>* prefetcher) {
   Multiply sink(sums, input, *prefetcher);
   const size_t used = for_words(runs, rests, num_runs, &sink);
   _mm512_storeu_ps(sums, sink.even);

@@ -11,7 +11,7 @@ namespace {
 struct Multiply {
   const float* input;  // arranged, so that lane by lane it is that of the sums
   float* sums;
-  Prefetcher* prefetcher;
+  Prefetcher<kSecondLevel>* prefetcher;
   size_t column = 0;
 
   void begin_run() { prefetcher->step(); }
@@ -26,7 +26,7 @@ struct Multiply {
 };
 
 size_t add_runs(const DigitRuns& runs, const uint8_t* rests, size_t num_runs, const float* input, float* sums,
-                Prefetcher* prefetcher) {
+                Prefetcher<kSecondLevel>* prefetcher) {
   Multiply sink{input, sums, prefetcher};
   return for_words(runs, rests, num_runs, &sink);
 }

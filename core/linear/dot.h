@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "linear/prefetcher.h"
+#include "common/prefetch.h"
 
 namespace tw {
 

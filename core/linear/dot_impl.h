@@ -4,8 +4,8 @@
 //   kMostInputs: 2 or 4.
 #include <cstring>
 
+#include "common/prefetch.h"
 #include "linear/dot.h"
-#include "linear/prefetcher.h"
 
 namespace tw {
 namespace {
@@ -52,8 +52,8 @@ inline __attribute__((always_inline)) float sum_lanes(V* sums) {
 // R rows times M inputs.
 template <class Load, size_t R, size_t M>
 void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_t stride, float* out, size_t out_stride,
-              Prefetcher* shared) {
-  Prefetcher prefetcher = *shared;
+              Prefetcher<kSecondLevel>* shared) {
+  Prefetcher<kSecondLevel> prefetcher = *shared;
   const size_t row_nbytes = columns * Load::kNbytes, whole = columns / kDotLanes * kDotLanes;
   V sums[R][M][kVectors];
   for (size_t r = 0; r < R; ++r) {
@@ -114,7 +114,7 @@ template <class Load, size_t M>
 void dot_inputs(const uint8_t* weights, size_t num_rows, size_t columns, const float* inputs, size_t stride, float* out,
                 size_t out_stride, Fetch next) {
   constexpr size_t kRows = Vec::rows(M);
-  Prefetcher prefetcher(next, 1 + (num_rows / kRows + num_rows % kRows) * (columns / kDotLanes));
+  Prefetcher<kSecondLevel> prefetcher(next, 1 + (num_rows / kRows + num_rows % kRows) * (columns / kDotLanes));
   size_t r = 0;
   for (; r + kRows <= num_rows; r += kRows) {
     dot_tile<Load, kRows, M>(weights + r * columns * Load::kNbytes, columns, inputs, stride, out + r, out_stride,

@@ -112,7 +112,7 @@ struct RowScratch {
 
 // The bytes of the block behind this one, which is the next that the thread needs, mostly.
 Fetch next_block(const Blocks& blocks, uint64_t block) {
-  if (block + 1 == blocks.frame.num_blocks) return {nullptr, 0};
+  if (block + 1 == blocks.frame.num_blocks) return {};
   return {blocks.data.at(blocks.end_of(block)), blocks.end_of(block + 1) - blocks.end_of(block)};
 }
 
@@ -127,7 +127,7 @@ int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* word
     const int status = blocks.check(block, error);
     if (status != TW_OK) return status;
   }
-  const BlockOutput output = {words, false, next.bytes, next.nbytes, nullptr, taker};
+  const BlockOutput output = {words, false, next, nullptr, taker};
   const uint64_t nbytes = blocks.end_of(block) - blocks.start_of(block);
   const Fault fault = decode_block(spec_of(blocks.frame, nullptr), blocks.with_slack(block, scratch->last), nbytes,
                                    num_block_words(blocks.frame, block), output, &scratch->block);
@@ -162,7 +162,7 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
   const uint64_t nbytes = (last_block - first_block) * block_nbytes(frame) + kSlack;
   uint8_t* const words = scratch->words.take(nbytes);
   if (words == nullptr) return no_memory(first_block, nbytes, error);
-  Fetch left = {nullptr, 0};  // for the product, so that memory has something to do meanwhile
+  Fetch left;  // for the product, so that memory has something to do meanwhile
   for (uint64_t block = first_block; block < last_block; ++block) {
     Fetch next = next_block(product.blocks, block);
     if (block + 1 == last_block) {

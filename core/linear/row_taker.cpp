@@ -73,7 +73,7 @@ void RowTaker::add(const uint8_t* words, uint64_t count) {
 }
 
 void RowTaker::add_runs(CascadeDecoder* cascade, const uint8_t* rests, size_t count) {
-  Prefetcher prefetcher(next_, count / kRun);
+  Prefetcher<kSecondLevel> prefetcher(next_, count / kRun);
   cut(
       count,
       [&](uint64_t at, uint64_t piece) {

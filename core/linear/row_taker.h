@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/prefetch.h"
 #include "frame/decode_block.h"
 #include "linear/dot.h"
-#include "linear/prefetcher.h"
 
 namespace tw {
 
@@ -49,7 +49,7 @@ class RowTaker : public Taker {
   uint64_t skip_, num_rows_;
   float* out_;
   uint64_t column_ = 0, num_taken_ = 0;
-  Fetch next_ = {nullptr, 0};
+  Fetch next_;
   // The last of these rows is being added up. A total takes long, and of several one goes beside the other.
   alignas(64) float sums_[kRowsAtOnce][kDotLanes] = {};
   size_t num_whole_ = 0;

@@ -288,7 +288,7 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
     own.base = out.data();
   }
   LeafHasher hasher(0, nullptr);
-  const BlockOutput output = {out.data(), false, nullptr, 0, &hasher};
+  const BlockOutput output = {out.data(), false, {}, &hasher};
   const Fault fault = decode_block(own, block.data(), length, n, output, scratch.get());
   return {!fault, out};
 }

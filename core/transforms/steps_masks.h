@@ -3,6 +3,7 @@
 #pragma once
 #include <cstring>
 
+#include "common/prefetch.h"
 #include "transforms/deposit.h"
 #include "transforms/steps.h"
 
@@ -51,8 +52,8 @@ inline void for_groups(const uint8_t* words, const uint8_t* base, size_t n, Body
 constexpr size_t kAhead = 4096;
 
 template <class T>
-inline void fetch_ahead(const uint8_t* group) {
-  for (size_t i = 0; i < kMaskWords * sizeof(T); i += 64) __builtin_prefetch(group + kAhead + i);
+inline __attribute__((always_inline)) void fetch_ahead(const uint8_t* group) {
+  prefetch(group + kAhead, group + kAhead + kMaskWords * sizeof(T));
 }
 
 // Writes bits. Stores 8 bytes at a time, so that as many must have room behind the last one.
