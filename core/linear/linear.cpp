@@ -20,7 +20,7 @@ constexpr uint64_t kBlocksAtOnce = 8;
 // As many times a thread should find something to take.
 constexpr uint64_t kTilesAThread = 4;
 // While a block is decoded and multiplied, the next one is fetched; so much of it during the product.
-constexpr uint64_t kFetchShare = 4;
+constexpr uint64_t kFetchShare = 2;
 // Dense weights that a thread takes at a time, and those that it multiplies while it fetches as many of the next.
 constexpr uint64_t kDenseTileNbytes = 1 << 18, kDenseStepNbytes = 1 << 15;
 
