@@ -35,10 +35,10 @@ size_t estimate(size_t tables_nbytes, uint64_t payload) {
 
 }  // namespace
 
-extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512;
 
-const RansKernels& rans_kernels = cpu_gathers_fast() ? pick<kRansScalar, kRansAvx2, kRansAvx512, kRansNeon>()
-                                                     : pick<kRansScalar, kRansAvx2Loads, kRansAvx512, kRansNeon>();
+const RansKernels& rans_kernels =
+    cpu_gathers_fast() ? pick<kRansScalar, kRansAvx2, kRansAvx512>() : pick<kRansScalar, kRansAvx2Loads, kRansAvx512>();
 
 size_t entropy_estimate(const uint32_t histogram[256], size_t n) {
   EntropyTable table;

@@ -121,7 +121,6 @@ bool read_outside(const uint64_t* mask, size_t n, const uint8_t* src, size_t ava
 
 extern const MaskKernels kMaskScalar, kMaskAvx2;
 
-const MaskKernels& mask_kernels =
-    cpu_deposits_fast() ? pick<kMaskScalar, kMaskAvx2, kMaskAvx2, kMaskScalar>() : kMaskScalar;
+const MaskKernels& mask_kernels = cpu_deposits_fast() ? pick<kMaskScalar, kMaskAvx2, kMaskAvx2>() : kMaskScalar;
 
 }  // namespace tw

@@ -12,6 +12,6 @@ constexpr OneBitKernels kNone = {nullptr};
 
 }  // namespace
 
-const OneBitKernels& one_bit_kernels = pick<kNone, kOneBitAvx2, kOneBitAvx512, kNone>();
+const OneBitKernels& one_bit_kernels = pick<kNone, kOneBitAvx2, kOneBitAvx512>();
 
 }  // namespace tw

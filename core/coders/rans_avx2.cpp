@@ -1,9 +1,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <cstring>
-
-#include "coders/rans.h"
+#include "coders/rans_impl.h"
 
 namespace tw {
 namespace {
@@ -76,6 +74,28 @@ class Lanes {
   }
   const uint8_t* next() const { return reinterpret_cast<const uint8_t*>(next_); }
 
+  void decode(uint8_t* out) {
+    look_up(lookup_);
+    advance();
+    store_symbols(out);
+  }
+  void decode(const uint8_t* classes, uint8_t* out) {
+    look_up(lookup_, classes);
+    advance();
+    store_symbols(out);
+  }
+  static void decode_two(Lanes* a, uint8_t* a_out, Lanes* b, uint8_t* b_out) {
+    a->look_up(a->lookup_);
+    b->look_up(a->lookup_);  // one for both, or registers run out
+    a->advance();
+    a->store_symbols(a_out);
+    b->advance();
+    b->store_symbols(b_out);
+  }
+
+ private:
+  static __m256i slot_mask() { return _mm256_set1_epi32(kRansTotal - 1); }
+
   void look_up(const Lookup& lookup) {
     for (size_t v = 0; v < kVectors; ++v) entries_[v] = lookup(table_, _mm256_and_si256(x_[v], slot_mask()));
   }
@@ -119,75 +139,19 @@ class Lanes {
                         _mm256_permutevar8x32_epi32(_mm256_packus_epi16(two(0), two(2)), order));
   }
 
- private:
-  static __m256i slot_mask() { return _mm256_set1_epi32(kRansTotal - 1); }
-
+  const Lookup lookup_{};
   const uint32_t* table_;
   const uint16_t* next_;
   __m256i x_[kVectors], entries_[kVectors];
 };
 
-template <class Lookup>
-const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
-                      const uint8_t* end, size_t num_groups, uint8_t* out) {
-  const Lookup lookup;
-  Lanes<Lookup> lanes(table, states, next);
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
-    if (lanes.next() > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
-    lanes.look_up(lookup);
-    lanes.advance();
-    lanes.store_symbols(out);
-  }
-  lanes.store(states);
-  return lanes.next();
-}
-
-template <class Lookup>
-const uint8_t* decode_classes(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
-                              const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out) {
-  const Lookup lookup;
-  Lanes<Lookup> lanes(tables, states, next);
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates, classes += kRansStates) {
-    if (lanes.next() > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
-    lanes.look_up(lookup, classes);
-    lanes.advance();
-    lanes.store_symbols(out);
-  }
-  lanes.store(states);
-  return lanes.next();
-}
-
-template <class Lookup>
-size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
-  const Lookup lookup;
-  Lanes<Lookup> a_lanes(a->table, a->states, a->next), b_lanes(b->table, b->states, b->next);
-  size_t g = 0;
-  for (; g < num_groups && a_lanes.next() <= a->end && b_lanes.next() <= b->end; ++g) {
-    a_lanes.look_up(lookup);
-    b_lanes.look_up(lookup);
-    a_lanes.advance();
-    a_lanes.store_symbols(a->out + g * kRansStates);
-    b_lanes.advance();
-    b_lanes.store_symbols(b->out + g * kRansStates);
-  }
-  a_lanes.store(a->states);
-  b_lanes.store(b->states);
-  a->next = a_lanes.next(), b->next = b_lanes.next();
-  a->out += g * kRansStates, b->out += g * kRansStates;
-  return g;
-}
-
 }  // namespace
 
 extern const RansKernels kRansAvx2, kRansAvx2Loads;
-const RansKernels kRansAvx2 = {decode<Gather>, decode_two<Gather>, decode_classes<Gather>, rans_encode_avx2};
-const RansKernels kRansAvx2Loads = {decode<Loads>, decode_two<Loads>, decode_classes<Loads>, rans_encode_avx2};
+const RansKernels kRansAvx2 = {decode<Lanes<Gather>>, decode_two<Lanes<Gather>>, decode_classes<Lanes<Gather>>,
+                               rans_encode_avx2};
+const RansKernels kRansAvx2Loads = {decode<Lanes<Loads>>, decode_two<Lanes<Loads>>, decode_classes<Lanes<Loads>>,
+                                    rans_encode_avx2};
 
 }  // namespace tw
 #endif

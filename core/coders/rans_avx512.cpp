@@ -1,7 +1,5 @@
 #if defined(__x86_64__)
-#include <cstring>
-
-#include "coders/rans.h"
+#include "coders/rans_impl.h"
 #include "common/avx512.h"
 
 namespace tw {
@@ -39,64 +37,43 @@ inline void store_symbols(uint8_t* out, __m512i low, __m512i high) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16), _mm512_cvtepi32_epi8(high));
 }
 
-const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
-                      const uint8_t* end, size_t num_groups, uint8_t* out) {
-  __m512i low = _mm512_loadu_si512(states), high = _mm512_loadu_si512(states + 16);
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
-    if (next > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
-    const __m512i low_entries = step(table, low, next);
-    const __m512i high_entries = step(table, high, next);
-    store_symbols(out, low_entries, high_entries);
+class Lanes {
+ public:
+  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next)
+      : table_(table), next_(next), low_(_mm512_loadu_si512(states)), high_(_mm512_loadu_si512(states + 16)) {}
+  void store(uint32_t states[kRansStates]) const {
+    _mm512_storeu_si512(states, low_);
+    _mm512_storeu_si512(states + 16, high_);
   }
-  _mm512_storeu_si512(states, low);
-  _mm512_storeu_si512(states + 16, high);
-  return next;
-}
+  const uint8_t* next() const { return next_; }
 
-const uint8_t* decode_classes(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
-                              const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out) {
-  __m512i low = _mm512_loadu_si512(states), high = _mm512_loadu_si512(states + 16);
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates, classes += kRansStates) {
-    if (next > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
-    const __m512i low_entries = step(tables, starts_of(classes), low, next);
-    const __m512i high_entries = step(tables, starts_of(classes + 16), high, next);
-    store_symbols(out, low_entries, high_entries);
+  void decode(uint8_t* out) {
+    const __m512i low = step(table_, low_, next_);
+    const __m512i high = step(table_, high_, next_);
+    store_symbols(out, low, high);
   }
-  _mm512_storeu_si512(states, low);
-  _mm512_storeu_si512(states + 16, high);
-  return next;
-}
+  void decode(const uint8_t* classes, uint8_t* out) {
+    const __m512i low = step(table_, starts_of(classes), low_, next_);
+    const __m512i high = step(table_, starts_of(classes + 16), high_, next_);
+    store_symbols(out, low, high);
+  }
+  static void decode_two(Lanes* a, uint8_t* a_out, Lanes* b, uint8_t* b_out) {
+    const __m512i a_low = step(a->table_, a->low_, a->next_), b_low = step(b->table_, b->low_, b->next_);
+    const __m512i a_high = step(a->table_, a->high_, a->next_), b_high = step(b->table_, b->high_, b->next_);
+    store_symbols(a_out, a_low, a_high);
+    store_symbols(b_out, b_low, b_high);
+  }
 
-size_t decode_two(RansStream* a, RansStream* b, size_t num_groups) {
-  __m512i a_low = _mm512_loadu_si512(a->states), a_high = _mm512_loadu_si512(a->states + 16);
-  __m512i b_low = _mm512_loadu_si512(b->states), b_high = _mm512_loadu_si512(b->states + 16);
-  const uint8_t *a_next = a->next, *b_next = b->next;
-  size_t g = 0;
-  for (; g < num_groups && a_next <= a->end && b_next <= b->end; ++g) {
-    const __m512i a_first = step(a->table, a_low, a_next), b_first = step(b->table, b_low, b_next);
-    const __m512i a_second = step(a->table, a_high, a_next), b_second = step(b->table, b_high, b_next);
-    store_symbols(a->out + g * kRansStates, a_first, a_second);
-    store_symbols(b->out + g * kRansStates, b_first, b_second);
-  }
-  _mm512_storeu_si512(a->states, a_low);
-  _mm512_storeu_si512(a->states + 16, a_high);
-  _mm512_storeu_si512(b->states, b_low);
-  _mm512_storeu_si512(b->states + 16, b_high);
-  a->next = a_next, b->next = b_next;
-  a->out += g * kRansStates, b->out += g * kRansStates;
-  return g;
-}
+ private:
+  const uint32_t* table_;
+  const uint8_t* next_;
+  __m512i low_, high_;
+};
 
 }  // namespace
 
 extern const RansKernels kRansAvx512;
-const RansKernels kRansAvx512 = {decode, decode_two, decode_classes, rans_encode_avx2};
+const RansKernels kRansAvx512 = {decode<Lanes>, decode_two<Lanes>, decode_classes<Lanes>, rans_encode_avx2};
 
 }  // namespace tw
 #endif

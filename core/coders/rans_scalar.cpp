@@ -1,35 +1,35 @@
 #include <cstring>
 
-#include "coders/rans.h"
+#include "coders/rans_impl.h"
 
 namespace tw {
 namespace {
 
-const uint8_t* decode(const uint32_t table[kRansTotal], uint32_t states[kRansStates], const uint8_t* next,
-                      const uint8_t* end, size_t num_groups, uint8_t* out) {
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates) {
-    if (next > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
-    for (size_t i = 0; i < kRansStates; ++i) out[i] = rans_decode_symbol(table, &states[i], &next);
+// The states are stepped one by one, in registers' reach of each other.
+class Lanes {
+ public:
+  Lanes(const uint32_t* table, const uint32_t states[kRansStates], const uint8_t* next) : table_(table), next_(next) {
+    std::memcpy(states_, states, sizeof states_);
   }
-  return next;
-}
+  void store(uint32_t states[kRansStates]) const { std::memcpy(states, states_, sizeof states_); }
+  const uint8_t* next() const { return next_; }
 
-const uint8_t* decode_classes(const uint32_t* tables, const uint8_t* classes, uint32_t states[kRansStates],
-                              const uint8_t* next, const uint8_t* end, size_t num_groups, uint8_t* out) {
-  for (size_t g = 0; g < num_groups; ++g, out += kRansStates, classes += kRansStates) {
-    if (next > end) {
-      std::memset(out, 0, (num_groups - g) * kRansStates);
-      break;
-    }
+  void decode(uint8_t* out) {
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRansStates; ++i) out[i] = rans_decode_symbol(table_, &states_[i], &next_);
+  }
+  void decode(const uint8_t* classes, uint8_t* out) {
+#pragma GCC unroll 8
     for (size_t i = 0; i < kRansStates; ++i) {
-      out[i] = rans_decode_symbol(tables + classes[i] * kRansTotal, &states[i], &next);
+      out[i] = rans_decode_symbol(table_ + classes[i] * kRansTotal, &states_[i], &next_);
     }
   }
-  return next;
-}
+
+ private:
+  const uint32_t* table_;
+  const uint8_t* next_;
+  uint32_t states_[kRansStates];
+};
 
 }  // namespace
 
@@ -42,6 +42,6 @@ uint16_t* rans_encode_scalar(const RansCode codes[256], const uint8_t* symbols, 
 }
 
 extern const RansKernels kRansScalar;
-const RansKernels kRansScalar = {decode, nullptr, decode_classes, rans_encode_scalar};
+const RansKernels kRansScalar = {decode<Lanes>, nullptr, decode_classes<Lanes>, rans_encode_scalar};
 
 }  // namespace tw

@@ -53,6 +53,6 @@ void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
 extern const TwoBitKernels kTwoBitAvx2, kTwoBitAvx512, kTwoBitInTurn;
 const TwoBitKernels kTwoBitInTurn = {expand, split, count};
 
-const TwoBitKernels& two_bit_kernels = pick<kTwoBitInTurn, kTwoBitAvx2, kTwoBitAvx512, kTwoBitInTurn>();
+const TwoBitKernels& two_bit_kernels = pick<kTwoBitInTurn, kTwoBitAvx2, kTwoBitAvx512>();
 
 }  // namespace tw

@@ -13,8 +13,9 @@ Target cpu_target();
 const char* target_name(Target target);
 
 // The kernels that a stage has for the target. Each stage calls this once, when the library is loaded, and keeps the
-// answer: no block pays for the choice. Kernels of another architecture are declared, but nobody defines them.
-template <const auto& scalar, const auto& avx2, const auto& avx512, const auto& neon>
+// answer: no block pays for the choice. Kernels of another architecture are declared, but nobody defines them. Where a
+// stage has none for NEON, the scalar ones run there: NEON is what compilers make vectors of on its architecture.
+template <const auto& scalar, const auto& avx2, const auto& avx512, const auto& neon = scalar>
 const auto& pick() {
   switch (cpu_target()) {
 #if defined(__x86_64__)

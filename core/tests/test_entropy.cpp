@@ -13,7 +13,7 @@
 #include "common/cpu.h"
 
 namespace tw {
-extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512, kRansNeon;
+extern const RansKernels kRansScalar, kRansAvx2, kRansAvx2Loads, kRansAvx512;
 
 namespace {
 
@@ -83,8 +83,6 @@ std::vector<const RansKernels*> targets() {
 #if defined(__x86_64__)
   if (cpu_target() >= Target::kAvx2) all.insert(all.end(), {&kRansAvx2, &kRansAvx2Loads});
   if (cpu_target() >= Target::kAvx512) all.push_back(&kRansAvx512);
-#elif defined(__aarch64__)
-  all.push_back(&kRansNeon);
 #endif
   return all;
 }

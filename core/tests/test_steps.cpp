@@ -12,7 +12,7 @@
 #include "tests/target.h"
 
 namespace tw {
-extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512, kStepNeon;
+extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512;
 
 namespace {
 
@@ -31,8 +31,6 @@ std::vector<const StepKernels*> targets() {
 #if defined(__x86_64__)
   if (cpu_target() >= Target::kAvx2) all.push_back(&kStepAvx2);
   if (cpu_target() >= Target::kAvx512) all.push_back(&kStepAvx512);
-#elif defined(__aarch64__)
-  all.push_back(&kStepNeon);
 #endif
   return all;
 }

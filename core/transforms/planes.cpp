@@ -4,7 +4,7 @@
 
 namespace tw {
 
-extern const PlaneKernels kPlaneScalar, kPlaneAvx2, kPlaneAvx512, kPlaneNeon;
+extern const PlaneKernels kPlaneScalar, kPlaneAvx2, kPlaneAvx512;
 
 namespace {
 
@@ -46,6 +46,6 @@ bool filler_is_zero(const uint8_t* field, size_t n, unsigned width) {
   return true;
 }
 
-const PlaneKernels& plane_kernels = pick<kPlaneScalar, kPlaneAvx2, kPlaneAvx512, kPlaneNeon>();
+const PlaneKernels& plane_kernels = pick<kPlaneScalar, kPlaneAvx2, kPlaneAvx512>();
 
 }  // namespace tw

@@ -4,8 +4,8 @@
 
 namespace tw {
 
-extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512, kStepNeon;
+extern const StepKernels kStepScalar, kStepAvx2, kStepAvx512;
 
-const StepKernels& step_kernels = pick<kStepScalar, kStepAvx2, kStepAvx512, kStepNeon>();
+const StepKernels& step_kernels = pick<kStepScalar, kStepAvx2, kStepAvx512>();
 
 }  // namespace tw

@@ -4,8 +4,8 @@
 
 namespace tw {
 
-extern const WordKernels kWordScalar, kWordAvx2, kWordAvx512, kWordNeon;
+extern const WordKernels kWordScalar, kWordAvx2, kWordAvx512;
 
-const WordKernels& word_kernels = pick<kWordScalar, kWordAvx2, kWordAvx512, kWordNeon>();
+const WordKernels& word_kernels = pick<kWordScalar, kWordAvx2, kWordAvx512>();
 
 }  // namespace tw
