@@ -17,41 +17,9 @@ inline __attribute__((always_inline)) void take_words(__m256i turned, const uint
   sink->take(_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
 }
 
-// Of 16 bytes in each half, for each that is escaped its rank among those of the half.
-inline __m256i ranks_of(__m256i escaped) {
-  __m256i counts = _mm256_add_epi8(escaped, _mm256_slli_si256(escaped, 1));
-  counts = _mm256_add_epi8(counts, _mm256_slli_si256(counts, 2));
-  counts = _mm256_add_epi8(counts, _mm256_slli_si256(counts, 4));
-  counts = _mm256_add_epi8(counts, _mm256_slli_si256(counts, 8));
-  return _mm256_xor_si256(counts, bytes(0xff));  // an escaped byte counts as -1, so this is -counts - 1
-}
-
 // Not inlined, since most vectors of 4-bit digits have no escape.
 __attribute__((noinline)) inline __m256i put_escapes(__m256i named, __m256i escaped, const uint8_t** next) {
   return expand32(named, escaped, ranks_of(escaped), next);
-}
-
-template <class Sink>
-inline __attribute__((always_inline)) size_t for_nibbles(const DigitRuns& runs, const uint8_t* rests, size_t num_runs,
-                                                         Sink* sink) {
-  const __m256i names = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(runs.names->low)));
-  const __m256i escape = bytes(0x0f);
-  const uint8_t *digits = runs.digits, *next = runs.next;
-  for (size_t run = 0; run < num_runs; ++run, digits += kRun / 2) {
-    sink->begin_run();
-    for (unsigned shift = 0; shift < 8; shift += 4) {
-#pragma GCC unroll 4
-      for (size_t i = 0; i < kRun / 2; i += 32, rests += 32) {
-        const __m256i pairs = load(digits + i);
-        const __m256i index = _mm256_and_si256(shift == 0 ? pairs : _mm256_srli_epi16(pairs, 4), escape);
-        const __m256i escaped = _mm256_cmpeq_epi8(index, escape);
-        __m256i turned = _mm256_shuffle_epi8(names, index);
-        if (__builtin_expect(_mm256_movemask_epi8(escaped) != 0, 0)) turned = put_escapes(turned, escaped, &next);
-        take_words(turned, rests, sink);
-      }
-    }
-  }
-  return static_cast<size_t>(next - runs.next);
 }
 
 // In two steps, by way of the first-level cache: for both together there are not enough registers.
@@ -74,12 +42,7 @@ inline __attribute__((always_inline)) size_t for_two_bits(const DigitRuns& runs,
   return static_cast<size_t>(next - runs.next);
 }
 
-// All words of the runs, with sink->begin_run() before each run. Returns how many of runs.next were used.
-template <class Sink>
-inline __attribute__((always_inline)) size_t for_words(const DigitRuns& runs, const uint8_t* rests, size_t num_runs,
-                                                       Sink* sink) {
-  return runs.width == 4 ? for_nibbles(runs, rests, num_runs, sink) : for_two_bits(runs, rests, num_runs, sink);
-}
-
 }  // namespace
 }  // namespace tw
+
+#include "coders/digit_words_x86.h"

@@ -22,29 +22,10 @@ inline __attribute__((always_inline)) void take_words(__m512i exponents, const u
   sink->take(_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high));
 }
 
-template <class Sink>
-inline __attribute__((always_inline)) size_t for_nibbles(const DigitRuns& runs, const uint8_t* rests, size_t num_runs,
-                                                         Sink* sink) {
-  const __m512i names = four_times(runs.names->low), escape = bytes(0x0f);
-  const uint8_t *digits = runs.digits, *next = runs.next;
-  for (size_t run = 0; run < num_runs; ++run, digits += kRun / 2) {
-    sink->begin_run();
-    for (unsigned shift = 0; shift < 8; shift += 4) {
-#pragma GCC unroll 2
-      for (size_t i = 0; i < kRun / 2; i += 64, rests += 64) {
-        const __m512i pairs = _mm512_loadu_si512(digits + i);
-        const __m512i index = _mm512_and_si512(shift == 0 ? pairs : _mm512_srli_epi16(pairs, 4), escape);
-        const __mmask64 escaped = _mm512_cmpeq_epi8_mask(index, escape);
-        __m512i turned = _mm512_shuffle_epi8(names, index);
-        if (__builtin_expect(escaped != 0, 0)) {  // most vectors have none
-          turned = _mm512_mask_expand_epi8(turned, escaped, _mm512_loadu_si512(next));
-          next += _mm_popcnt_u64(escaped);
-        }
-        take_words(turned, rests, sink);
-      }
-    }
-  }
-  return static_cast<size_t>(next - runs.next);
+inline __attribute__((always_inline)) __m512i put_escapes(__m512i named, __mmask64 escaped, const uint8_t** next) {
+  const __m512i words = _mm512_mask_expand_epi8(named, escaped, _mm512_loadu_si512(*next));
+  *next += _mm_popcnt_u64(escaped);
+  return words;
 }
 
 template <class Sink>
@@ -61,12 +42,7 @@ inline __attribute__((always_inline)) size_t for_two_bits(const DigitRuns& runs,
   return static_cast<size_t>(next - runs.next);
 }
 
-// All words of the runs, with sink->begin_run() before each run. Returns how many of runs.next were used.
-template <class Sink>
-inline __attribute__((always_inline)) size_t for_words(const DigitRuns& runs, const uint8_t* rests, size_t num_runs,
-                                                       Sink* sink) {
-  return runs.width == 4 ? for_nibbles(runs, rests, num_runs, sink) : for_two_bits(runs, rests, num_runs, sink);
-}
-
 }  // namespace
 }  // namespace tw
+
+#include "coders/digit_words_x86.h"

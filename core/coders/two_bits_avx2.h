@@ -1,16 +1,11 @@
 // Expanding tiers of two-bit digits by shuffles. Everything is local to the including source, which is built for AVX2.
 #pragma once
-#include <immintrin.h>
-
+#include "coders/bytes_avx2.h"
 #include "coders/two_bits.h"
 #include "transforms/planes.h"
 
 namespace tw {
 namespace {
-
-inline __m256i load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline void store(uint8_t* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
-inline __m256i bytes(unsigned byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
 
 // A factor that adds the bytes of 32 bits up.
 inline __m256i every_byte() {
@@ -31,24 +26,11 @@ inline __m256i sums_before(__m256i ones, __m256i every) {
   return _mm256_add_epi8(_mm256_sub_epi8(sums, ones), _mm256_shuffle_epi8(sums, from_half));
 }
 
-// 32 numbers: the named ones, and where `escapes` has the upper bit the next. `ranks` says which of those in its half.
-inline __m256i expand32(__m256i named, __m256i escapes, __m256i ranks, const uint8_t** next) {
-  const unsigned mask = static_cast<unsigned>(_mm256_movemask_epi8(escapes));
-  const uint8_t* const low = *next;
-  const uint8_t* const high = low + _mm_popcnt_u32(mask & 0xffff);
-  const __m256i exponents =
-      _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(high), reinterpret_cast<const __m128i*>(low));
-  *next = low + _mm_popcnt_u32(mask);
-  return _mm256_blendv_epi8(named, _mm256_shuffle_epi8(exponents, ranks), escapes);
-}
-
 // The names of digits, for both halves of a vector.
 struct HalfNames {
   __m256i low, high;
 
-  explicit HalfNames(const DigitNames& names)
-      : low(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.low)))),
-        high(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(names.high)))) {}
+  explicit HalfNames(const DigitNames& names) : low(repeat(names.low)), high(repeat(names.high)) {}
 };
 
 // Half of a run: 32 bytes with 4 slices of digits, which are 64 numbers apart.

@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #include "coders/two_bits_avx512.h"
 
-#include "transforms/planes.h"
+#include "coders/two_bits_x86.h"
 
 namespace tw {
 namespace {
@@ -37,24 +37,6 @@ size_t split(uint8_t start, uint8_t below, uint8_t gap, const uint8_t* exponents
     _mm512_storeu_si512(field, packed);
   }
   return static_cast<size_t>(target - next);
-}
-
-void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
-  // Of a pair of digits, how many are 1 in the lower half of a byte, how many are 2 in the upper half.
-  const __m512i pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0x00, 0x01, 0x10, 0x00, 0x01, 0x02, 0x11, 0x01,  //
-                                                             0x10, 0x11, 0x20, 0x10, 0x00, 0x01, 0x10, 0x00));
-  const __m512i nibble = bytes(0x0f), zero = _mm512_setzero_si512();
-  __m512i ones = zero, twos = zero;
-  for (size_t run = 0; run < num_runs; ++run, field += kRun / 4) {
-    const __m512i digits = _mm512_loadu_si512(field);
-    const __m512i upper = _mm512_and_si512(_mm512_srli_epi16(digits, 4), nibble);
-    const __m512i sums = _mm512_add_epi8(_mm512_shuffle_epi8(pairs, _mm512_and_si512(digits, nibble)),
-                                         _mm512_shuffle_epi8(pairs, upper));
-    ones = _mm512_add_epi64(ones, _mm512_sad_epu8(_mm512_and_si512(sums, nibble), zero));
-    twos = _mm512_add_epi64(twos, _mm512_sad_epu8(_mm512_and_si512(_mm512_srli_epi16(sums, 4), nibble), zero));
-  }
-  counts[0] = static_cast<uint32_t>(_mm512_reduce_add_epi64(ones));
-  counts[1] = static_cast<uint32_t>(_mm512_reduce_add_epi64(twos));
 }
 
 }  // namespace

@@ -1,22 +1,16 @@
 // Expanding tiers of two-bit digits. Everything is local to the including source, which is built for AVX-512.
 #pragma once
 #include "coders/two_bits.h"
-#include "common/avx512.h"
+#include "common/x86_bytes.h"
 
 namespace tw {
 namespace {
-
-inline __m512i bytes(unsigned byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
-
-inline __m512i four_times(const uint8_t* sixteen) {
-  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)));
-}
 
 // The names of digits, for each quarter of a vector.
 struct TwoBitNames {
   __m512i low, high;
 
-  explicit TwoBitNames(const DigitNames& names) : low(four_times(names.low)), high(four_times(names.high)) {}
+  explicit TwoBitNames(const DigitNames& names) : low(repeat(names.low)), high(repeat(names.high)) {}
 };
 
 // A run: 64 bytes with 4 slices of digits, which are 64 numbers apart.
@@ -26,8 +20,7 @@ struct TwoBitRun {
 
   TwoBitRun(const uint8_t* field, const TwoBitNames& names) {
     const __m512i digits = _mm512_loadu_si512(field);
-    const __m512i first = _mm512_and_si512(digits, bytes(0x0f));
-    const __m512i second = _mm512_and_si512(_mm512_srli_epi16(digits, 4), bytes(0x0f));
+    const __m512i first = nibbles(digits, 0), second = nibbles(digits, 1);
     three = _mm512_and_si512(digits, _mm512_srli_epi16(digits, 1));
     named[0] = _mm512_shuffle_epi8(names.low, first);
     named[1] = _mm512_shuffle_epi8(names.high, first);
