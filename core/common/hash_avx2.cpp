@@ -10,9 +10,24 @@ inline __m256i load_half(const uint8_t* p) { return _mm256_loadu_si256(reinterpr
 
 // Products are added to acc; the values themselves to sum, whose neighbours change places once per call of fold().
 struct Accumulators {
+  static constexpr size_t kAhead = 512;
+  static const uint8_t* key(size_t i) { return kHashSecret + 8 * i; }
+  struct Keys {
+    const uint8_t* operator[](size_t i) const { return key(i); }
+  };
+
   __m256i acc[2], sum[2];
 
-  // What is loaded goes to `copy` too, unless that is nullptr.
+  explicit Accumulators(const uint64_t from[8]) {
+    for (size_t h = 0; h < 2; ++h) {
+      acc[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 4 * h));
+      sum[h] = _mm256_setzero_si256();
+    }
+  }
+  void store(uint64_t to[8]) const {
+    for (size_t h = 0; h < 2; ++h) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4 * h), acc[h]);
+  }
+
   void add(const uint8_t* stripe, const uint8_t* secret, uint8_t* copy) {
     for (size_t h = 0; h < 2; ++h) {
       const __m256i value = load_half(stripe + 32 * h);
@@ -43,47 +58,12 @@ struct Accumulators {
   }
 };
 
-template <bool kCopies>
-inline void take(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
-  const uint8_t* const start = data;
-  const auto place = [&](const uint8_t* stripe) { return kCopies ? copy + (stripe - start) : nullptr; };
-  Accumulators lanes;
-  for (size_t h = 0; h < 2; ++h) {
-    lanes.acc[h] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(acc + 4 * h));
-    lanes.sum[h] = _mm256_setzero_si256();
-  }
-  while (num_stripes != 0) {
-    if (phase == 0 && num_stripes >= kHashBlockStripes) {
-#pragma GCC unroll 16
-      for (size_t i = 0; i < kHashBlockStripes; ++i) {
-        _mm_prefetch(reinterpret_cast<const char*>(data + i * kHashStripe + 512), _MM_HINT_T0);
-        lanes.add(data + i * kHashStripe, kHashSecret + 8 * i, place(data + i * kHashStripe));
-      }
-      data += kHashBlockStripes * kHashStripe;
-      num_stripes -= kHashBlockStripes;
-    } else {
-      lanes.add(data, kHashSecret + 8 * phase, place(data));
-      data += kHashStripe;
-      --num_stripes;
-      if (++phase < kHashBlockStripes) continue;
-      phase = 0;
-    }
-    lanes.fold();
-    lanes.scramble();
-  }
-  lanes.fold();
-  for (size_t h = 0; h < 2; ++h) _mm256_storeu_si256(reinterpret_cast<__m256i*>(acc + 4 * h), lanes.acc[h]);
-}
-
-void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
-  take<false>(acc, data, num_stripes, phase, nullptr);
-}
-
-void copy(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
-  take<true>(acc, data, num_stripes, phase, copy);
-}
-
 }  // namespace
+}  // namespace tw
+
+#include "common/hash_x86.h"  // behind Accumulators, which it uses
+
+namespace tw {
 
 extern const HashKernels kHashAvx2;
 const HashKernels kHashAvx2 = {accumulate, copy};

@@ -7,9 +7,21 @@ namespace {
 
 // As in hash_avx2.cpp, with a stripe in one register, and the keys of a whole block kept in 16.
 struct Accumulators {
-  __m512i acc, sum;
+  static constexpr size_t kAhead = 1024;
+  static __m512i key(size_t i) { return _mm512_loadu_si512(kHashSecret + 8 * i); }
+  struct Keys {
+    __m512i of[kHashBlockStripes];
+    Keys() {
+      for (size_t i = 0; i < kHashBlockStripes; ++i) of[i] = key(i);
+    }
+    __m512i operator[](size_t i) const { return of[i]; }
+  };
 
-  // What is loaded goes to `copy` too, unless that is nullptr.
+  __m512i acc, sum = _mm512_setzero_si512();
+
+  explicit Accumulators(const uint64_t from[8]) : acc(_mm512_loadu_si512(from)) {}
+  void store(uint64_t to[8]) const { _mm512_storeu_si512(to, acc); }
+
   void add(const uint8_t* stripe, __m512i secret, uint8_t* copy) {
     const __m512i value = _mm512_loadu_si512(stripe);
     if (copy != nullptr) _mm512_storeu_si512(copy, value);
@@ -32,45 +44,12 @@ struct Accumulators {
   }
 };
 
-template <bool kCopies>
-inline void take(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
-  const uint8_t* const start = data;
-  const auto place = [&](const uint8_t* stripe) { return kCopies ? copy + (stripe - start) : nullptr; };
-  Accumulators lanes{_mm512_loadu_si512(acc), _mm512_setzero_si512()};
-  __m512i secrets[kHashBlockStripes];
-  for (size_t i = 0; i < kHashBlockStripes; ++i) secrets[i] = _mm512_loadu_si512(kHashSecret + 8 * i);
-  while (num_stripes != 0) {
-    if (phase == 0 && num_stripes >= kHashBlockStripes) {
-#pragma GCC unroll 16
-      for (size_t i = 0; i < kHashBlockStripes; ++i) {
-        _mm_prefetch(reinterpret_cast<const char*>(data + i * kHashStripe + 1024), _MM_HINT_T0);
-        lanes.add(data + i * kHashStripe, secrets[i], place(data + i * kHashStripe));
-      }
-      data += kHashBlockStripes * kHashStripe;
-      num_stripes -= kHashBlockStripes;
-    } else {
-      lanes.add(data, _mm512_loadu_si512(kHashSecret + 8 * phase), place(data));
-      data += kHashStripe;
-      --num_stripes;
-      if (++phase < kHashBlockStripes) continue;
-      phase = 0;
-    }
-    lanes.fold();
-    lanes.scramble();
-  }
-  lanes.fold();
-  _mm512_storeu_si512(acc, lanes.acc);
-}
-
-void accumulate(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase) {
-  take<false>(acc, data, num_stripes, phase, nullptr);
-}
-
-void copy(uint64_t acc[8], const uint8_t* data, size_t num_stripes, size_t phase, uint8_t* copy) {
-  take<true>(acc, data, num_stripes, phase, copy);
-}
-
 }  // namespace
+}  // namespace tw
+
+#include "common/hash_x86.h"  // behind Accumulators, which it uses
+
+namespace tw {
 
 extern const HashKernels kHashAvx512;
 const HashKernels kHashAvx512 = {accumulate, copy};

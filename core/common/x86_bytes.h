@@ -12,6 +12,7 @@ namespace {
 using Bytes = __m512i;
 inline Bytes load(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline void store(uint8_t* p, Bytes v) { _mm512_storeu_si512(p, v); }
+inline void stream(uint8_t* p, Bytes v) { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), v); }  // around the caches
 inline Bytes bytes(unsigned byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
 inline Bytes repeat(__m128i sixteen) { return _mm512_broadcast_i32x4(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm512_shuffle_epi8(table, index); }
@@ -25,6 +26,7 @@ inline bool any(Bytes flags) { return _mm512_movepi8_mask(flags) != 0; }
 using Bytes = __m256i;
 inline Bytes load(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline void store(uint8_t* p, Bytes v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline void stream(uint8_t* p, Bytes v) { _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v); }
 inline Bytes bytes(unsigned byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
 inline Bytes repeat(__m128i sixteen) { return _mm256_broadcastsi128_si256(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm256_shuffle_epi8(table, index); }

@@ -2,6 +2,7 @@
 // same code and only the instruction set differs. Everything is local to the including source.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "transforms/planes.h"
 
@@ -153,24 +154,32 @@ void unpack_tile(const uint8_t* field, size_t n, size_t first, size_t count, uin
   if constexpr ((WIDTH & 1) != 0) unpack_plane<1, WIDTH & 6>(field + first / 8, count, numbers);
 }
 
-void unpack_field_tile(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+// body(an integral constant) of a width of 1 to 7.
+template <class Body>
+inline void with_width(unsigned width, Body&& body) {
   switch (width) {
     case 1:
-      return unpack_tile<1>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 1>());
     case 2:
-      return unpack_tile<2>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 2>());
     case 3:
-      return unpack_tile<3>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 3>());
     case 4:
-      return unpack_tile<4>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 4>());
     case 5:
-      return unpack_tile<5>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 5>());
     case 6:
-      return unpack_tile<6>(field, n, first, count, numbers);
-    case 7:
-      return unpack_tile<7>(field, n, first, count, numbers);
+      return body(std::integral_constant<unsigned, 6>());
     default:
-      std::memcpy(numbers, field + first, count);
+      return body(std::integral_constant<unsigned, 7>());
+  }
+}
+
+void unpack_field_tile(unsigned width, const uint8_t* field, size_t n, size_t first, size_t count, uint8_t* numbers) {
+  if (width == 8) {
+    std::memcpy(numbers, field + first, count);
+  } else {
+    with_width(width, [&](auto constant) { unpack_tile<constant()>(field, n, first, count, numbers); });
   }
 }
 
@@ -192,24 +201,11 @@ void pack_tile(const uint8_t* numbers, size_t n, size_t first, size_t count, uin
 }
 
 void pack_field_tile(unsigned width, const uint8_t* numbers, size_t n, size_t first, size_t count, uint8_t* field) {
-  switch (width) {
-    case 1:
-      return pack_tile<1>(numbers, n, first, count, field);
-    case 2:
-      return pack_tile<2>(numbers, n, first, count, field);
-    case 3:
-      return pack_tile<3>(numbers, n, first, count, field);
-    case 4:
-      return pack_tile<4>(numbers, n, first, count, field);
-    case 5:
-      return pack_tile<5>(numbers, n, first, count, field);
-    case 6:
-      return pack_tile<6>(numbers, n, first, count, field);
-    case 7:
-      return pack_tile<7>(numbers, n, first, count, field);
-    default:
-      std::memcpy(field + first, numbers, count);
-      if (first + count == n) std::memset(field + n, 0, plane_nbytes(8, n) - n);
+  if (width == 8) {
+    std::memcpy(field + first, numbers, count);
+    if (first + count == n) std::memset(field + n, 0, plane_nbytes(8, n) - n);
+  } else {
+    with_width(width, [&](auto constant) { pack_tile<constant()>(numbers, n, first, count, field); });
   }
 }
 

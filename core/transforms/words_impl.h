@@ -8,6 +8,9 @@
 #include "transforms/planes.h"
 #include "transforms/with_number.h"
 #include "transforms/words.h"
+#if defined(__AVX2__)
+#include "common/x86_bytes.h"
+#endif
 
 namespace tw {
 namespace {
@@ -477,6 +480,18 @@ void unweave(const Dtype& dtype, const uint8_t* words, size_t n, size_t first, s
   with_split(dtype,
              [&](auto format) { unweave_typed<decltype(format)>(words, n, first, count, exponents, field, runs); });
 }
+
+// Around the caches, where the target has stores that go there.
+void stream_copy(uint8_t* dst, const uint8_t* src, size_t nbytes) {
+  size_t i = 0;
+#if defined(__AVX2__)
+  for (; i + sizeof(Bytes) <= nbytes; i += sizeof(Bytes)) stream(dst + i, load(src + i));
+#endif
+  std::memcpy(dst + i, src + i, nbytes - i);
+}
+
+constexpr WordKernels kWordKernels = {split,          or_runs,  assemble,     weave,   join, narrow,
+                                      unpack_numbers, or_bytes, pack_numbers, unweave, fits, stream_copy};
 
 }  // namespace
 }  // namespace tw
