@@ -187,7 +187,7 @@ class RiceChoice {
     }
   }
   unsigned k() const { return first_ + best(); }
-  // Of all gaps with that k.
+  // What all gaps take with that k.
   uint64_t nbits() const { return bits_with(best()); }
 
  private:

@@ -157,7 +157,7 @@ class Search {
   size_t n_;
   unsigned exponent_bits_;
   uint8_t least_nb_[256];
-  // Of each m, a bound of its high bits: a group with a flagged one in it is flagged, so larger groups have no fewer.
+  // A bound of the high bits of each m: a group with a flagged one in it is flagged, so larger groups have no fewer.
   size_t least_high_[8] = {};
 };
 

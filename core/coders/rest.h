@@ -96,7 +96,7 @@ class RestDecoder {
   unsigned num_slices_;  // 0 unless kBytes
   Slice slices_[kMaxWordNbytes];
   bool misfit_;  // whether a slice had a value that does not fit its bits
-  // Of each run, its bits trimmed below and where its field begins. These are copies, since the bytes of a mapped file
+  // For each run its bits trimmed below, and where its field begins. These are copies, since the bytes of a mapped file
   // may change after the check, and must not lead out of the block.
   uint8_t trails_[kMaxRuns];
   uint32_t offsets_[kMaxRuns];

@@ -16,7 +16,7 @@ constexpr unsigned kFirstLargeStep = 4;             // smaller sizes have sets
 
 struct SparseEncodeScratch {
   Reach reach[(kMaxClasses - 1) * kMaxMasks];
-  // Of the changed words, in order of the block; their base's exponents become classes.
+  // The changed words, in order of the block; their base's exponents become classes.
   uint32_t places[kMaxBlockWords + kMaskWords], ranks[kMaxBlockWords];
   uint8_t exponents[kMaxBlockWords];
   uint64_t steps[kMaxBlockWords];  // size << 1 | negative

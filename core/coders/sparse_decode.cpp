@@ -6,7 +6,7 @@
 namespace tw {
 namespace {
 
-// Of a class the next changed words: a bit for each in `ranks`, a step of 1 or -1 for each in `steps`. *next_rank is
+// The next changed words of a class: a bit for each in `ranks`, a step of 1 or -1 for each in `steps`. *next_rank is
 // that after the last one. False for an invalid string.
 template <class T, unsigned kAtOnce>
 bool read_some_ranks(BitReader* reader, unsigned k, size_t n, uint64_t count, uint64_t* next_rank, uint64_t* ranks,

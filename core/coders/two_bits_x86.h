@@ -18,7 +18,7 @@ inline uint32_t sum_of(Bytes numbers) {
 
 // TwoBitKernels::count.
 void count(const uint8_t* field, size_t num_runs, uint32_t counts[2]) {
-  // Of a pair of digits, how many are 1 in the lower half of a byte, how many are 2 in the upper half.
+  // In the lower half of a byte how many of a pair of digits are 1, in the upper half how many are 2.
   const Bytes pairs = repeat(_mm_setr_epi8(0x00, 0x01, 0x10, 0x00, 0x01, 0x02, 0x11, 0x01,  //
                                            0x10, 0x11, 0x20, 0x10, 0x00, 0x01, 0x10, 0x00));
   Bytes ones = bytes(0), twos = bytes(0);

@@ -54,10 +54,10 @@ struct BlockSpec {
   const Dtype* dtype;
   uint8_t profile;
   bool relative;
-  // Of a block of a relative frame, its words in the base; nullptr in other frames, and where nothing is decoded.
+  // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
   const uint8_t* base;
 
-  // Of a block within the block: it stands for words that have no place in the base.
+  // That of a block within the block: it stands for words that have no place in the base.
   BlockSpec inner() const { return {dtype, profile, false, nullptr}; }
 };
 

@@ -18,7 +18,7 @@ constexpr uint32_t kUsualBlockWords[] = {32768, 32768, 262144, 32768};
 // Sizes that compact chooses among: 2^15 to 2^18 words. Smaller blocks decode more slowly.
 constexpr unsigned kNumSizes = 4;
 constexpr uint32_t kLeastSize = kUsualBlockWords[kProfileCompact] >> (kNumSizes - 1);
-// Of content that the sample does not show, nothing is known: the smallest blocks would cost more if it is all alike.
+// Nothing is known of content that the sample does not show: the smallest blocks would cost more if it is all alike.
 constexpr unsigned kLeastOfUnseen = 1;
 
 // Runs of words that are looked at, one of so many; which one changes, so that columns of a matrix all have their turn.

@@ -18,7 +18,7 @@ struct Data {
   bool covers(uint64_t start, uint64_t stop) const { return start >= offset && stop <= offset + nbytes; }
 };
 
-// The blocks of a frame. Those that are asked for lie in the data.
+// The blocks of a frame. The ones that are asked for lie in the data.
 struct Blocks {
   const tw_frame& frame;
   const Index& index;
@@ -54,7 +54,7 @@ struct Blocks {
   uint64_t position(uint64_t block) const { return frame.header_nbytes + start_of(block); }
 };
 
-// Of failures that several threads meet, the first one by block.
+// The first failure by block among those that several threads meet.
 class FirstFailure {
  public:
   void note(int status, const tw_error& error) {

@@ -18,7 +18,7 @@ void hash_leaves_ending(const uint8_t* src, uint64_t at, uint64_t total, uint64_
 // way.
 class LeavesAhead {
  public:
-  // Of bytes [start, end) of the content.
+  // Hashes bytes [start, end) of the content.
   LeavesAhead(const uint8_t* src, uint64_t at, uint64_t total, uint64_t start, uint64_t end, uint8_t* leaves)
       : src_(src), at_(at), total_(total), hashed_(start), end_(end), leaves_(leaves) {}
   // Hash up to the end of the leaf in which a block ends, that ends at `stop`.
@@ -33,7 +33,7 @@ class LeavesAhead {
 // Hashes leaves whose content comes piece by piece, while it is in the cache.
 class LeafHasher {
  public:
-  // Of content of `total` bytes. leaves may be nullptr: then nothing is hashed.
+  // Hashes content of `total` bytes. leaves may be nullptr: then nothing is hashed.
   explicit LeafHasher(uint64_t total = 0, uint8_t* leaves = nullptr) : total_(total), leaves_(leaves) {}
   // The next piece begins at `position`. Unless the last one ended there, no leaf is hashed that began before.
   void start(uint64_t position);

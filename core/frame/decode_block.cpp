@@ -22,7 +22,7 @@ struct Exponents {
   CascadeDecoder* cascade = nullptr;
   bool by_runs = false;  // of the cascade, with turned exponents
   EntropyDecoder* entropy = nullptr;
-  // Of kind modal: the mask of the words whose exponent is not the mode, the mode, and the next of these exponents.
+  // Kind modal: the mask of the words whose exponent is not the mode, the mode, and the next of these exponents.
   const uint64_t* other_mask = nullptr;
   uint8_t mode = 0;
   const uint8_t* next_other = nullptr;

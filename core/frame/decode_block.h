@@ -25,7 +25,7 @@ struct SymbolsAhead {
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
 };
 
-// Of the kinds of relative frames.
+// For the kinds of relative frames.
 struct RelativeDecodeScratch {
   SparseDecodeScratch sparse;
   DenseDecoder dense;
@@ -53,10 +53,10 @@ struct BlockBytes {
   size_t length, n;
 };
 
-// Somebody who uses words as soon as they are decoded.
+// Uses words as soon as they are decoded.
 struct Taker {
   void (*take)(Taker* taker, const uint8_t* words, size_t count);
-  // Of BF16, if there is one: all words of a block as runs of digits, with turned exponents, and rests of a byte each.
+  // For BF16, if there is one: all words of a block as runs of digits, with turned exponents, and rests of a byte each.
   void (*take_runs)(Taker* taker, CascadeDecoder* cascade, const uint8_t* rests, size_t count);
 };
 

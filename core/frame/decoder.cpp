@@ -41,7 +41,7 @@ struct Job : Blocks {
   uint8_t* leaves;       // of the content, which then is all of it; or nullptr
   uint8_t* base_leaves;  // of the base; or nullptr
 
-  // Of a block, its words in the base; nullptr in a plain frame.
+  // A block's words in the base; nullptr in a plain frame.
   const uint8_t* base_of(uint64_t block) const {
     return base.bytes == nullptr ? nullptr : base.at(block * block_nbytes(frame));
   }

@@ -125,7 +125,7 @@ bool neighbours_alike(const uint8_t* exponents, size_t n, unsigned bits) {
 }
 
 // Whether groups of 16 exponents, in a sample, are so narrow that kind enec may take less than the entropy of all of
-// them, which kind entropy comes near. Those of common weights are not.
+// them, which kind entropy comes near. The groups of common weights are not.
 bool groups_narrow(const uint8_t* exponents, size_t n, uint64_t entropy) {
   constexpr size_t kSamples = 256, kGroup = 16;
   uint64_t sum = 0;
@@ -244,7 +244,7 @@ size_t encode_words(const Block& block) {
   }
 }
 
-// Of a block that has been coded with this length, or not at all (0), and another coding of it: the smaller one.
+// The smaller one of two codings: the block has been coded with this length, or not at all (0), and `another`.
 template <class Another>
 size_t smaller(const Block& block, size_t length, Another&& another) {
   if (length == 0) return another();

@@ -9,8 +9,8 @@
 namespace tw {
 namespace {
 
-// How kind entropy codes x of E + k bits. Of the 255 values from `base` on, those that earn a place in the table have
-// symbols. All others are escaped.
+// How kind entropy codes x of E + k bits. The 255 values from `base` on have symbols if they earn a place in the table.
+// All others are escaped.
 struct EntropyPlan {
   unsigned k;
   uint16_t base;

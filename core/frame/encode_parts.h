@@ -17,7 +17,7 @@ struct Block {
   EncodeScratch* scratch;
 
   const Dtype& dtype() const { return *spec.dtype; }
-  // Of a block that has no rest.
+  // For a block that has no rest.
   size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
     return kind_params_nbytes(kind, extended, 0, dtype()) + kTagNbytes;
   }

@@ -4,8 +4,8 @@
 namespace tw {
 namespace {
 
-// A stream holds exponents together with `bits` bits of sign and mantissa of each of n words. Those count with the
-// rest, a bit each, as they would take alone; what is left of the stream counts for the exponents.
+// A stream holds exponents together with `bits` bits of sign and mantissa of each of n words. The latter count with
+// the rest, a bit each, as they would take alone; what is left of the stream counts for the exponents.
 void count_together(size_t stream_nbytes, size_t n, unsigned bits, BlockFacts* facts) {
   const size_t alone = ceil_div(n * bits, 8);
   const size_t moved = alone < stream_nbytes ? alone : stream_nbytes;

@@ -43,7 +43,7 @@ struct IndexEntry {
 inline uint64_t index_offset(const tw_frame& frame) { return kAtShape + 8 * uint64_t{frame.ndim}; }
 inline bool is_relative(const tw_frame& frame) { return (frame.features & kBaseRelative) != 0; }
 inline uint64_t block_nbytes(const tw_frame& frame) { return uint64_t{frame.block_words} * frame.word_nbytes; }
-// Of the index. A relative frame without data has none: all of its blocks are same.
+// A relative frame without data has no index: all of its blocks are same.
 inline uint64_t index_nbytes(const tw_frame& frame, uint64_t data_nbytes) {
   return is_relative(frame) && data_nbytes == 0 ? 0 : sizeof(IndexEntry) * frame.num_blocks;
 }
@@ -88,7 +88,7 @@ int complete_frame(tw_frame* frame, tw_error* error);
 // Low 64 bits of H over header and index, the checksum field taken as zero.
 uint64_t header_checksum(const uint8_t* header, uint64_t header_nbytes);
 
-// Of a block whose words in the base are `base`.
+// For a block whose words in the base are `base`.
 BlockSpec spec_of(const tw_frame& frame, const uint8_t* base);
 inline uint64_t num_block_words(const tw_frame& frame, uint64_t block) {
   const uint64_t first = block * frame.block_words;

@@ -79,7 +79,7 @@ const char* check_padding(const Coded& coded, size_t streams);
 
 // The kinds; *nbytes is what their streams take.
 const char* open_enec(const Coded& coded, EnecParams* params, uint32_t* num_high, size_t* nbytes);
-// Of kind cascade, and of the extended one.
+// Kind cascade, and the extended one.
 const char* open_cascade(const Coded& coded, CascadeParams* params, size_t* nbytes);
 const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyParams* params, size_t* nbytes);
 // Kind zeros up to its inner block, and what stands behind that.

@@ -26,7 +26,7 @@ void push_classes(const Thresholds& thresholds, ExtendedKind kind, Written* writ
   written->push(Tag{kExtended, kVerbatim, variant}.byte(), kTagNbytes);
 }
 
-// Whether no kind that ignores the base can take fewer than `nbytes` for the block. Those kinds code word by word, by
+// Whether no kind that ignores the base can take fewer than `nbytes` for the block. Such kinds code word by word, by
 // how often the words or parts of them occur, so that they take at least about log2(1 / p) bits a word, p being the
 // chance that two words of the block are equal. Here p is counted among samples, and words of one hash count as equal,
 // which only lowers the bound.

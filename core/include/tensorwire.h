@@ -124,7 +124,7 @@ TW_API int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* fram
 TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop,
                           uint64_t* data_start, uint64_t* data_stop, tw_error* error);
 /* Decode content bytes [start, stop) into dst. `header` is what tw_decode_header accepted, `data` holds the blocks'
- * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. Of a relative frame,
+ * bytes [data_offset, data_offset + data_nbytes) and must cover tw_block_range of the same bytes. For a relative frame
  * `base` holds content bytes [base_offset, base_offset + base_nbytes) of the base and must cover the whole blocks of
  * [start, stop); the call trusts that it is the base. dst may be the base's memory for [start, stop) if those are whole
  * blocks; otherwise they are apart. `base` is ignored for a plain frame. `parallel` may be NULL: threads of our own

@@ -15,8 +15,8 @@ enum class WeightFormat : uint8_t { kBf16, kF16, kF32 };
 
 inline size_t weight_nbytes(WeightFormat format) { return format == WeightFormat::kF32 ? 4 : 2; }
 
-// The order in which the kernels want inputs, filled up with zeros to a multiple of kDotLanes. Of BF16 the even columns
-// of each 32 come first, since a word of two weights is split by a shift and a mask.
+// The order in which the kernels want inputs, filled up with zeros to a multiple of kDotLanes. For BF16 the even
+// columns of each 32 come first, since a word of two weights is split by a shift and a mask.
 void arrange_input(WeightFormat format, const float* input, size_t columns, float* arranged);
 
 struct DotKernels {

@@ -68,7 +68,7 @@ class Inputs {
   }
   const float* values() const { return values_; }
   uint64_t stride() const { return stride_; }
-  // Of the one input.
+  // The one input.
   const RowTaker::Input& of_rows() const { return of_rows_; }
 
  private:

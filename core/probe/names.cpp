@@ -30,7 +30,7 @@ constexpr const char* kOperations[] = {
 constexpr size_t kNumOperations = sizeof(kOperations) / sizeof(*kOperations);
 static_assert(kNumOperations == tw::probe::kNumOperations);
 
-// Those of torch.
+// The names of torch.
 constexpr const char* kDtypes[] = {"",
                                    "bool",
                                    "uint8",

@@ -13,8 +13,8 @@ struct PagePaths {
   char control[PATH_MAX + 64];  // the control page of the directory
 };
 
-// Who this process is by the environment that launchers set; without one, what the first communicator says. Not to be
-// called by two threads at once.
+// The identity of this process by the environment that launchers set; without one, what the first communicator says.
+// Not to be called by two threads at once.
 probe::Identity identify_process(int rank, int size);
 
 // 0 or an errno. A page of the same name is replaced if the process that wrote it is gone.

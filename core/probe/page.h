@@ -158,7 +158,7 @@ static_assert(sizeof(Page) == kPageNbytes);
 // The control page: the file `control` beside the pages, written by the node's agent, read by every probe. An agent
 // asks for timing by a request with a new number. Windows of `num_rounds` rounds begin at `first_sequence` of each
 // process group, a number that no rank has reached yet, so that all ranks time the same rounds. Window follows window.
-// Those of a group without an entry, and of pairs, begin at 1.
+// The windows of a group without an entry, and of pairs, begin at 1.
 struct ControlEntry {
   uint64_t id;
   uint64_t first_sequence;

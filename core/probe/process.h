@@ -1,4 +1,4 @@
-// Who a process is.
+// What identifies a process.
 #pragma once
 #include <cstdint>
 

@@ -60,7 +60,8 @@ bool note_crash(Header* header, int signal) {
 }
 
 // Transports abort a rank in a thread of theirs when what ranks called does not fit. What this rank had called may not
-// be in its page yet. Whoever is to look may lack a lock that the aborting thread holds: then the time runs out.
+// be in its page yet. The thread that is to look may lack a lock that the aborting thread holds: then the time runs
+// out.
 void await_look(Look* look) {
   // Read before the time is: it is never later.
   const uint64_t asked = look->asked_ns.load(std::memory_order_relaxed);

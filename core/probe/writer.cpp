@@ -119,8 +119,8 @@ void set_flag(Header* header, uint32_t flag, bool on) {
   }
 }
 
-// A slot that nobody uses, of a new generation; null where there is none. Those that were retired stay to be read until
-// there is no other.
+// A slot that nobody uses, of a new generation; null where there is none. Retired slots stay to be read until there is
+// no other.
 SlotState* take_slot(Probe* probe) {
   if (probe->num_slots < kNumSlots) return &probe->slots[probe->num_slots++];
   SlotState* oldest = nullptr;

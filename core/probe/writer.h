@@ -1,4 +1,11 @@
 // What the writing side keeps in private memory.
+//
+// The order of calls: writer.cpp has the calls of a process about its page, and changes slots by the functions of
+// slot.cpp, which neither lock nor publish. pulse.cpp has the thread that shows life, signals.cpp the handlers; both
+// write to the header alone, without its mutex. All three ask writer.cpp for the time, and the latter two whether the
+// process is the page's own, by writes(). writer.cpp calls the latter two once: tw_probe_close() takes the page from
+// the handlers, then ends the thread, then frees the page. This makes the circle: the call that frees the page must
+// know that nobody uses it any more.
 #pragma once
 #include <pthread.h>
 
@@ -17,7 +24,8 @@ struct OpenOperation {
   uint64_t enter_ns;
 };
 
-// Those of one group in the order in which they were entered. Of too many the oldest are forgotten.
+// The open operations of one group in the order in which they were entered. If there are too many, the oldest are
+// forgotten.
 class OpenOperations {
  public:
   void push(const OpenOperation& operation);

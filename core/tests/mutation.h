@@ -62,7 +62,7 @@ constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F
 enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
 enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };
 
-// Of three blocks, the last one shorter. Those of compact are larger, or kind entropy would not pay.
+// Three blocks, the last one shorter. Profile compact has larger ones, or kind entropy would not pay.
 constexpr uint32_t block_words_of(uint32_t profile) { return profile == TW_COMPACT ? 1536 : 512; }
 constexpr size_t num_words_of(uint32_t profile) { return 2 * block_words_of(profile) + 76; }
 

@@ -109,7 +109,7 @@ void test_sets_round_trip() {
   }
 }
 
-// Of n numbers each in the set with probability p, Rice's code takes at most 4 % more than their entropy.
+// Where each of n numbers is in the set with probability p, Rice's code takes at most 4 % more than their entropy.
 void test_sets_are_small() {
   constexpr size_t kNumbers = 1 << 18;
   const double entropies[] = {0.0114, 0.0808, 0.469, 0.8813, 1.0, 0.469};

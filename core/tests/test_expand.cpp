@@ -23,7 +23,7 @@ uint64_t word_at(const std::vector<uint8_t>& words, size_t i, unsigned width) {
 
 bool bit(const std::vector<uint64_t>& mask, size_t i) { return (mask[i / 64] >> i % 64 & 1) != 0; }
 
-// Of 1000 words, `zeros` are zeros; half of these are minus zeros. Others may have any bits, as few as one.
+// In 1000 words `zeros` are zeros; half of these are minus zeros. Others may have any bits, as few as one.
 std::vector<uint8_t> make_words(size_t n, unsigned width, unsigned zeros) {
   const uint64_t sign = uint64_t{1} << (8 * width - 1);
   std::vector<uint8_t> words(n * width);

@@ -131,7 +131,7 @@ class Sixteens {
  private:
   static constexpr size_t kVectors = kMaskWords / 16;
 
-  // Of 16 sizes, in lanes of 16 bits.
+  // What 16 sizes take, in lanes of 16 bits.
   struct Shape {
     __m256i symbols, widths, powers;  // widths of the low bits; 2 to the power of those
 

@@ -19,7 +19,7 @@ inline uint64_t mask_of(__m256i bytes) { return static_cast<uint32_t>(_mm256_mov
 // The words of a mask in order, 8 at a time: `part` of it in turn, and where in the kept words those of the part begin.
 template <unsigned W, class Body>
 inline void for_eights(uint64_t mask, Body&& body) {
-  // Of each byte the bits in it, then the sums of those before it: so no part waits for another.
+  // The set bits in each byte, then the sums of those before it: so no part waits for another.
   uint64_t counts = mask - (mask >> 1 & 0x5555555555555555);
   counts = (counts & 0x3333333333333333) + (counts >> 2 & 0x3333333333333333);
   counts = (counts + (counts >> 4)) & 0x0f0f0f0f0f0f0f0f;

@@ -64,7 +64,7 @@ static inline auto with_words(const Dtype& dtype, Body&& body) {
   }
 }
 
-// Of 64 words those whose magnitude reaches a limit, and how many of all words before them do.
+// The words, among 64, whose magnitude reaches a limit, and how many of all words before them do.
 struct Reach {
   uint64_t mask;
   uint64_t before;
@@ -92,7 +92,7 @@ struct StepKernels {
   // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
   // how many earlier words do. Not for words of 8 bytes.
   void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
-  // Of words at these places, whose classes are given, the ranks in their classes.
+  // The ranks, in their classes, of the words at these places, whose classes are given.
   void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
                uint32_t* ranks);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.
@@ -100,7 +100,7 @@ struct StepKernels {
   // Put the class of each word into out's bytes, from bit `shift` on, where those have zeros.
   void (*classify)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, unsigned shift,
                    uint8_t* out);
-  // Of kind dense (docs/format.md) the symbol of each word's step, the signs of the steps that are not 0, and the low
+  // Kind dense (docs/format.md): the symbol of each word's step, the signs of the steps that are not 0, and the low
   // bits of their sizes. Both bit strings are whole, padding included; signs has room for n / 8 bytes and kStepSlack
   // more, low for as many as the words have and kStepSlack more.
   DenseBits (*measure)(const Dtype& dtype, const uint8_t* words, const uint8_t* base, size_t n, uint8_t* symbols,

@@ -388,7 +388,7 @@ void test_bad_files(const Folder& folder) {
   CHECK(tw_probe_create(link.c_str(), &kIdentity, &probe) == EEXIST);
 }
 
-// Whoever scribbles over a page does its process no harm, and what is written next can be read.
+// A process that scribbles over a page does the page's own no harm, and what is written next can be read.
 void test_overwritten_page(const Folder& folder) {
   const std::string path = folder.file("overwritten");
   Probe* probe = create(path);
