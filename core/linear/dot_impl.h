@@ -1,7 +1,6 @@
 // The kernel of every target, written over its vectors. A target's file defines, before it includes this one:
-//   struct Vec: kWidth lanes in a V; zero(), load(), store(), multiply_add(), add(), sum(); load_bf16(), load_f16() of
-//   kDotLanes weights to kDotLanes / kWidth vectors; rows(m): how many rows at a time fit the registers with m inputs;
-//   kMostInputs: 2 or 4.
+//   struct Vec: V of floats, Words of as many uint32_t; multiply_add(), sum(); widen(), as many weights of F16;
+//   rows(m): how many rows at a time fit the registers with m inputs; kMostInputs: 2 or 4.
 #include <cstring>
 
 #include "common/prefetch.h"
@@ -10,21 +9,35 @@
 namespace tw {
 namespace {
 
-constexpr size_t kVectors = kDotLanes / Vec::kWidth;
 using V = Vec::V;
+typedef V UnalignedV __attribute__((aligned(1), may_alias));
+typedef Vec::Words UnalignedWords __attribute__((aligned(1), may_alias));
+constexpr size_t kWidth = sizeof(V) / sizeof(float), kVectors = kDotLanes / kWidth;
 
+inline V load_floats(const void* from) { return *static_cast<const UnalignedV*>(from); }
+inline V floats_of(Vec::Words words) { return load_floats(&words); }
+
+// kDotLanes weights.
 struct LoadBf16 {
   static constexpr size_t kNbytes = 2;
-  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) { Vec::load_bf16(from, w); }
+  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) {
+    for (size_t i = 0; i < kVectors / 2; ++i) {
+      const Vec::Words pairs = reinterpret_cast<const UnalignedWords*>(from)[i];
+      w[i] = floats_of(pairs << 16);
+      w[kVectors / 2 + i] = floats_of(pairs & 0xffff0000u);
+    }
+  }
 };
 struct LoadF16 {
   static constexpr size_t kNbytes = 2;
-  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) { Vec::load_f16(from, w); }
+  static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) {
+    for (size_t i = 0; i < kVectors; ++i) w[i] = Vec::widen(from + i * kWidth * kNbytes);
+  }
 };
 struct LoadF32 {
   static constexpr size_t kNbytes = 4;
   static inline __attribute__((always_inline)) void load(const uint8_t* from, V* w) {
-    for (size_t i = 0; i < kVectors; ++i) w[i] = Vec::load(reinterpret_cast<const float*>(from) + i * Vec::kWidth);
+    for (size_t i = 0; i < kVectors; ++i) w[i] = load_floats(from + i * sizeof(V));
   }
 };
 
@@ -35,7 +48,7 @@ inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R
   for (size_t r = 0; r < R; ++r) Load::load(rows[r], w[r]);
   for (size_t m = 0; m < M; ++m) {
     for (size_t i = 0; i < kVectors; ++i) {
-      const V input = Vec::load(inputs + m * stride + i * Vec::kWidth);  // once for all rows
+      const V input = load_floats(inputs + m * stride + i * kWidth);  // once for all rows
       for (size_t r = 0; r < R; ++r) sums[r][m][i] = Vec::multiply_add(w[r][i], input, sums[r][m][i]);
     }
   }
@@ -44,7 +57,7 @@ inline __attribute__((always_inline)) void add_lanes(const uint8_t* const rows[R
 // The upper half of the sums to the lower one, five times.
 inline __attribute__((always_inline)) float sum_lanes(V* sums) {
   for (size_t half = kVectors / 2; half != 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) sums[i] = Vec::add(sums[i], sums[i + half]);
+    for (size_t i = 0; i < half; ++i) sums[i] = sums[i] + sums[i + half];
   }
   return Vec::sum(sums[0]);
 }
@@ -55,12 +68,7 @@ void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_
               Prefetcher<kSecondLevel>* shared) {
   Prefetcher<kSecondLevel> prefetcher = *shared;
   const size_t row_nbytes = columns * Load::kNbytes, whole = columns / kDotLanes * kDotLanes;
-  V sums[R][M][kVectors];
-  for (size_t r = 0; r < R; ++r) {
-    for (size_t m = 0; m < M; ++m) {
-      for (size_t i = 0; i < kVectors; ++i) sums[r][m][i] = Vec::zero();
-    }
-  }
+  V sums[R][M][kVectors] = {};
   const uint8_t* rows[R];
   for (size_t c = 0; c < whole; c += kDotLanes) {
     for (size_t r = 0; r < R; ++r) rows[r] = weights + r * row_nbytes + c * Load::kNbytes;
@@ -84,12 +92,12 @@ void dot_tile(const uint8_t* weights, size_t columns, const float* inputs, size_
 template <class Load>
 void add_row(const uint8_t* weights, size_t count, const float* input, float* lanes) {
   V sums[1][1][kVectors];
-  for (size_t i = 0; i < kVectors; ++i) sums[0][0][i] = Vec::load(lanes + i * Vec::kWidth);
+  for (size_t i = 0; i < kVectors; ++i) sums[0][0][i] = load_floats(lanes + i * kWidth);
   for (size_t c = 0; c < count; c += kDotLanes) {
     const uint8_t* const rows[] = {weights + c * Load::kNbytes};
     add_lanes<Load, 1, 1>(rows, input + c, 0, sums);
   }
-  for (size_t i = 0; i < kVectors; ++i) Vec::store(lanes + i * Vec::kWidth, sums[0][0][i]);
+  for (size_t i = 0; i < kVectors; ++i) *reinterpret_cast<UnalignedV*>(lanes + i * kWidth) = sums[0][0][i];
 }
 
 void add_terms(WeightFormat format, const uint8_t* weights, size_t count, const float* input, float* sums) {
@@ -106,7 +114,7 @@ void add_terms(WeightFormat format, const uint8_t* weights, size_t count, const 
 float total(const float* sums) {
   V lanes[kVectors];
 #pragma GCC unroll 32  // or GCC copies them by way of memory, in pieces of another size
-  for (size_t i = 0; i < kVectors; ++i) lanes[i] = Vec::load(sums + i * Vec::kWidth);
+  for (size_t i = 0; i < kVectors; ++i) lanes[i] = load_floats(sums + i * kWidth);
   return sum_lanes(lanes);
 }
 

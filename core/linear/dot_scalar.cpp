@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/bits.h"
+
 namespace tw {
 namespace {
 
@@ -21,33 +23,12 @@ float float_of_f16(uint32_t half) {
 
 struct Vec {
   using V = float;
-  static constexpr unsigned long kWidth = 1;
+  using Words = uint32_t;
   static constexpr unsigned long kMostInputs = 4;
   static constexpr unsigned long rows(unsigned long) { return 1; }
-  static V zero() { return 0.0f; }
-  static V load(const float* from) {
-    float value;
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
-  static void store(float* to, V v) { std::memcpy(to, &v, sizeof v); }
   static V multiply_add(V a, V b, V c) { return std::fma(a, b, c); }
-  static V add(V a, V b) { return a + b; }
   static float sum(V v) { return v; }
-  static uint32_t half(const uint8_t* from, unsigned i) {
-    uint16_t word;
-    std::memcpy(&word, from + 2 * i, sizeof word);
-    return word;
-  }
-  static void load_bf16(const uint8_t* from, V* w) {
-    for (unsigned i = 0; i < 16; ++i) {
-      w[i] = float_of(half(from, 2 * i) << 16);
-      w[16 + i] = float_of(half(from, 2 * i + 1) << 16);
-    }
-  }
-  static void load_f16(const uint8_t* from, V* w) {
-    for (unsigned i = 0; i < 32; ++i) w[i] = float_of_f16(half(from, i));
-  }
+  static V widen(const uint8_t* from) { return float_of_f16(load<uint16_t>(from)); }
 };
 
 }  // namespace
