@@ -17,7 +17,7 @@ inline Bytes bytes(unsigned byte) { return _mm512_set1_epi8(static_cast<char>(by
 inline Bytes repeat(__m128i sixteen) { return _mm512_broadcast_i32x4(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm512_shuffle_epi8(table, index); }
 inline Bytes add_saturated(Bytes a, Bytes b) { return _mm512_adds_epu8(a, b); }
-inline Bytes shift_down(Bytes v, unsigned bits) { return _mm512_srli_epi16(v, bits); }
+inline Bytes shift_down_4(Bytes v) { return _mm512_srli_epi16(v, 4); }
 inline Bytes sum_eights(Bytes v) { return _mm512_sad_epu8(v, _mm512_setzero_si512()); }
 inline __mmask64 equal(Bytes a, Bytes b) { return _mm512_cmpeq_epi8_mask(a, b); }
 inline bool any(__mmask64 flags) { return flags != 0; }
@@ -31,7 +31,7 @@ inline Bytes bytes(unsigned byte) { return _mm256_set1_epi8(static_cast<char>(by
 inline Bytes repeat(__m128i sixteen) { return _mm256_broadcastsi128_si256(sixteen); }
 inline Bytes look_up(Bytes table, Bytes index) { return _mm256_shuffle_epi8(table, index); }
 inline Bytes add_saturated(Bytes a, Bytes b) { return _mm256_adds_epu8(a, b); }
-inline Bytes shift_down(Bytes v, unsigned bits) { return _mm256_srli_epi16(v, static_cast<int>(bits)); }
+inline Bytes shift_down_4(Bytes v) { return _mm256_srli_epi16(v, 4); }
 inline Bytes sum_eights(Bytes v) { return _mm256_sad_epu8(v, _mm256_setzero_si256()); }
 inline Bytes equal(Bytes a, Bytes b) { return _mm256_cmpeq_epi8(a, b); }
 inline bool any(Bytes flags) { return _mm256_movemask_epi8(flags) != 0; }
@@ -41,7 +41,7 @@ inline Bytes repeat(const uint8_t* sixteen) {
   return repeat(_mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen)));
 }
 // Number 0 or 1 of 4 bits of each byte.
-inline Bytes nibbles(Bytes v, unsigned which) { return (which == 0 ? v : shift_down(v, 4)) & bytes(0x0f); }
+inline Bytes nibbles(Bytes v, unsigned which) { return (which == 0 ? v : shift_down_4(v)) & bytes(0x0f); }
 
 }  // namespace
 }  // namespace tw
