@@ -14,7 +14,7 @@ import pytest
 
 import tensorwire
 from tensorwire import checkpoint, codec
-from tensorwire.checkpoint.operations import tensor_file
+from tensorwire.checkpoint.operations import saving
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import core
 from tensorwire.codec import relative as _relative
@@ -288,7 +288,7 @@ def test_memory_that_is_freed_or_moved_is_an_error(tmp_path: Path) -> None:
         return view
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensor_file, "tensor_view", free_after_a_look)
+        patch.setattr(saving, "tensor_view", free_after_a_look)
         with pytest.raises(BufferError, match="tensor 'second': the memory"):
             tensorwire.save_file(tensors, tmp_path / "saved.safetensors")
     assert not list(tmp_path.iterdir())

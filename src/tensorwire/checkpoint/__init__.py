@@ -9,8 +9,8 @@ from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
-from .operations.tensor_checkpoint import load_checkpoint, open_checkpoint
-from .operations.tensor_file import load_file, open_file, save_file
+from .operations.opening import load_checkpoint, open_checkpoint
+from .operations.saving import load_file, open_file, save_file
 from .operations.tensor_reader import TensorReader
 from .operations.tensor_slice import TensorSlice
 from .operations.verification import verify

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...codec import Framework
     from ...files.reader import StoredTensor
     from ..directory.shards import Shards
-    from .tensor_file import Device
+    from .saving import Device
 
 
 @overload
