@@ -140,10 +140,10 @@ def _own_dense(task: Task) -> TorchDecoder:
 
 
 def _compressed(profile: str, mode: str, task: Task) -> TorchDecoder:
-    from tensorwire.checkpoint import load_checkpoint
+    from tensorwire.checkpoint import load_file
     from tensorwire.torch import set_linear_mode
 
-    tensors = load_checkpoint(task.paths.compressed(profile), framework="pt", compressed=True)
+    tensors = load_file(task.paths.compressed(profile), framework="pt", compressed=True)
     return TorchDecoder(set_linear_mode(_fill(_empty(task), tensors), mode))
 
 
@@ -157,10 +157,10 @@ def _ahead(profile: str, task: Task) -> TorchDecoder:
 
 def _streaming(profile: str, held: bool, task: Task) -> TorchDecoder:
     """What has no place in the budget is read from the files each time; all of it where nothing is to be held."""
-    from tensorwire.checkpoint import load_checkpoint
+    from tensorwire.checkpoint import load_file
     from tensorwire.torch import decode_ahead
 
-    tensors = load_checkpoint(
+    tensors = load_file(
         task.paths.compressed(profile),
         framework="pt",
         compressed=True,

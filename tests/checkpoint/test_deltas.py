@@ -361,8 +361,8 @@ def test_diff_reads_a_delta(pair: Paths) -> None:
 
 
 def test_tensors_are_read_with_their_base(pair: Paths) -> None:
-    expected = checkpoint.load_checkpoint(pair["new"])
-    found = checkpoint.load_checkpoint(pair["delta"], base=pair["packed"])
+    expected = checkpoint.load_file(pair["new"])
+    found = checkpoint.load_file(pair["delta"], base=pair["packed"])
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in expected.items()
     }
@@ -435,7 +435,7 @@ def test_a_base_that_is_written_over_between_slices(pair: Paths, tmp_path: Path)
 
 
 def test_save_file(pair: Paths, tmp_path: Path) -> None:
-    tensors = checkpoint.load_checkpoint(pair["new"])
+    tensors = checkpoint.load_file(pair["new"])
     path = tmp_path / "saved.safetensors"
     checkpoint.save_file(tensors, path, base=pair["old"])
     assert checkpoint.verify(path, base=pair["old"]).ok
@@ -443,7 +443,7 @@ def test_save_file(pair: Paths, tmp_path: Path) -> None:
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in tensors.items()
     }
-    renamed = {f"other.{name}": array for name, array in checkpoint.load_checkpoint(pair["old"]).items()}
+    renamed = {f"other.{name}": array for name, array in checkpoint.load_file(pair["old"]).items()}
     checkpoint.save_file(renamed, path, base=pair["packed"])
     assert all(
         tensor.base_name == tensor.name.removeprefix("other.")

@@ -18,7 +18,6 @@ from tensorwire.checkpoint import (
     compress_checkpoint,
     decompress_checkpoint,
     diff,
-    load_checkpoint,
     load_file,
     save_file,
     verify,
@@ -79,13 +78,13 @@ def test_reading_does_without(all_of_it: Path) -> None:
         import sys
         sys.path.insert(0, {str(ROOT)!r})
         import numpy
-        from tensorwire.checkpoint import load_checkpoint, load_file, open_file, save_file
+        from tensorwire.checkpoint import load_file, open_file, save_file
         from tests.support.refused_calls import NO_THREADS, refuse
         refuse(NO_THREADS)
         tensors = load_file("model/{SHARD}")
         packed = load_file("packed/{SHARD}", threads=4)
         assert packed.keys() == tensors.keys() and all(packed[n].tobytes() == tensors[n].tobytes() for n in tensors)
-        load_checkpoint("packed")
+        load_file("packed")
         with open_file("packed/{SHARD}") as opened:
             opened.get_tensors()
         try:
@@ -140,7 +139,7 @@ WORKS: dict[str, Callable[[Path], object]] = {
     "diff": lambda root: diff(root / "model", root / "packed"),
     "save": lambda root: save_file({"w": np.arange(70_000.0)}, root / "x"),
     "load": lambda root: load_file(root / "packed" / SHARD, threads=4),
-    "load all": lambda root: load_checkpoint(root / "packed", threads=4),
+    "load all": lambda root: load_file(root / "packed", threads=4),
 }
 
 

@@ -1,4 +1,4 @@
-"""load_checkpoint and open_checkpoint: a directory as if it were one file."""
+"""load_file and open_file of a directory: it is read as if it were one file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import tensorwire
-from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_checkpoint, open_checkpoint
+from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_file, open_file
 from tests.support.checkpoint_models import SHARD, container, layer, weights, write_model
 
 if TYPE_CHECKING:
@@ -36,21 +36,21 @@ def write_index(directory: Path, home: dict[str, Any], name: str = INDEX) -> Non
 
 
 def test_all_shards_are_one_dict(model: Path) -> None:
-    loaded = load_checkpoint(model, framework="bytes")
+    loaded = load_file(model, framework="bytes")
     assert loaded == {name: entry[3] for name, entry in TENSORS.items()}
-    tensors = load_checkpoint(model, framework="pt")
+    tensors = load_file(model, framework="pt")
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {
         name: entry[2] for name, entry in TENSORS.items()
     }
-    arrays = load_checkpoint(str(model), threads=1)
+    arrays = load_file(str(model), threads=1)
     assert {name: array.tobytes() for name, array in arrays.items()} == loaded
     # The folder below with a model of its own is not part of this one.
-    below = load_checkpoint(model / "vae", framework="bytes")
+    below = load_file(model / "vae", framework="bytes")
     assert below == {entry[0]: entry[3] for entry in layer(7, 70)}
 
 
 def test_an_open_checkpoint_is_like_an_open_file(model: Path) -> None:
-    with open_checkpoint(model, "pt") as reader:
+    with open_file(model, "pt") as reader:
         assert reader.keys() == list(reader) == sorted(TENSORS)
         assert set(reader.offset_keys()) == set(TENSORS)
         assert len(reader) == len(TENSORS)
@@ -72,20 +72,20 @@ def test_an_index_may_be_named(model: Path) -> None:
     for name in (INDEX, "other.safetensors.index.fp16.json"):
         shutil.copy(model / INDEX, model / name) if name != INDEX else None
     with pytest.raises(ValueError, match=r"several indexes: .*index\.fp16\.json.*give the path of one"):
-        load_checkpoint(model)
-    assert load_checkpoint(model / INDEX).keys() == TENSORS.keys()
+        load_file(model)
+    assert load_file(model / INDEX).keys() == TENSORS.keys()
 
 
 def test_without_an_index_all_files_at_the_top_are_one_model(model: Path) -> None:
     (model / INDEX).unlink()
-    assert load_checkpoint(model, framework="bytes") == {name: entry[3] for name, entry in TENSORS.items()}
+    assert load_file(model, framework="bytes") == {name: entry[3] for name, entry in TENSORS.items()}
 
 
 def test_two_models_in_a_directory_are_not_mixed(tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.fp16.safetensors"):
         (tmp_path / name).write_bytes(container([ONE]))
     with pytest.raises(ValueError, match=r"'one' is in .*fp16\.safetensors and in .*model\.safetensors.*open_file"):
-        load_checkpoint(tmp_path)
+        load_file(tmp_path)
 
 
 def test_an_index_says_which_of_two_files_is_meant(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_an_index_says_which_of_two_files_is_meant(tmp_path: Path) -> None:
     for number in range(3):
         home = {f"own{i}": f"{i}.safetensors" for i in range(3)} | {"shared": f"{number}.safetensors"}
         write_index(tmp_path, home)
-        assert load_checkpoint(tmp_path, framework="bytes")["shared"] == bytes([number])
+        assert load_file(tmp_path, framework="bytes")["shared"] == bytes([number])
 
 
 def test_files_that_the_index_does_not_name_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(container([ONE]))
     (tmp_path / "consolidated.safetensors").write_bytes(b"no safetensors file")
     write_index(tmp_path, {"one": "a.safetensors"})
-    assert list(load_checkpoint(tmp_path)) == ["one"]
+    assert list(load_file(tmp_path)) == ["one"]
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -124,11 +124,13 @@ def test_names_that_save_model_has_tied(tmp_path: Path, compressed: bool) -> Non
     if compressed:
         compress_checkpoint(path, tmp_path / "packed")
         path = tmp_path / "packed"
-    tensors = load_checkpoint(path, framework="pt")
+    tensors = load_file(path, framework="pt")
     assert tensors.keys() == model.state_dict().keys()
+    with open_file(path / "model.safetensors") as reader:  # has the names of safe_open
+        assert reader.keys() == ["embed.weight"]
     assert tensors["head.weight"] is tensors["embed.weight"]
     assert torch.equal(tensors["head.weight"], model.embed.weight)
-    with open_checkpoint(path, "pt") as reader:
+    with open_file(path, "pt") as reader:
         assert "head.weight" in reader
         assert torch.equal(reader.get_tensor("head.weight"), model.embed.weight)
         assert torch.equal(reader.get_slice("head.weight")[3:5], model.embed.weight[3:5])
@@ -142,15 +144,15 @@ def test_damage_is_found_and_said_where(tmp_path: Path) -> None:
     data[-5000] ^= 1
     shard.write_bytes(data)
     with pytest.raises(CorruptDataError) as caught:
-        load_checkpoint(tmp_path)
+        load_file(tmp_path)
     assert (caught.value.file, caught.value.tensor) == (shard, "w")
-    assert load_checkpoint(tmp_path, verify=False)["w"].shape == (50_000,)
+    assert load_file(tmp_path, verify=False)["w"].shape == (50_000,)
 
 
 def test_a_shard_that_is_missing(model: Path) -> None:
     (model / SHARD).unlink()
     with pytest.raises(FileNotFoundError, match=SHARD):
-        load_checkpoint(model)
+        load_file(model)
 
 
 @pytest.mark.parametrize(
@@ -170,21 +172,19 @@ def test_indexes_that_are_wrong(tmp_path: Path, text: str, message: str) -> None
         (directory / "a.safetensors").write_bytes(container([ONE]))
     (tmp_path / "m" / INDEX).write_text(text)
     with pytest.raises(FormatError, match=message) as caught:
-        open_checkpoint(tmp_path / "m")
+        open_file(tmp_path / "m")
     assert caught.value.file is not None
 
 
 def test_places_without_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        load_checkpoint(tmp_path / "none")
+        load_file(tmp_path / "none")
     with pytest.raises(ValueError, match=r"holds no \.safetensors file$"):
-        load_checkpoint(tmp_path)
+        load_file(tmp_path)
     (tmp_path / "unet").mkdir()
     (tmp_path / "unet" / "a.safetensors").write_bytes(container([ONE]))
     with pytest.raises(ValueError, match=r"holds no \.safetensors file; 'unet' below it"):
-        load_checkpoint(tmp_path)
-    with pytest.raises(NotADirectoryError, match="load_file and open_file"):
-        load_checkpoint(tmp_path / "unet" / "a.safetensors")
+        load_file(tmp_path)
 
 
 def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,9 +197,9 @@ def test_tensors_go_to_the_device_in_parts(tmp_path: Path, monkeypatch: pytest.M
     entries = [(f"t{i}", "BF16", (10_000,), weights(10_000, i)) for i in range(5)]
     entries.append(("large", "BF16", (60_000,), weights(60_000, 9)))
     (tmp_path / "a.safetensors").write_bytes(container(entries))
-    loaded = load_checkpoint(tmp_path, framework="pt", device="meta")
+    loaded = load_file(tmp_path, framework="pt", device="meta")
     assert list(loaded) == [entry[0] for entry in entries]
     assert sizes == [40_000, 40_000, 20_000, 120_000]
     sizes.clear()
-    assert tensorwire.load_checkpoint(tmp_path, framework="pt")["large"].shape == (60_000,)
+    assert tensorwire.load_file(tmp_path, framework="pt")["large"].shape == (60_000,)
     assert sizes == [220_000]

@@ -61,10 +61,10 @@ def test_many_files_claim_no_more_than_one(tmp_path: Path, monkeypatch: pytest.M
             forge(model / f"{index}.safetensors", base, [f"t{index}"], monkeypatch)
         assert checkpoint.verify(model, base=base).ok == fits
         if fits:
-            assert len(checkpoint.load_checkpoint(model, base=base)) == count
+            assert len(checkpoint.load_file(model, base=base)) == count
         else:
             with pytest.raises(LimitExceededError):
-                checkpoint.load_checkpoint(model, base=base)
+                checkpoint.load_file(model, base=base)
 
 
 def plain(path: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:

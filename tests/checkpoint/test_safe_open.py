@@ -297,9 +297,3 @@ def test_f4_of_torch_is_saved(tmp_path: Path) -> None:
             assert (view.get_dtype(), view.get_shape(), len(view[:])) == ("F4", [4, 32], 64)
         loaded = tensorwire.load_file(tmp_path / name, framework="pt")["x"]
         assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8))
-
-
-def test_a_directory_is_for_load_checkpoint(tmp_path: Path) -> None:
-    for call in (tensorwire.load_file, tensorwire.open_file):
-        with pytest.raises(IsADirectoryError, match="load_checkpoint and open_checkpoint"):
-            call(tmp_path)

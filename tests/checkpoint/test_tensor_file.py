@@ -380,8 +380,6 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError):
-        load_file(tmp_path)
     with pytest.raises(FileNotFoundError):
         load_file(tmp_path / "none")
     with pytest.raises(FileNotFoundError):

@@ -95,10 +95,10 @@ def test_a_checkpoint_of_shards(tmp_path: Path) -> None:
     a, b = weight(seed=1), weight(seed=2)
     tensorwire.save_file({"a": a}, tmp_path / "m" / "model-00001-of-00002.safetensors")
     tensorwire.save_file({"b": b}, tmp_path / "m" / "model-00002-of-00002.safetensors")
-    loaded = tensorwire.load_checkpoint(tmp_path / "m", **COMPRESSED)
+    loaded = tensorwire.load_file(tmp_path / "m", **COMPRESSED)
     assert same(loaded["a"].decode(), a)
     assert same(loaded["b"].decode(), b)
-    with tensorwire.open_checkpoint(tmp_path / "m", **COMPRESSED) as reader:
+    with tensorwire.open_file(tmp_path / "m", **COMPRESSED) as reader:
         kept = reader.get_tensor("b")
         assert same(reader.get_slice("b")[3:5], b[3:5])
     assert isinstance(kept, CompressedTensor)
@@ -112,7 +112,7 @@ def test_tied_names_share_one_tensor(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     safetensors.save_model(model, str(tmp_path / "m" / "model.safetensors"))
     tensorwire.compress_checkpoint(tmp_path / "m", tmp_path / "c")
-    loaded = tensorwire.load_checkpoint(tmp_path / "c", **COMPRESSED)
+    loaded = tensorwire.load_file(tmp_path / "c", **COMPRESSED)
     assert loaded["a.weight"] is loaded["b.weight"]
 
 

@@ -184,7 +184,7 @@ def test_a_model_with_weights_in_files_as_the_page_on_inference_has_it(folder: P
     path = compressed(folder, name)
     with accelerate.init_empty_weights():
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(path))
-    weights = tensorwire.load_checkpoint(path, framework="pt", compressed=True, resident_nbytes=0)
+    weights = tensorwire.load_file(path, framework="pt", compressed=True, resident_nbytes=0)
     model.load_state_dict(weights, assign=True, strict=False)
     model.tie_weights()
     model.eval()

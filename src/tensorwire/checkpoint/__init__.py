@@ -9,8 +9,8 @@ from .operations.comparison import diff
 from .operations.conversion import compress_checkpoint, decompress_checkpoint, transcode_checkpoint
 from .operations.estimation import estimate_ratio
 from .operations.inspection import inspect
-from .operations.opening import load_checkpoint, open_checkpoint
-from .operations.saving import load_file, open_file, save_file
+from .operations.opening import load_file, open_file
+from .operations.saving import save_file
 from .operations.tensor_reader import TensorReader
 from .operations.tensor_slice import TensorSlice
 from .operations.verification import verify
@@ -55,9 +55,7 @@ __all__ = [
     "diff",
     "estimate_ratio",
     "inspect",
-    "load_checkpoint",
     "load_file",
-    "open_checkpoint",
     "open_file",
     "save_file",
     "transcode_checkpoint",

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that stay compressed: what ``load_checkpoint(..., compressed=True)`` asks for by name."""
+"""Tensors of a checkpoint that stay compressed: what ``load_file(..., compressed=True)`` asks for by name."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Shards(NamedTuple):
-    """The files of a checkpoint, in order, and by the name of a tensor the file that an index says it is in."""
+    """The files of a model, in order, and by the name of a tensor the file that an index says it is in."""
 
     files: tuple[Path, ...]
     home: dict[str, Path]
@@ -27,18 +26,14 @@ def find_shards(path: Path) -> Shards:
     """The files that make up one model: those of the index, or all safetensors files at the top of the directory.
 
     Args:
-        path: a directory, or an index of one that has several.
+        path: a directory, an index of one that has several, or the one file of a model.
 
     Raises:
-        NotADirectoryError: it is a file and no index.
         ValueError: the directory has no safetensors file at its top, or several indexes.
         CorruptDataError: the index is none, or leads out of its directory.
     """
     if not path.is_dir():
-        if path.is_file() and not is_index(path.name):
-            advice = "not a directory; load_file and open_file read one file"
-            raise NotADirectoryError(errno.ENOTDIR, advice, str(path))
-        return _indexed(path)
+        return _indexed(path) if is_index(path.name) else Shards((path,), {})
     indexes = sorted(entry for entry in path.iterdir() if is_index(entry.name))
     if len(indexes) > 1:
         names = ", ".join(shown(index.name) for index in indexes)

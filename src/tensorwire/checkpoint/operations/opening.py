@@ -1,9 +1,9 @@
-"""The tensors of a checkpoint that is a directory, as if it were one file."""
+"""The tensors of a file, or of all shards of a directory as if they were one file."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from ..._ground.filesystem import absolute
 from ...codec import num_threads
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from ...codec import Framework
     from ...files.reader import StoredTensor
     from ..directory.shards import Shards
-    from .saving import Device
+
+    Device: TypeAlias = str | int | torch.device
 
 
 @overload
-def load_checkpoint(
+def load_file(
     path: str | os.PathLike[str],
     *,
     framework: Literal["np"] = "np",
@@ -38,7 +39,7 @@ def load_checkpoint(
     verify: bool = True,
 ) -> dict[str, numpy.ndarray[Any, Any]]: ...
 @overload
-def load_checkpoint(
+def load_file(
     path: str | os.PathLike[str],
     *,
     framework: Literal["pt"],
@@ -50,7 +51,7 @@ def load_checkpoint(
     resident_nbytes: int | None = None,
 ) -> dict[str, torch.Tensor]: ...
 @overload
-def load_checkpoint(
+def load_file(
     path: str | os.PathLike[str],
     *,
     framework: Literal["bytes"],
@@ -59,7 +60,7 @@ def load_checkpoint(
     threads: int | None = None,
     verify: bool = True,
 ) -> dict[str, bytes]: ...
-def load_checkpoint(
+def load_file(
     path: str | os.PathLike[str],
     *,
     framework: Framework = "np",
@@ -70,24 +71,41 @@ def load_checkpoint(
     compressed: bool = False,
     resident_nbytes: int | None = None,
 ) -> dict[str, Any]:
-    """Read all tensors of a checkpoint, plain or compressed, whatever files they are in.
+    """Read all tensors of a file or directory, plain or compressed.
 
     Args:
-        path: as for `open_checkpoint`; the others are those of `load_file`.
+        path: as for `open_file`.
+        framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
+            which every dtype has; `open_file` tells dtypes and shapes.
+        device: of the torch tensors. They are decoded by the CPU and copied to it.
+        base: the checkpoint that `path` is relative to: a file or directory, plain or compressed. It is not looked at
+            for tensors that are not relative.
+        threads: by default all usable cores.
+        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. Those
+            of the headers are always checked.
+        compressed: with framework "pt", floats that are stored compressed come as `tensorwire.torch.CompressedTensor`
+            (docs/inference.md) without being decoded, those of less than 65,536 elements excepted. Relative ones are
+            decoded and compressed anew. Slices are dense.
+        resident_nbytes: with `compressed`, how many bytes of them to keep in memory. The blocks of the others stay in
+            the file, which must not be written to, and are read, ahead of their use, each time they are needed.
 
     Returns:
-        The tensors by their original names, file by file. Tied names share one array.
+        The tensors by their original names, file by file in the order of their data. Arrays are writable. Tied names
+        share one.
 
     Raises:
-        BaseMismatchError, FormatError, UnsupportedTensorError, OSError, ValueError: as `open_checkpoint` and
-            `load_file`.
+        BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
+        FormatError: a file is damaged.
+        UnsupportedTensorError: the framework lacks a dtype.
+        ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
+        ValueError, OSError: as for `open_file`.
     """
     with _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify) as reader:
         return reader.get_tensors()
 
 
 @overload
-def open_checkpoint(
+def open_file(
     path: str | os.PathLike[str],
     framework: Literal["np"] = "np",
     device: Literal["cpu"] = "cpu",
@@ -97,7 +115,7 @@ def open_checkpoint(
     verify: bool = True,
 ) -> TensorReader[numpy.ndarray[Any, Any]]: ...
 @overload
-def open_checkpoint(
+def open_file(
     path: str | os.PathLike[str],
     framework: Literal["pt"],
     device: Device = "cpu",
@@ -109,7 +127,7 @@ def open_checkpoint(
     resident_nbytes: int | None = None,
 ) -> TensorReader[torch.Tensor]: ...
 @overload
-def open_checkpoint(
+def open_file(
     path: str | os.PathLike[str],
     framework: Literal["bytes"],
     device: Literal["cpu"] = "cpu",
@@ -118,7 +136,7 @@ def open_checkpoint(
     threads: int | None = None,
     verify: bool = True,
 ) -> TensorReader[bytes]: ...
-def open_checkpoint(
+def open_file(
     path: str | os.PathLike[str],
     framework: Framework = "np",
     device: Device = "cpu",
@@ -129,22 +147,23 @@ def open_checkpoint(
     compressed: bool = False,
     resident_nbytes: int | None = None,
 ) -> TensorReader[Any]:
-    """Open all shards of a checkpoint as one file. Use it in a ``with`` statement.
+    """Open a file or directory, plain or compressed, to read some of it. Use it in a ``with`` statement.
 
-    Names that ``safetensors.torch.save_model`` has tied, and wrote once, are there under each of their names.
+    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`; `verify` holds for all that is
+    read.
 
     Args:
-        path: a directory, or one of its indexes (``*.safetensors.index.json``) where it has several. With an index the
-            tensors are in the files that it names; without one in all .safetensors files at the top of the directory.
-            Folders below it are not looked into.
-        framework, device, base, threads, verify, compressed, resident_nbytes: as for `open_file`.
+        path: a safetensors file; or a directory, whose shards are read as one file; or an index
+            (``*.safetensors.index.json``) of a directory that has several. An index says in which files the tensors
+            are. Without one they are in all .safetensors files at the top of the directory, never in folders below it.
+            In a directory, a name that ``safetensors.torch.save_model`` has tied to another one is there too.
 
     Raises:
-        FormatError: an index or the header of a file is damaged, or they do not agree.
-        FileNotFoundError: there is no such directory, or a file that the index names is missing.
-        NotADirectoryError: it is one file (see `open_file`).
-        ValueError: there is no safetensors file, or more than one model: several indexes, or without an index two
-            files with tensors of one name. There is no such framework or device.
+        FormatError: an index or the header of a file, or of one of the base, is damaged, or they do not agree.
+        ValueError: the directory holds no safetensors file, or more than one model: several indexes, or without an
+            index two files with tensors of one name. There is no such framework or device, or the framework has no
+            compressed tensors. The base is relative to another one.
+        OSError: a file cannot be read, or one that an index names is missing.
     """
     return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
 
@@ -166,6 +185,8 @@ def _open(
         for file in files:
             file.use_base(opened, file.path.relative_to(directory).as_posix())
         places = _places(files, shards)
+        if shards.files != (root,):
+            _add_tied(places, files)
         stack.pop_all()
     return TensorReader(files, places, target, count, base=opened, verify=verify)
 
@@ -187,8 +208,12 @@ def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFi
             raise CorruptDataError(
                 "the index says that the tensor is in this file, which does not hold it", file=home, tensor=name
             )
+    return places
+
+
+def _add_tied(places: dict[str, tuple[StoredFile, StoredTensor]], files: list[StoredFile]) -> None:
+    """Add what save_model writes of a name that it has left out. A single file has the names that safe_open gives."""
     for file in files:
-        for name, kept in file.metadata.items():  # what save_model writes of a name that it has left out
+        for name, kept in file.metadata.items():
             if name not in places and kept in file.tensors:
                 places[name] = file, file.tensors[kept]
-    return places

@@ -1,39 +1,31 @@
-"""Named tensors to one file, and back."""
+"""Named tensors to one file."""
 
 from __future__ import annotations
 
-import errno
 import warnings
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any
 
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
-from ...codec import content_hash, num_threads, tensor_view
+from ...codec import content_hash, tensor_view
 from ...errors import ErrorContext
 from ...files.header import METADATA_KEY, TensorEntry, check_name
 from ...files.names import METADATA_PREFIX, shown
-from ...files.reader import BASE_HASH_KEY, StoredFile
+from ...files.reader import BASE_HASH_KEY
 from ...files.writer import CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.staging import Staging
 from .bases import check_apart, open_base
-from .tensor_reader import TensorReader
-from .tensor_slice import Target
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    import numpy
-    import torch
-
-    from ...codec import Framework, Profile
+    from ...codec import Profile
     from ...files.base import BaseTensor
     from ...files.writer import Written
-
-    Device: TypeAlias = str | int | torch.device
 
 
 def save_file(
@@ -131,158 +123,6 @@ def save_file(
         work.commit(None)
     if notice is not None:
         warnings.warn(f"{location}: {notice}", RuntimeWarning, stacklevel=2)
-
-
-@overload
-def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["np"] = "np",
-    device: Literal["cpu"] = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> dict[str, numpy.ndarray[Any, Any]]: ...
-@overload
-def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["pt"],
-    device: Device = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
-) -> dict[str, torch.Tensor]: ...
-@overload
-def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["bytes"],
-    device: Literal["cpu"] = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> dict[str, bytes]: ...
-def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Framework = "np",
-    device: Device = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
-) -> dict[str, Any]:
-    """Read all tensors of a safetensors file, plain or compressed.
-
-    Args:
-        framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
-            which every dtype has; `open_file` tells dtypes and shapes.
-        device: of the torch tensors. They are decoded by the CPU and copied to it.
-        base: the checkpoint that the file is relative to: a file or directory, plain or compressed. It is not looked at
-            for tensors that are not relative.
-        threads: by default all usable cores.
-        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. Those
-            of the headers are always checked.
-        compressed: with framework "pt", floats that are stored compressed come as `tensorwire.torch.CompressedTensor`
-            (docs/inference.md) without being decoded, those of less than 65,536 elements excepted. Relative ones are
-            decoded and compressed anew. Slices are dense.
-        resident_nbytes: with `compressed`, how many bytes of them to keep in memory. The blocks of the others stay in
-            the file, which must not be written to, and are read, ahead of their use, each time they are needed.
-
-    Returns:
-        The tensors by their original names, in the order of their data. Arrays are writable.
-
-    Raises:
-        BaseMismatchError: a tensor is relative, and there is no base, or one with another content.
-        FormatError: the file is damaged.
-        UnsupportedTensorError: the framework lacks a dtype.
-        ValueError: there is no such framework or device; or compressed tensors of another framework are asked for.
-        ImportError: compressed tensors are asked for, and PyTorch is missing or too old.
-        OSError: reading fails; IsADirectoryError if `path` is a directory (see `load_checkpoint`).
-    """
-    with _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify) as reader:
-        return reader.get_tensors()
-
-
-@overload
-def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["np"] = "np",
-    device: Literal["cpu"] = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> TensorReader[numpy.ndarray[Any, Any]]: ...
-@overload
-def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["pt"],
-    device: Device = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
-) -> TensorReader[torch.Tensor]: ...
-@overload
-def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["bytes"],
-    device: Literal["cpu"] = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> TensorReader[bytes]: ...
-def open_file(
-    path: str | os.PathLike[str],
-    framework: Framework = "np",
-    device: Device = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
-) -> TensorReader[Any]:
-    """Open a safetensors file, plain or compressed, to read some of it. Use it in a ``with`` statement.
-
-    It takes the place of ``safetensors.safe_open``. Arguments are those of `load_file`; `verify` holds for all that is
-    read.
-
-    Raises:
-        FormatError: the header of the file, or of one of the base, is damaged.
-        ValueError: there is no such framework or device; or the base is relative to another one.
-        OSError: it cannot be read; IsADirectoryError if it is a directory (see `open_checkpoint`).
-    """
-    return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
-
-
-def _open(
-    path: str | os.PathLike[str],
-    target: Target,
-    base: str | os.PathLike[str] | None,
-    threads: int | None,
-    verify: bool,
-) -> TensorReader[Any]:
-    count = num_threads(threads)
-    location = absolute(path)
-    if location.is_dir():
-        advice = "is a directory; load_checkpoint and open_checkpoint read one"
-        raise IsADirectoryError(errno.EISDIR, advice, str(location))
-    with ExitStack() as stack:
-        stored = stack.enter_context(StoredFile(location))
-        opened = None if base is None else stack.enter_context(closing(open_base(base)))
-        stored.use_base(opened, location.name)
-        stack.pop_all()
-    places = {name: (stored, tensor) for name, tensor in stored.tensors.items()}
-    return TensorReader([stored], places, target, count, base=opened, verify=verify)
 
 
 def _check_tensor_name(name: object) -> None:

@@ -1,4 +1,4 @@
-"""Tensors by name out of one open file, or out of all shards of a checkpoint."""
+"""Tensors by name out of an open file, or out of all shards of a directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRANSFER_NBYTES = 256 << 20
 
 
 class TensorReader(Generic[Array]):
-    """Tensors by name: what `open_file` and `open_checkpoint` return. Thread-safe until it is closed.
+    """Tensors by name: what `open_file` returns. Thread-safe until it is closed.
 
     The interface is that of ``safetensors.safe_open``; ``name in reader``, ``len(reader)`` and iteration over the names
     come on top.

@@ -27,7 +27,7 @@ from vllm.model_executor.parameter import ModelWeightParameter
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
 
-from ...checkpoint import open_checkpoint
+from ...checkpoint import open_file
 from ..frames.open_frame import Origin, attach
 from ..ops import LINEAR_MODES
 from ..tensors.compressed_tensor import CompressedTensor
@@ -107,7 +107,7 @@ class TensorwireModelLoader(BaseModelLoader):  # type: ignore[misc] # the checke
 
     def _tensors(self, directory: Path) -> Iterator[tuple[str, Tensor]]:
         """By name: those of one layer come together, so that it is compressed before the next is decoded."""
-        with open_checkpoint(directory, framework="pt") as reader:
+        with open_file(directory, framework="pt") as reader:
             for name in reader.keys():  # noqa: SIM118 - sorted, as iteration over a reader need not be
                 yield name, reader.get_tensor(name)
 
