@@ -97,6 +97,31 @@ def test_python_imports_go_down(path: Path) -> None:
         assert not name.startswith("tensorwire.codec.core"), f"{module} imports {name}: only codec touches the core"
 
 
+# Modules that import others of ours by a name that a string holds, and why.
+BY_NAME = {
+    "tensorwire": "public names load on first use",
+    "tensorwire.checkpoint.operations.target": "torch, above it, loads the tensors that stay compressed",
+    "tensorwire.cli.group": "commands load on first use",
+    "tensorwire.diagnosis": "public names load on first use",
+}
+
+
+def imports_of_ours_by_name(path: Path) -> list[str]:
+    """The arguments of calls that import by a name, unless it is the name of somebody else's package."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            name = node.args[0]
+            if isinstance(name, ast.JoinedStr) or str(getattr(name, "value", "")).startswith((".", "tensorwire")):
+                found.append(ast.unparse(name))
+    return found
+
+
+def test_only_listed_modules_import_by_name() -> None:
+    found = {module_name(path) for path in PACKAGE.rglob("*.py") if imports_of_ours_by_name(path)}
+    assert found == BY_NAME.keys()
+
+
 # Inside a part: what each of its folders and files may import from the part, besides itself.
 FOLDERS = {
     "checkpoint": {

@@ -12,8 +12,8 @@ from ...files.names import shown
 from ...files.reader import StoredFile
 from ..directory.shards import find_shards
 from .bases import open_base
+from .target import Target
 from .tensor_reader import TensorReader
-from .tensor_slice import Target
 
 if TYPE_CHECKING:
     import os

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ...files.base import Base
     from ...files.reader import StoredFile, StoredTensor
-    from .tensor_slice import Target
+    from .target import Target
 
 _TRANSFER_NBYTES = 256 << 20
 """On their way to a device tensors take about this much memory of the CPU, or that of the largest."""
@@ -45,8 +45,8 @@ class TensorReader(Generic[Array]):
         self._threads = threads
         self._base = base
         self._verify = verify
-        if target.keeper is not None:
-            target.keeper.plan(files)
+        if target.compressed is not None:
+            target.compressed.plan(files)
 
     def __enter__(self) -> TensorReader[Array]:
         return self
@@ -145,8 +145,8 @@ def load(
     """Whole tensors of a file by name. Nothing is read before it is clear that the framework has all of them."""
     count = num_threads(threads)
     arrays: dict[str, Any] = {}
-    if target.keeper is not None:
-        arrays = target.keeper.load(stored, tensors, count, verify)
+    if target.compressed is not None:
+        arrays = target.compressed.load(stored, tensors, count, verify)
         tensors = [tensor for tensor in tensors if tensor.name not in arrays]
     layouts = []
     for tensor in tensors:

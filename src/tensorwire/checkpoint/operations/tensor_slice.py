@@ -2,89 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from math import prod
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ...codec import array_shape, as_array, check_framework, check_framework_name, dtype_bits
+from ...codec import array_shape, as_array, dtype_bits
 from ...errors import ErrorContext, UnsupportedTensorError
 from ...files.loader import load_range
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...codec import Framework
     from ...files.reader import StoredFile, StoredTensor
+    from .target import Target
 
 Array = TypeVar("Array")
-
-
-class KeepsCompressed(Protocol):
-    """Loads tensors that stay compressed: tensorwire.torch.loading."""
-
-    def plan(self, files: Sequence[StoredFile]) -> None:
-        """See all files first."""
-
-    def load(self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> dict[str, Any]:
-        """Those of the tensors that stay compressed, by name."""
-
-
-class Target(NamedTuple):
-    """What tensors are returned as, and where: the framework, a torch device if that is not the CPU, and who loads
-    tensors that stay compressed, if any do."""
-
-    framework: Framework
-    device: Any = None
-    keeper: KeepsCompressed | None = None
-
-    @classmethod
-    def of(
-        cls, framework: Framework, device: Any, compressed: bool = False, resident_nbytes: int | None = None
-    ) -> Target:
-        """As `open_file` takes them.
-
-        Raises:
-            ValueError: there is no such framework or device, or the framework has only the CPU, or no compressed
-                tensors.
-            ImportError: compressed tensors are asked for, and torch is missing or too old.
-        """
-        target = cls._of(framework, device)
-        if not compressed:
-            if resident_nbytes is not None:
-                raise ValueError("expected resident_nbytes with compressed=True alone, got it without")
-            return target
-        if framework != "pt":
-            raise ValueError(f'expected framework="pt" for compressed=True, got "{framework}"')
-        # A layer above this one, found by its name, as torch itself is: only who asks for such tensors needs either.
-        loading = importlib.import_module("tensorwire.torch.loading")
-        return target._replace(keeper=loading.CompressedLoader(target.device, resident_nbytes))
-
-    @classmethod
-    def _of(cls, framework: Framework, device: Any) -> Target:
-        check_framework_name(framework)
-        if device is None or device == "cpu":
-            return cls(framework)
-        if framework != "pt":
-            raise ValueError(f'expected device "cpu" for framework "{framework}", got {device!r}; write framework="pt"')
-        import torch
-
-        try:
-            found = torch.device(device)
-            if found.type != "cpu":
-                torch.empty(0, device=found)
-        except (AssertionError, RuntimeError, TypeError) as error:  # AssertionError: torch was built without it
-            raise ValueError(f"expected a device of torch, got {device!r}: {error}") from None
-        return cls(framework, None if found.type == "cpu" else found)
-
-    def check(self, dtype: str, shape: tuple[int, ...]) -> None:
-        """Raise what `array` would, before there is any data."""
-        check_framework(dtype, self.framework)
-        array_shape(dtype, shape, self.framework)
-
-    def array(self, data: memoryview, dtype: str, shape: tuple[int, ...]) -> Any:
-        array = as_array(data, dtype, shape, self.framework)
-        return array if self.device is None else array.to(self.device)
 
 
 class TensorSlice(Generic[Array]):
