@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
 from ..codec.dtypes import torch_name
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .base import Base, BaseTensor
+    from ..codec import FrameInfo
 
 VERSION = "1"
 VERSION_KEY = METADATA_PREFIX + "version"
@@ -56,6 +56,29 @@ class StoredTensor(NamedTuple):
     entry: TensorEntry
     compressed: bool
     content_hash: str | None
+
+
+class BaseContent(Protocol):
+    """What a relative frame is relative to.
+
+    Attributes:
+        stored: the file that holds it.
+    """
+
+    stored: StoredFile
+
+    def read(self, start: int, out: memoryview, *, threads: int | None) -> None:
+        """Put content bytes from `start` on into `out`."""
+
+
+class Bases(Protocol):
+    """Where the bases of relative frames are found."""
+
+    def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseContent:
+        """The base of a frame; BaseMismatchError if there is none."""
+
+    def count_read(self, nbytes: int) -> None:
+        """Count a relative tensor that is to be read; LimitExceededError if all are more than a file may claim."""
 
 
 def may_be_compressed(path: Path) -> bool:
@@ -118,9 +141,9 @@ class StoredFile:
             raise
         self._frames: dict[str, FrameReader] = {}
         self.relative: set[str] = set()
-        self._base: Base | None = None
+        self._base: Bases | None = None
         self._base_file = ""
-        self._bases: dict[str, BaseTensor] = {}
+        self._bases: dict[str, BaseContent] = {}
         self._counted: set[str] = set()
         self._lock = threading.Lock()
 
@@ -212,7 +235,7 @@ class StoredFile:
         with self._lock:
             self._frames.pop(tensor.name, None)
 
-    def use_base(self, base: Base | None, file: str) -> None:
+    def use_base(self, base: Bases | None, file: str) -> None:
         """Read relative frames with this base; `file` is the relative path by which it may know this file."""
         self._base = base
         self._base_file = file
@@ -226,7 +249,7 @@ class StoredFile:
         """What the base calls the tensor that this one is relative to."""
         return self.header.metadata.get(BASE_PREFIX + tensor.name, tensor.name)
 
-    def base_of(self, tensor: StoredTensor, *, threads: int | None = None, verify: bool = True) -> BaseTensor:
+    def base_of(self, tensor: StoredTensor, *, threads: int | None = None, verify: bool = True) -> BaseContent:
         """The base of a relative frame. It is looked for, and with `verify` checked, when it is first asked for.
 
         Raises:
