@@ -20,6 +20,7 @@ class OriginalReader:
     """The tensors of a stored file in the order of the original file, to be streamed: see `WindowStream`.
 
     Attributes:
+        stored, record, threads: as given.
         header: of the original file if a record of it is known, else of a plain file with the same tensors.
         sizes: of the tensors.
     """
@@ -27,7 +28,8 @@ class OriginalReader:
     def __init__(self, stored: StoredFile, record: Record | None, threads: int | None) -> None:
         """Raises CorruptDataError if the record does not fit the tensors."""
         self.stored = stored
-        self._threads = threads
+        self.record = record
+        self.threads = threads
         self._scratch = new_buffer(0)
         self._hasher: ContentHasher | None = None
         self._damaged: dict[int, FormatError] = {}
@@ -44,6 +46,11 @@ class OriginalReader:
             else:
                 self.header = stored.header
         self.sizes = [entry.nbytes for entry in self.header.entries]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the original file."""
+        return self.header.data_start + self.header.data_nbytes
 
     def _check_record(self) -> None:
         names = {entry.name for entry in self.header.entries}
@@ -73,11 +80,11 @@ class OriginalReader:
                 self._check_layout(entry)
                 if tensor.compressed:
                     self._reserve(tensor)
-            self.stored.read(tensor, chunk.start, out, threads=self._threads, scratch=self._scratch)
+            self.stored.read(tensor, chunk.start, out, threads=self.threads, scratch=self._scratch)
             expected = self.stored.expected_hash(tensor)
             if expected is not None:
                 if chunk.start == 0 or self._hasher is None:
-                    self._hasher = ContentHasher(threads=self._threads)
+                    self._hasher = ContentHasher(threads=self.threads)
                 self._hasher.update(out)
                 if chunk.stop == entry.nbytes:
                     self.stored.check_hash(tensor, expected, self._hasher.hexdigest())
@@ -87,11 +94,11 @@ class OriginalReader:
     def reread(self, index: int, start: int, out: memoryview) -> None:
         """Put content of tensor `index` from byte `start` on into `out`, again."""
         tensor = self.stored.tensors[self.header.entries[index].name]
-        self.stored.read(tensor, start, out, threads=self._threads)
+        self.stored.read(tensor, start, out, threads=self.threads)
 
     def content_hash(self, index: int) -> str:
         """The content hash of a tensor."""
-        return self.stored.hash_content(self.stored.tensors[self.header.entries[index].name], self._threads)
+        return self.stored.hash_content(self.stored.tensors[self.header.entries[index].name], self.threads)
 
     def _check_layout(self, entry: TensorEntry) -> None:
         dtype, shape, nbytes = self.stored.layout(entry.name)

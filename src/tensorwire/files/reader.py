@@ -107,6 +107,7 @@ class StoredFile:
         relative: the names of the tensors that were found to be relative, as far as their frames have been opened.
         base_name: what the base that it is relative to was called, None if that is not recorded.
         base_hash: the recorded hash of all tensors of that base, None likewise.
+        base, base_file: what `use_base` was given.
     """
 
     _header_guess = 1 << 14
@@ -141,8 +142,8 @@ class StoredFile:
             raise
         self._frames: dict[str, FrameReader] = {}
         self.relative: set[str] = set()
-        self._base: Bases | None = None
-        self._base_file = ""
+        self.base: Bases | None = None
+        self.base_file = ""
         self._bases: dict[str, BaseContent] = {}
         self._counted: set[str] = set()
         self._lock = threading.Lock()
@@ -237,8 +238,8 @@ class StoredFile:
 
     def use_base(self, base: Bases | None, file: str) -> None:
         """Read relative frames with this base; `file` is the relative path by which it may know this file."""
-        self._base = base
-        self._base_file = file
+        self.base = base
+        self.base_file = file
         self._counted.clear()
 
     def is_relative(self, tensor: StoredTensor) -> bool:
@@ -261,17 +262,17 @@ class StoredFile:
         if found is None:
             info, name = self.frame(tensor).info, self.name_in_base(tensor)
             with ErrorContext(file=self.path, tensor=tensor.name):
-                if self._base is None:
+                if self.base is None:
                     raise base_mismatch(
                         info,
                         "got none",
                         name=shown(name) + (f" in {shown(self.base_name)}" if self.base_name else ""),
                         advice="name the checkpoint that it was made against: base=PATH (--base PATH)",
                     )
-                found = self._base.find(self._base_file, name, info, threads=threads, verify=verify)
+                found = self.base.find(self.base_file, name, info, threads=threads, verify=verify)
                 with self._lock:
                     if tensor.name not in self._counted:
-                        self._base.count_read(info.uncompressed_nbytes)
+                        self.base.count_read(info.uncompressed_nbytes)
                         self._counted.add(tensor.name)
             if verify:
                 with self._lock:

@@ -56,8 +56,21 @@ def saves(frame_nbytes: int, nbytes: int) -> bool:
     return frame_nbytes + _MIN_GAIN_NBYTES <= nbytes
 
 
+class Coding(NamedTuple):
+    """How tensors are coded.
+
+    Attributes:
+        base: what tensors are relative to that have one of the same dtype and size there: of the same name, or of the
+            same content. Not for a stream.
+    """
+
+    profile: Profile
+    threads: int | None
+    base: Base | None = None
+
+
 class Written(NamedTuple):
-    """What became of the tensors.
+    """What became of the tensors of a file.
 
     Attributes:
         nbytes, data_nbytes: sizes of the file and of its data.
@@ -66,14 +79,18 @@ class Written(NamedTuple):
             that was written and hashed.
         lost_bases: the indices of those whose base has another content in the end than it had when it was read. If
             there are any, the file is not whole: write it again without these bases.
+        sha256: of the original, where there is one.
+        notice: what the user has to know of the bases.
     """
 
     nbytes: int
     data_nbytes: int
     compressed: frozenset[str]
     relative: frozenset[str]
-    changed: frozenset[str]
-    lost_bases: frozenset[int]
+    changed: frozenset[str] = frozenset()
+    lost_bases: frozenset[int] = frozenset()
+    sha256: str = ""
+    notice: str | None = None
 
 
 class CompressedWriter:
@@ -87,16 +104,12 @@ class CompressedWriter:
         file: OutputFile,
         tensors: Sequence[TensorEntry],
         metadata: Mapping[str, str],
-        *,
-        profile: Profile,
-        threads: int | None,
-        base: Base | None = None,
-        bases: Mapping[int, BaseTensor] | None = None,
+        coding: Coding,
+        bases: Mapping[int, BaseTensor],
     ) -> None:
         """
         Args:
             tensors: in the order of their content; their names do not collide, their offsets do not matter.
-            base: what the file is relative to.
             bases: by the index of a tensor what that one is relative to; others are stored without a base.
 
         Raises:
@@ -104,16 +117,15 @@ class CompressedWriter:
         """
         self._file = file
         self._tensors = tensors
-        self._profile: Profile = profile
-        self._threads = threads
-        self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: profile, CHECKSUM_KEY: _NO_HASH}
+        self._coding = coding
+        self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: coding.profile, CHECKSUM_KEY: _NO_HASH}
         for tensor in tensors:
             self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
-        self._bases = bases or {}
+        self._bases = bases
         self._relative: dict[int, str] = {}  # with the hash of the base
-        if base is not None and self._bases:
-            self._metadata[BASE_NAME_KEY] = base.name
-        for index, found in self._bases.items():
+        if coding.base is not None and bases:
+            self._metadata[BASE_NAME_KEY] = coding.base.name
+        for index, found in bases.items():
             if found.name != tensors[index].name:
                 self._metadata[BASE_PREFIX + tensors[index].name] = found.name
         self._data_start = self._worst_header()
@@ -164,18 +176,18 @@ class CompressedWriter:
         if nbytes > len(self._base_buffer):
             self._base_buffer = new_buffer(nbytes)
         data = self._base_buffer[:nbytes]
-        base.read(start, data, threads=self._threads)
+        base.read(start, data, threads=self._coding.threads)
         return data
 
     def _begin(self, tensor: TensorEntry, beginning: memoryview, base: memoryview | None) -> None:
         self._start = self._output.position
         self._encoder = None
         if not may_save(tensor.dtype, tensor.nbytes):
-            self._hasher = ContentHasher(threads=self._threads)
+            self._hasher = ContentHasher(threads=self._coding.threads)
             return
         self._encoder = FrameEncoder(
-            tensor.dtype, tensor.shape, profile=self._profile, relative=base is not None,
-            beginning=beginning, base_beginning=base, threads=self._threads,
+            tensor.dtype, tensor.shape, profile=self._coding.profile, relative=base is not None,
+            beginning=beginning, base_beginning=base, threads=self._coding.threads,
         )  # fmt: skip
         self._output.skip(self._encoder.header_nbytes)
 
@@ -230,10 +242,9 @@ class CompressedWriter:
 
         ``read(index, start, out)`` puts content of tensor `index` from byte `start` on into `out`.
         """
-        lost = {i for i, found in self._relative.items() if not self._bases[i].still_has(found, self._threads)}
+        lost = {i for i, found in self._relative.items() if not self._bases[i].still_has(found, self._coding.threads)}
         if lost:
-            nothing: frozenset[str] = frozenset()
-            return Written(0, 0, nothing, nothing, nothing, frozenset(lost))
+            return Written(0, 0, frozenset(), frozenset(), lost_bases=frozenset(lost))
         entries = list(self._frames)
         changed = set()
         for index, tensor in sorted(self._plain, key=lambda item: -dtype_bits(item[1].dtype)):
@@ -258,13 +269,13 @@ class CompressedWriter:
         self._file.write(0, header.prefix)
         self._file.truncate(nbytes)
         return Written(
-            nbytes, nbytes - self._data_start, compressed, self._relative_names(), frozenset(changed), frozenset()
+            nbytes, nbytes - self._data_start, compressed, self._relative_names(), changed=frozenset(changed)
         )
 
     def _write_again(self, index: int, tensor: TensorEntry, read: Callable[[int, int, memoryview], None]) -> bool:
         """Write the content of a plain tensor, which is read again, and note its hash. Returns whether it is what it
         was."""
-        hasher = ContentHasher(threads=self._threads)
+        hasher = ContentHasher(threads=self._coding.threads)
         for start in range(0, tensor.nbytes, WINDOW_NBYTES):
             room = self._output.room(min(WINDOW_NBYTES, tensor.nbytes - start))
             with ErrorContext(tensor=tensor.name):
@@ -383,9 +394,9 @@ def write_with_bases(
     bases: Mapping[int, BaseTensor],
     tensors: Sequence[TensorEntry],
     write: Callable[[Mapping[int, BaseTensor]], Written],
-) -> tuple[Written, str | None]:
+) -> Written:
     """``write(bases)``, and again without those that are lost: a frame that is relative to what its base was for a
-    moment could not be decompressed. Returns also a notice of them."""
+    moment could not be decompressed. A notice tells of them."""
     lost: frozenset[int] = frozenset()
     for _ in range(_MAX_ATTEMPTS):
         written = write({index: base for index, base in bases.items() if index not in lost})
@@ -396,29 +407,29 @@ def write_with_bases(
         lost = frozenset(bases)
         written = write({})
     if not lost:
-        return written, None
+        return written
     first = shown(tensors[min(lost)].name)
     others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return written, f"stored without a base, which changed while it was read: {first}{others}"
+    return written._replace(notice=f"stored without a base, which changed while it was read: {first}{others}")
 
 
 def match_bases(
-    base: Base,
-    tensors: Sequence[TensorEntry],
-    file: str,
-    threads: int | None,
-    hash_of: Callable[[int], str],
+    coding: Coding, tensors: Sequence[TensorEntry], file: str, hash_of: Callable[[int], str]
 ) -> dict[int, BaseTensor]:
     """What each tensor of a file is relative to, by its index; those without a fitting base, or for which the base has
     no room, are left out.
 
     Args:
+        file: relative path of the file, by which tensors of one name are told apart.
         hash_of: the content hash of a tensor by its index, as `Base.match` takes it.
     """
-    bases = {}
+    bases: dict[int, BaseTensor] = {}
+    base = coding.base
+    if base is None:
+        return bases
     for index, tensor in enumerate(tensors):
         if may_save(tensor.dtype, tensor.nbytes):
-            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, partial(hash_of, index), threads)
+            found = base.match(file, tensor.name, tensor.dtype, tensor.nbytes, partial(hash_of, index), coding.threads)
             if found is not None and base.has_room(tensor.nbytes):
                 bases[index] = found
     return bases

@@ -20,6 +20,7 @@ from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
 from ...errors import BaseMismatchError, ErrorContext, FormatError
 from ...files.base import Base, BaseTensor
 from ...files.names import shown
+from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...files.transfer import copy_file, restore_file
 from ...storage.access import access_of, dropped, give_access
@@ -439,11 +440,11 @@ class _Application:
             with StoredFile(source.location) as stored:
                 record = source.record(stored)
                 if not step.num_relative:
-                    restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
+                    restore_file(OriginalReader(stored, record, self._threads), file, advance=meter.advance)
                     return
                 with closing(self._open(step.place, source)) as base:
                     for tensor in base.tensors():
                         tensor.known_hash = step.hashes.get(tensor.name)
                     stored.use_base(base, source.path)
-                    restore_file(stored, record, file, threads=self._threads, advance=meter.advance)
+                    restore_file(OriginalReader(stored, record, self._threads), file, advance=meter.advance)
                     base.check_unchanged()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute
@@ -18,7 +18,7 @@ from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import check_complete, compressed_directory, originals, single_file
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, fingerprint, open_base
-from .converter import Converter
+from .converter import Converter, Task
 
 if TYPE_CHECKING:
     import os
@@ -77,7 +77,8 @@ def compress_checkpoint(
             checkpoints; `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
-    return _convert("compress", src, dst, profile, base, threads, force, progress, exclude=exclude)
+    options = _Options(profile=profile, base=base, exclude=exclude, threads=threads, force=force)
+    return _convert("compress", src, dst, options, progress)
 
 
 def decompress_checkpoint(
@@ -109,7 +110,8 @@ def decompress_checkpoint(
         FormatError: `src` is damaged; nothing appears at `dst`.
         ValueError: `src` is not compressed.
     """
-    return _convert("decompress", src, dst, None, base, threads, force, progress, strict=strict)
+    options = _Options(base=base, strict=strict, threads=threads, force=force)
+    return _convert("decompress", src, dst, options, progress)
 
 
 def transcode_checkpoint(
@@ -129,26 +131,33 @@ def transcode_checkpoint(
     what is relative stays so, and what is not becomes relative to a `base` that is given. The content is checked on
     the way. Arguments and errors are those of `decompress_checkpoint`.
     """
-    return _convert("transcode", src, dst, profile, base, threads, force, progress, strict=strict)
+    options = _Options(profile=profile, base=base, strict=strict, threads=threads, force=force)
+    return _convert("transcode", src, dst, options, progress)
+
+
+class _Options(NamedTuple):
+    """What the public functions take by keyword."""
+
+    profile: Profile | None = None
+    base: str | os.PathLike[str] | None = None
+    exclude: Sequence[str] = ()
+    strict: bool = False
+    threads: int | None = None
+    force: bool = False
 
 
 def _convert(
     action: Action,
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
-    profile: Profile | None,
-    base: str | os.PathLike[str] | None,
-    threads: int | None,
-    force: bool,
+    options: _Options,
     progress: Progress | None,
-    *,
-    exclude: Sequence[str] = (),
-    strict: bool = False,
 ) -> CheckpointReport:
     started = time.monotonic()
+    profile, base = options.profile, options.base
     source_path, target_path = absolute(src), absolute(dst)
     is_directory = source_path.is_dir()
-    sources = _sources(action, source_path, exclude)
+    sources = _sources(action, source_path, options.exclude)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
@@ -159,7 +168,7 @@ def _convert(
         written = {*(file.path for file in sources.files), *sources.directories}
         destination = Destination(
             target_path,
-            force=force,
+            force=options.force,
             is_directory=is_directory,
             source=source_path,
             source_files=[*(file.location for file in sources.files), *([] if opened is None else opened.paths())],
@@ -167,9 +176,8 @@ def _convert(
             example=source_path.name,
         )
         work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
-        conversion = Converter(
-            action, profile, threads, work, meter, is_directory=is_directory, strict=strict, base=opened
-        )
+        task = Task(action, profile, options.threads, opened, is_directory, options.strict)
+        conversion = Converter(task, work, meter)
         with ErrorContext(file=source_path):
             conversion.run(sources)
             if is_directory:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import ErrorContext
 from ...files.original_record import pack
+from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
 from ...files.transfer import compress_file, copy_file, restore_file
+from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import InputFile, OutputFile
 from ..directory.config_and_index import Shard, new_config, new_index
@@ -37,11 +39,31 @@ if TYPE_CHECKING:
 
     from ...codec import Profile
     from ...files.base import Base
+    from ...files.writer import Written
     from ...storage.progress import Meter
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
 
 Action = Literal["compress", "decompress", "transcode"]
+
+
+class Task(NamedTuple):
+    """What is to be done with the files of a checkpoint.
+
+    Attributes:
+        profile: of the result; None to restore originals.
+        base: what is compressed is relative to it, and what is relative is read with it.
+        is_directory: the checkpoint is one.
+        strict: a file beside the tensors that was edited or lost is an error.
+    """
+
+    action: Action
+    profile: Profile | None
+    threads: int | None
+    base: Base | None
+    is_directory: bool
+    strict: bool
+
 
 _MIN_JOURNALED_NBYTES = 1 << 20
 """A smaller copied file is sooner made again than noted in the journal."""
@@ -59,28 +81,12 @@ class Converter:
         changed: files beside the tensors that were edited or lost.
     """
 
-    def __init__(
-        self,
-        action: Action,
-        profile: Profile | None,
-        threads: int | None,
-        work: Staging,
-        meter: Meter,
-        *,
-        is_directory: bool,
-        strict: bool,
-        base: Base | None,
-    ) -> None:
-        """`profile` is None to restore originals. `base` is what relative frames are relative to, written and read."""
-        self._action = action
-        self._profile: Profile | None = profile
-        self._threads = threads
+    def __init__(self, task: Task, work: Staging, meter: Meter) -> None:
+        self._task = task
         self._work = work
         self._meter = meter
-        self._is_directory = is_directory
-        self._strict = strict
-        self._base = base
-        self._base_files = BaseFiles(base) if base is not None and is_directory and profile is not None else None
+        has_manifest = task.is_directory and task.profile is not None
+        self._base_files = BaseFiles(task.base) if task.base is not None and has_manifest else None
         self._is_relative = False
         self._shards: dict[str, Shard] = {}
         self._manifest_nbytes = 0
@@ -97,7 +103,7 @@ class Converter:
     def run(self, sources: Sources) -> None:
         """Convert all files; those that depend on others come last."""
         self._take_room(sum(len(path.encode(errors="replace")) for path in (*sources.excluded, *sources.directories)))
-        if self._is_directory:
+        if self._task.is_directory:
             self._work.result.mkdir(0o700, exist_ok=True)
         for source in sorted(sources.files, key=lambda file: (file.kind == REPLACED, file.path)):
             self._meter.begin(source.path, source.nbytes)
@@ -117,12 +123,14 @@ class Converter:
 
     def write_manifest(self, sources: Sources) -> int:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
-        assert self._profile is not None
+        assert self._task.profile is not None
         excluded = tuple(path for path in sources.excluded if is_listable(path.removesuffix("/")))
         record = None
-        if self._base is not None and self._is_relative:
-            record = BaseRecord(self._base.name, self._base.tensors_hash(self._threads))
-        data = Manifest(self._profile, tuple(sorted(self.entries)), excluded, sources.directories, base=record).dump()
+        if self._task.base is not None and self._is_relative:
+            record = BaseRecord(self._task.base.name, self._task.base.tensors_hash(self._task.threads))
+        data = Manifest(
+            self._task.profile, tuple(sorted(self.entries)), excluded, sources.directories, base=record
+        ).dump()
         with self._output(MANIFEST_NAME, self._access) as file:
             file.write(0, data)
             file.sync()
@@ -149,7 +157,7 @@ class Converter:
 
     def _output(self, path: str, access: Access | None) -> OutputFile:
         self.written.append(path)
-        if not self._is_directory:
+        if not self._task.is_directory:
             return OutputFile(self._work.result, access)
         location = self._work.result.joinpath(*path.split("/"))
         location.parent.mkdir(parents=True, exist_ok=True)
@@ -157,51 +165,49 @@ class Converter:
 
     def _transfer(self, source: SourceFile, access: Access) -> None:
         with StoredFile(source.location) as stored, self._output(source.path, access) as file:
-            (check_original if self._action == "compress" else check_compressed)(stored)
-            stored.use_base(self._base, source.path)
-            record = source.record(stored) if self._action != "compress" else None
+            (check_original if self._task.action == "compress" else check_compressed)(stored)
+            stored.use_base(self._task.base, source.path)
+            record = source.record(stored) if self._task.action != "compress" else None
+            original = OriginalReader(stored, record, self._task.threads)
             relative_before = self._num_relative_nbytes()
             self.profile_found = stored.profile or self.profile_found
-            if self._profile is None:
-                done = restore_file(stored, record, file, threads=self._threads, advance=self._meter.advance)
-                self.exact = self.exact and record is not None
-            else:
-                done = compress_file(
-                    stored,
-                    record,
-                    file,
-                    profile=self._profile,
-                    threads=self._threads,
-                    advance=self._meter.advance,
-                    keep_record=not self._is_directory and (self._action == "compress" or record is not None),
-                    base=self._base,
-                    path=source.path,
-                )
-                self._is_relative = self._is_relative or bool(done.relative)
-                if done.notice is not None:
-                    self._notices.append(f"{source.path}: {done.notice}")
-                self._shards[source.path] = Shard(done.compressed, done.data_nbytes, float_dtype(stored))
-            check_size(source, done.original_nbytes)
+            done = self._write(original, file)
+            check_size(source, original.nbytes)
             file.sync()
             entry = ManifestFile(
-                source.path, SAFETENSORS, done.original_nbytes, done.record.sha256, header=pack(done.record.header)
+                source.path, SAFETENSORS, original.nbytes, done.sha256, header=pack(original.header.raw)
             )
             if not done.relative:
                 entry = self._beside_base(entry)
             report = FileReport(
-                source.path,
-                SAFETENSORS,
-                stored.file.nbytes,
-                done.nbytes,
-                len(stored.tensors),
-                len(done.compressed),
-                len(done.relative),
+                path=source.path,
+                kind=SAFETENSORS,
+                nbytes_in=stored.file.nbytes,
+                nbytes_out=done.nbytes,
+                num_tensors=len(stored.tensors),
+                num_compressed=len(done.compressed),
+                num_relative=len(done.relative),
             )
             self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
 
+    def _write(self, original: OriginalReader, file: OutputFile) -> Written:
+        task, path = self._task, original.stored.base_file
+        has_record = original.record is not None
+        if task.profile is None:
+            self.exact = self.exact and has_record
+            return restore_file(original, file, advance=self._meter.advance)
+        keep_record = not task.is_directory and (task.action == "compress" or has_record)
+        coding = Coding(task.profile, task.threads, task.base)
+        done = compress_file(original, file, coding, keep_record=keep_record, advance=self._meter.advance)
+        self._is_relative = self._is_relative or bool(done.relative)
+        if done.notice is not None:
+            self._notices.append(f"{path}: {done.notice}")
+        self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
+        return done
+
     def _num_relative_nbytes(self) -> int:
         """How much of the base's room is taken."""
-        return 0 if self._base is None else self._base.num_relative_nbytes
+        return 0 if self._task.base is None else self._task.base.num_relative_nbytes
 
     def _beside_base(self, entry: ManifestFile) -> ManifestFile:
         """`entry` with what the base has at its path."""
@@ -218,7 +224,7 @@ class Converter:
 
     def _note_change(self, source: SourceFile, current: str | None) -> None:
         """Note what has become of a file beside the tensors; raise an error if that is asked for."""
-        change = find_change(source, current, strict=self._strict)
+        change = find_change(source, current, strict=self._task.strict)
         if change is not None:
             self.changed.append(change)
             self.exact = self.exact and change.outcome == "restored"
@@ -239,12 +245,12 @@ class Converter:
         if new is not None:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
         self._enter(entry)
-        report_kind = kind if self._profile is not None else source.kind
+        report_kind = kind if self._task.profile is not None else source.kind
         self.reports.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
 
     def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
         """What stands in the place of a config.json or index in the result; None for the original itself."""
-        if self._profile is None:
+        if self._task.profile is None:
             return None
         directory = parent(source.path)
         beside = {path.rpartition("/")[2]: s for path, s in self._shards.items() if parent(path) == directory}
@@ -254,7 +260,7 @@ class Converter:
             return new_index(original, below)
         if any(shard.compressed for shard in beside.values()):
             main = beside.get("model.safetensors") or beside[min(beside)]
-            return new_config(original, self._profile, main.dtype)
+            return new_config(original, self._task.profile, main.dtype)
         return None
 
     def _finish(
@@ -290,7 +296,7 @@ class Converter:
 
     def _take_room(self, nbytes: int) -> None:
         """Count bytes of the manifest, and stop before more is coded for one that could not be read again."""
-        if self._is_directory and self._profile is not None:
+        if self._task.is_directory and self._task.profile is not None:
             self._manifest_nbytes += nbytes
             check_new_size(self._manifest_nbytes)
 
@@ -307,18 +313,18 @@ class Converter:
             if facts["source"] == fingerprint:
                 return facts
             # Touched, but perhaps not changed.
-            if self._action == "compress" and facts["source"][0] == fingerprint[0]:
+            if self._task.action == "compress" and facts["source"][0] == fingerprint[0]:
                 return facts if copy_file(origin, None, advance=lambda _: None) == facts["entry"]["sha256"] else None
         return None
 
     def _place(self, source: SourceFile) -> Path:
         """Where the result of a file is made."""
         result = self._work.result
-        return result.joinpath(*source.path.split("/")) if self._is_directory else result
+        return result.joinpath(*source.path.split("/")) if self._task.is_directory else result
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
         give_access(self._place(source), access)
-        if self._profile is not None and source.kind == SAFETENSORS:
+        if self._task.profile is not None and source.kind == SAFETENSORS:
             with StoredFile(self._place(source)) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
@@ -327,8 +333,8 @@ class Converter:
         self.profile_found = facts["profile"] or self.profile_found
         self.exact = self.exact and facts["exact"]
         self._is_relative = self._is_relative or facts["num_relative"] > 0
-        if self._base is not None:
-            self._base.num_relative_nbytes += facts["num_relative_nbytes"]
+        if self._task.base is not None:
+            self._task.base.num_relative_nbytes += facts["num_relative_nbytes"]
         self.reports.append(
             FileReport(
                 source.path,

@@ -13,7 +13,7 @@ from ...errors import ErrorContext
 from ...files.header import METADATA_KEY, TensorEntry, check_name
 from ...files.names import METADATA_PREFIX, shown
 from ...files.reader import BASE_HASH_KEY
-from ...files.writer import CompressedWriter, check_names, match_bases, write_with_bases
+from ...files.writer import Coding, CompressedWriter, check_names, match_bases, write_with_bases
 from ...storage.local import OutputFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.staging import Staging
@@ -94,29 +94,26 @@ def save_file(
     location = absolute(path)
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
-        bases: dict[int, BaseTensor] = {}
         if opened is not None:
             check_apart(location, opened)
-            bases = match_bases(
-                opened, entries, location.name, threads, lambda index: content_hash(views[index].data, threads=threads)
-            )
-        sources = [] if opened is None else opened.paths()
-        destination = Destination(location, force=True, source_files=sources)
+        coding = Coding(profile, threads, opened)
+        chosen = match_bases(
+            coding, entries, location.name, lambda index: content_hash(views[index].data, threads=threads)
+        )
+        destination = Destination(location, force=True, source_files=[] if opened is None else opened.paths())
         work = stack.enter_context(Staging(destination, {"action": "save"}))
         file = stack.enter_context(OutputFile(work.result, work.access_of_existing()))
 
         def write(bases: Mapping[int, BaseTensor]) -> Written:
             if opened is not None and bases:
                 metadata[BASE_HASH_KEY] = opened.tensors_hash(threads)
-            with CompressedWriter(
-                file, entries, metadata, profile=profile, threads=threads, base=opened, bases=bases
-            ) as writer:
+            with CompressedWriter(file, entries, metadata, coding, bases) as writer:
                 for index, view in enumerate(views):
                     for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
                         writer.put(index, start, window(index, start, WINDOW_NBYTES))
                 return writer.finish(read)
 
-        _, notice = write_with_bases(bases, entries, write)
+        notice = write_with_bases(chosen, entries, write).notice
         for index in range(len(views)):  # what was read last may have been freed by then
             check_memory(index)
         file.sync()

@@ -21,13 +21,16 @@ from ..._ground.filesystem import absolute
 from ...errors import FormatError, TensorwireError
 from ...files.foreign import PREFIX_NBYTES
 from ...files.header import checked_length, parse_header
+from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
 from ...files.stream import KeptTensors, StoredStream
 from ...files.transfer import compress_file, restore_file
+from ...files.writer import Coding
 from ...storage.local import OutputFile
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
+from ..directory.manifest import SAFETENSORS
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import check_compressed, check_original, single_file
 from ..results import CheckpointReport, FileReport
@@ -82,8 +85,9 @@ def convert_stream(
         stored.use_base(opened, stored.path.name)
         (check_original if action == "compress" else check_compressed)(stored)
         record = stored.record()
+        original = OriginalReader(stored, record, threads)
         # Without a record the size of the original is not known before all has been read.
-        nbytes = stored.header.data_nbytes if record is None else parse_header(record.header).data_nbytes
+        nbytes = stored.header.data_nbytes if record is None else original.header.data_nbytes
         meter = Meter(progress, nbytes)
         meter.begin(stored.path.name, nbytes)
         kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if isinstance(stored, StoredStream) else None
@@ -92,30 +96,20 @@ def convert_stream(
             sources.append(Path(f"/proc/self/fd/{src.fileno()}"))  # a link to what was redirected
         with _result(action, dst, sources, force=force) as file:
             if profile is None:
-                done = restore_file(stored, record, file, threads=threads, advance=meter.advance)
+                done = restore_file(original, file, advance=meter.advance)
             else:
-                done = compress_file(
-                    stored,
-                    record,
-                    file,
-                    profile=profile,
-                    threads=threads,
-                    advance=meter.advance,
-                    keep_record=action == "compress" or record is not None,
-                    kept=kept,
-                    base=opened,
-                    path=stored.path.name,
-                )
+                coding = Coding(profile, threads, opened)
+                keep_record = action == "compress" or record is not None
+                done = compress_file(original, file, coding, keep_record=keep_record, advance=meter.advance, kept=kept)
         meter.end()
-        num_tensors, num_compressed = len(stored.tensors), len(done.compressed)
         file_report = FileReport(
-            stored.path.name,
-            "safetensors",
-            stored.file.nbytes,
-            done.nbytes,
-            num_tensors,
-            num_compressed,
-            len(done.relative),
+            path=stored.path.name,
+            kind=SAFETENSORS,
+            nbytes_in=stored.file.nbytes,
+            nbytes_out=done.nbytes,
+            num_tensors=len(stored.tensors),
+            num_compressed=len(done.compressed),
+            num_relative=len(done.relative),
         )
         return CheckpointReport(
             action=action,
