@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tensorwire.checkpoint import (
     transcode_checkpoint,
 )
 from tensorwire.checkpoint.operations.stream import convert_stream
+from tensorwire.files import reader
 from tests.support import registry
 from tests.support.checkpoint_models import (
     SHARD,
@@ -52,6 +54,27 @@ def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None
     assert (report.action, report.profile, report.exact) == ("decompress", profile, True)
     assert report.ratio > 1.1
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["back", "model", "packed"]
+
+
+def test_the_header_of_each_file_is_parsed_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: Counter[bytes] = Counter()
+    parse_header = reader.parse_header
+    monkeypatch.setattr(
+        reader, "parse_header", lambda raw, nbytes: (parsed.update([raw]), parse_header(raw, nbytes))[1]
+    )
+    compress_checkpoint(model, tmp_path / "old")
+    transcode_checkpoint(tmp_path / "old", tmp_path / "compact", profile="compact")
+    for path in model.rglob("*.safetensors"):  # the last tensor of each is another one
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    compress_checkpoint(model, tmp_path / "new", base=tmp_path / "old")
+    decompress_checkpoint(tmp_path / "new", tmp_path / "back", base=tmp_path / "old")
+    files = [model, model, tmp_path / "old", tmp_path / "old", tmp_path / "old", tmp_path / "new"]
+    assert parsed == Counter(raw_header(path) for root in files for path in root.rglob("*.safetensors"))
+
+
+def raw_header(path: Path) -> bytes:
+    data = path.read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")]
 
 
 def test_what_a_compressed_directory_holds(model: Path, packed: Path) -> None:

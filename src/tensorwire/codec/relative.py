@@ -14,11 +14,13 @@ from .hasher import ContentHasher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from typing_extensions import Buffer
+
     from .arrays import TensorView
     from .frames import FrameInfo, FrameReader
 
 
-def hash_of(data: memoryview, threads: int | None) -> str:
+def hash_of(data: Buffer, threads: int | None) -> str:
     """The content hash of a tensor's bytes."""
     hasher = ContentHasher(threads=threads)
     hasher.update(data)

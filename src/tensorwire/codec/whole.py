@@ -353,7 +353,7 @@ def frame_info(frame: Buffer) -> FrameInfo:
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     """The content hash of a tensor's bytes, as in `FrameInfo.content_hash`."""
-    return hash_of(byte_view(data).data, threads)
+    return hash_of(data, threads)
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:

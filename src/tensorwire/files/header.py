@@ -25,10 +25,14 @@ METADATA_KEY = "__metadata__"
 
 _MAX_NDIM = 64
 _MAX_SIZE = 2**64
-_SPACE = re.compile(r"[ \t\n\r]*")
+_SPACES = " \t\n\r"
+_SPACE = re.compile(f"[{_SPACES}]*")
 # An entry has no braces inside; 64 sizes of 20 digits fit easily. Bounding it bounds what the JSON parser allocates.
 _ENTRY = re.compile(r"\{[^{}]{0,8192}\}")
 _DTYPE = re.compile(r"[A-Z0-9_]{1,16}")
+_DECODER = json.JSONDecoder()
+_PAIRS_DECODER = json.JSONDecoder(object_pairs_hook=list)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class TensorEntry(NamedTuple):
@@ -130,19 +134,22 @@ def build_header(metadata: Mapping[str, str], entries: Iterable[TensorEntry], nb
         LimitExceededError: it would be longer than 100 MB.
     """
     ordered = tuple(entries)
-    members: dict[str, object] = {METADATA_KEY: dict(metadata)} if metadata else {}
-    for entry in ordered:
-        members[entry.name] = entry_json(entry)
-    raw = json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
-    length = padded_length(max(len(raw), nbytes - 8))
+    members = [f'"{METADATA_KEY}":{_ENCODER.encode(dict(metadata))}'] if metadata else []
+    raw = f"{{{','.join([*members, *map(_member, ordered)])}}}".encode()
+    length = _padded_length(max(len(raw), nbytes - 8))
     return Header(raw.ljust(length), dict(metadata), ordered)
 
 
-def entry_json(entry: TensorEntry) -> dict[str, object]:
-    return {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": (entry.start, entry.stop)}
+def _member(entry: TensorEntry) -> str:
+    """JSON of a tensor's name and entry: a dict of all entries for JSON's own encoder would take twice as long."""
+    shape = ",".join(map(str, entry.shape))
+    return (
+        f'{_ENCODER.encode(entry.name)}:{{"dtype":"{entry.dtype}","shape":[{shape}],'
+        f'"data_offsets":[{entry.start},{entry.stop}]}}'
+    )
 
 
-def padded_length(length: int) -> int:
+def _padded_length(length: int) -> int:
     """`length` of a header's JSON rounded up so that the data behind it is aligned; LimitExceededError over 100 MB."""
     length += -(8 + length) % ALIGNMENT
     if length > MAX_HEADER_NBYTES:
@@ -200,7 +207,6 @@ class _Scanner:
         self._text = text
         self._position = 0
         self._start = 0
-        self._decoder = json.JSONDecoder()
 
     @property
     def byte(self) -> int:
@@ -227,7 +233,7 @@ class _Scanner:
             raise self._error("a string")
         self._start = self._position
         try:
-            value, self._position = self._decoder.raw_decode(self._text, self._position)
+            value, self._position = _DECODER.raw_decode(self._text, self._position)
         except ValueError:
             raise self._error("a string") from None
         return str(value)
@@ -246,10 +252,13 @@ class _Scanner:
             raise self._error("the end of the header")
 
     def _peek(self) -> str:
-        match = _SPACE.match(self._text, self._position)
-        if match is not None:
+        char = self._text[self._position : self._position + 1]
+        if char and char in _SPACES:
+            match = _SPACE.match(self._text, self._position)
+            assert match is not None
             self._position = match.end()
-        return self._text[self._position : self._position + 1]
+            char = self._text[self._position : self._position + 1]
+        return char
 
     def _take(self, char: str) -> None:
         if self._peek() != char:
@@ -264,7 +273,7 @@ class _Scanner:
 
 def _parse_entry(name: str, text: str) -> TensorEntry:
     try:
-        pairs = json.loads(text, object_pairs_hook=list)
+        pairs, _ = _PAIRS_DECODER.raw_decode(text)  # all of it: the one closing brace is its last character
     except (ValueError, RecursionError):
         raise CorruptDataError("expected valid JSON in the entry of a tensor", tensor=name) from None
     entry = dict(pairs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ..codec import ContentHasher, FrameReader, base_mismatch, content_hash, new_buffer
@@ -19,15 +20,15 @@ from ..errors import (
 from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
-from .header import Header, TensorEntry, checked_length, parse_header
+from .header import TensorEntry, checked_length, parse_header
 from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, OUR_NAME, shown, tensor_name
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ..codec import FrameInfo
+    from ..storage.readable import Readable
 
 VERSION = "1"
 VERSION_KEY = METADATA_PREFIX + "version"
@@ -40,6 +41,10 @@ BASE_PREFIX = METADATA_PREFIX + "base:"
 FRAMES_KEY = METADATA_PREFIX + "frames"
 ORIGINAL_HEADER_KEY = METADATA_PREFIX + "original_header"
 ORIGINAL_SHA256_KEY = METADATA_PREFIX + "original_sha256"
+
+_HEADER_GUESS_NBYTES = 1 << 14
+"""How much of a frame is read at once in the hope that its header is not longer. A stream is read no further than the
+shortest header, since a byte of the blocks cannot be read again."""
 
 
 class StoredTensor(NamedTuple):
@@ -110,21 +115,18 @@ class StoredFile:
         base, base_file: what `use_base` was given.
     """
 
-    _header_guess = 1 << 14
-    """How much of a frame is read at once in the hope that its header is not longer."""
+    def __init__(self, source: Path | Readable) -> None:
+        """Open a file, and check the header. What is open already is closed with this.
 
-    def __init__(self, path: Path) -> None:
-        """Open and check the header.
+        Of a tensor that is read in order, `forget` the frame after its last byte.
 
         Raises:
             FormatError: the header is not valid; all classes.
             OSError: reading fails.
         """
-        self._open(InputFile(path))
-
-    def _open(self, file: InputFile) -> None:
+        file = InputFile(source) if isinstance(source, Path) else source
         self.path = file.path
-        self.file = file
+        self.file: Readable = file
         try:
             with ErrorContext(file=file.path):
                 prefix = file.read(0, PREFIX_NBYTES)
@@ -135,7 +137,8 @@ class StoredFile:
                 raw = file.read(8, length)
                 if len(raw) < length:
                     raise TruncatedDataError(f"expected a header of {length} bytes, got {len(raw)}", byte=8 + len(raw))
-                self.header = parse_header(raw, self._data_nbytes(length))
+                self.header = parse_header(raw, None if file.in_order else file.nbytes - 8 - length)
+                file.nbytes = self.header.data_start + self.header.data_nbytes
                 self._interpret()
         except BaseException:
             file.close()
@@ -147,10 +150,6 @@ class StoredFile:
         self._bases: dict[str, BaseContent] = {}
         self._counted: set[str] = set()
         self._lock = threading.Lock()
-
-    def _data_nbytes(self, header_nbytes: int) -> int | None:
-        """The size of the data, None where only the header tells."""
-        return self.file.nbytes - 8 - header_nbytes
 
     def _interpret(self) -> None:
         ours = {key: text for key, text in self.header.metadata.items() if key.startswith(METADATA_PREFIX)}
@@ -164,7 +163,7 @@ class StoredFile:
             version = ours.get(VERSION_KEY)
             if version != VERSION:
                 raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {version!r:.40}")
-            if ours.get(CHECKSUM_KEY) != header_checksum(self.header):
+            if ours.get(CHECKSUM_KEY) != header_checksum(self.header.metadata, self.header.entries):
                 raise CorruptDataError("the checksum of the header does not match")
         markers = {e.name for e in self.header.entries if (e.dtype, e.shape) == (MARKER_DTYPE, MARKER_SHAPE)}
         self.tensors: dict[str, StoredTensor] = {}
@@ -180,6 +179,12 @@ class StoredFile:
                 is_frame = own_names is not None and entry.dtype == FRAME_DTYPE and len(entry.shape) == 1
                 self.tensors[entry.name] = StoredTensor(entry.name, entry, is_frame, recorded)
         self.compressed = bool(ours or payloads or own_names)
+
+    @property
+    def local(self) -> InputFile:
+        """The file on the disk; not for what is read from elsewhere."""
+        assert isinstance(self.file, InputFile)
+        return self.file
 
     def record(self) -> Record | None:
         """What restores the original of this file, if it is kept in the file itself.
@@ -221,7 +226,8 @@ class StoredFile:
 
     def _frame_header(self, start: int, nbytes: int) -> bytes:
         """The header of a frame of `nbytes` bytes."""
-        prefix = self.file.read(start, min(nbytes, self._header_guess))
+        guess = FrameReader.MIN_HEADER_NBYTES if self.file.in_order else _HEADER_GUESS_NBYTES
+        prefix = self.file.read(start, min(nbytes, guess))
         length = FrameReader.header_size(prefix)
         if length > nbytes:
             raise TruncatedDataError(
@@ -319,7 +325,7 @@ class StoredFile:
             base = out if whole else new_buffer(base_stop - base_start)
             self.base_of(tensor, threads=threads, verify=verify).read(base_start, base, threads=threads)
         with ErrorContext(file=self.path, tensor=tensor.name):
-            self._read_blocks(frame, begin + frame.info.header_nbytes + lo, data)
+            self.file.read_into(begin + frame.info.header_nbytes + lo, data)
             frame.decode(
                 data,
                 out,
@@ -331,9 +337,6 @@ class StoredFile:
                 threads=threads,
                 verify=verify,
             )
-
-    def _read_blocks(self, frame: FrameReader, position: int, out: memoryview) -> None:
-        self.file.read_into(position, out)
 
     def hash_content(self, tensor: StoredTensor, threads: int | None) -> str:
         """The content hash. A frame's header tells it; that of a plain tensor takes a read of all of it."""
@@ -363,7 +366,7 @@ class StoredFile:
             start = first * frame.block_nbytes
             lo, hi = frame.data_range(start, min(start + count * frame.block_nbytes, info.uncompressed_nbytes))
             data = new_buffer(hi - lo)
-            self._read_blocks(frame, begin + lo, data)
+            self.file.read_into(begin + lo, data)
             yield first, count, lo, data
 
     def check_blocks(self, tensor: StoredTensor) -> None:
@@ -383,7 +386,7 @@ class StoredFile:
         killed.
         """
         begin = self.header.data_start + tensor.entry.start
-        return memoryview(self.file.map)[begin : begin + tensor.entry.nbytes]
+        return memoryview(self.local.map)[begin : begin + tensor.entry.nbytes]
 
     def check_mapped(self, tensor: StoredTensor, data: memoryview, first: int, count: int) -> None:
         """Check blocks [first, first + count) of a frame, all of which is `data`.
@@ -441,8 +444,8 @@ def float_dtype(stored: StoredFile) -> str | None:
     return None
 
 
-def header_checksum(header: Header) -> str:
+def header_checksum(header_metadata: Mapping[str, str], entries: Iterable[TensorEntry]) -> str:
     """Hash of what a compressed file's header says: names, dtypes, shapes, metadata; not of where the data lies."""
-    metadata = sorted((key, text) for key, text in header.metadata.items() if key != CHECKSUM_KEY)
-    tensors = sorted((entry.name, entry.dtype, entry.shape) for entry in header.entries)
+    metadata = sorted((key, text) for key, text in header_metadata.items() if key != CHECKSUM_KEY)
+    tensors = sorted((entry.name, entry.dtype, entry.shape) for entry in entries)
     return content_hash(json.dumps([metadata, tensors], separators=(",", ":")).encode(), threads=1)

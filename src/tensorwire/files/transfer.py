@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
+from ..storage.local import InputFile, NoFile
 from ..storage.pipeline import WindowStream, Worker
 from ..storage.streams import SpoolFile
 from .original_record import pack
@@ -16,19 +17,39 @@ from .writer import CompressedWriter, Written, check_names, match_bases, write_w
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
-    from ..storage.local import InputFile, OutputFile
-    from ..storage.pipeline import Window
+    from ..storage.pipeline import Chunk, Window
+    from ..storage.readable import Appendable, Readable, Writable
     from .base import BaseTensor
-    from .stream import KeptTensors
     from .writer import Coding
 
     Advance = Callable[[int], None]
 
 
+class KeptTensors:
+    """Tensors of a stream that will be read again, and for as long as it is not known whether it will be, the last."""
+
+    def __init__(self, file: SpoolFile) -> None:
+        self._file = file
+        self._places: dict[int, int] = {}
+        self._end = 0
+
+    def put(self, chunk: Chunk, data: memoryview, *, again: bool) -> None:
+        """Add a chunk; `again` with the last one of a tensor says whether to keep it."""
+        self._file.write(self._end + chunk.start, data)
+        if again:
+            self._places[chunk.tensor] = self._end
+            self._end += chunk.stop
+
+    def read(self, index: int, start: int, out: memoryview) -> None:
+        """Put content of tensor `index` from byte `start` on into `out`."""
+        self._file.read_into(self._places[index] + start, out)
+
+
 def compress_file(
     original: OriginalReader,
-    file: OutputFile,
+    file: Writable,
     coding: Coding,
     *,
     keep_record: bool,
@@ -102,7 +123,7 @@ def _private_copy(original: OriginalReader) -> Iterator[OriginalReader]:
             yield OriginalReader(copy, original.record, original.threads)
 
 
-def restore_file(original: OriginalReader, file: OutputFile, *, advance: Advance) -> Written:
+def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance) -> Written:
     """Write an original."""
     stored, header = original.stored, original.header
     digest = hashlib.sha256(header.prefix)
@@ -147,25 +168,24 @@ def _checked_digest(original: OriginalReader, digest: hashlib._Hash) -> str:
     return found
 
 
-def copy_file(source: InputFile, file: OutputFile | None, *, advance: Advance) -> str:
-    """Copy a file as it is, or with `file` None only read it; return its SHA-256."""
+def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
+    """Copy a file as it is; return its SHA-256."""
     digest = hashlib.sha256()
-    position = 0
-    with ExitStack() as stack:
-        worker = stack.enter_context(Worker("write")) if file is not None else None
-        hashing = stack.enter_context(Worker("hash"))
-        windows = stack.enter_context(
-            WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
-        )
-        for window in windows:
+    windows = WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
+    with Worker("write") as writing, Worker("hash") as hashing, windows as filled:
+        for window in filled:
             try:
                 hashing.submit(digest.update, window.data, done=window.share().release)
-                if file is not None and worker is not None:
-                    worker.submit(file.write, position, window.data, done=window.share().release)
+                writing.submit(file.write, window.chunks[0].start, window.data, done=window.share().release)
                 nbytes = len(window.data)
             finally:
                 window.release()
-            position += nbytes
             advance(nbytes)
     source.check_size()
     return digest.hexdigest()
+
+
+def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
+    """The SHA-256 of a file."""
+    with InputFile(path) as source:
+        return copy_file(source, NoFile(), advance=advance)

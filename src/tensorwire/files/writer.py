@@ -11,7 +11,7 @@ import queue
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..codec import ContentHasher, FrameEncoder, dtype_bits, new_buffer
+from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
 from ..errors import ErrorContext
 from ..storage.pipeline import WINDOW_NBYTES, Worker
 from .header import TensorEntry, build_header
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..codec import Profile
-    from ..storage.local import OutputFile
+    from ..storage.readable import Writable
     from .base import Base, BaseTensor
 
 _MIN_GAIN_NBYTES = 256
@@ -101,7 +101,7 @@ class CompressedWriter:
 
     def __init__(
         self,
-        file: OutputFile,
+        file: Writable,
         tensors: Sequence[TensorEntry],
         metadata: Mapping[str, str],
         coding: Coding,
@@ -153,20 +153,22 @@ class CompressedWriter:
         """Add the content of tensor `index` from byte `start` on: a window or all that is left. The first window has
         SAMPLE_NBYTES of the tensor or all of it."""
         tensor = self._tensors[index]
+        if tensor.nbytes <= _MIN_GAIN_NBYTES:  # comes in one window
+            self._small[index] = bytes(data)  # which is hashed: somebody may write to the tensor meanwhile
+            self._metadata[HASH_PREFIX + tensor.name] = content_hash(self._small[index], threads=1)
+            self._plain.append((index, tensor))
+            return
         with ErrorContext(tensor=tensor.name):
             old = self._read_base(index, start, len(data))
-        if start == 0:
-            self._begin(tensor, data, old)
-        if self._encoder is None:
-            if tensor.nbytes <= _MIN_GAIN_NBYTES:
-                data = memoryview(self._small.setdefault(index, bytes(data)))
-            self._hasher.update(data)
-        else:
-            with ErrorContext(tensor=tensor.name):
+            if start == 0:
+                self._begin(tensor, data, old)
+            if self._encoder is None:
+                self._hasher.update(data)
+            else:
                 room = self._output.room(self._encoder.data_bound(len(data)))
                 self._output.advance(self._encoder.encode(data, room, base=old))
-        if start + len(data) == tensor.nbytes:
-            self._end(index, tensor)
+            if start + len(data) == tensor.nbytes:
+                self._end(index, tensor)
 
     def _read_base(self, index: int, start: int, nbytes: int) -> memoryview | None:
         """The same bytes of what a tensor is relative to."""
@@ -262,9 +264,9 @@ class CompressedWriter:
         nbytes = self._output.position
         self._drop_unused()
         self._output.flush()
-        unsigned = build_header(self._metadata, [*markers, *entries], self._data_start)
-        self._metadata[CHECKSUM_KEY] = header_checksum(unsigned)
-        header = build_header(self._metadata, [*markers, *entries], self._data_start)
+        entries = [*markers, *entries]
+        self._metadata[CHECKSUM_KEY] = header_checksum(self._metadata, entries)
+        header = build_header(self._metadata, entries, self._data_start)
         self._output.close()
         self._file.write(0, header.prefix)
         self._file.truncate(nbytes)
@@ -303,7 +305,7 @@ class _Output:
         position: offset in the file of the next byte.
     """
 
-    def __init__(self, file: OutputFile, position: int) -> None:
+    def __init__(self, file: Writable, position: int) -> None:
         self._file = file
         self._base = position
         self._fill = 0

@@ -39,14 +39,30 @@ class Descriptor:
         close(self.number)
 
 
-class InputFile:
-    """A regular file that is read and must not change meanwhile. Reads are thread-safe.
+def identity(number: int) -> list[int]:
+    """What changes when the file behind a descriptor does: its size, times, device and inode."""
+    status = os.fstat(number)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino]
 
-    Attributes:
-        path: as given.
-        nbytes: size when it was opened.
-        stat: what `os.fstat` said then.
-    """
+
+def check_identity(number: int, expected: list[int], path: Path) -> None:
+    """Raise OSError if a file was written to since it had this identity. Its links and permissions may change."""
+    if identity(number)[:2] != expected[:2]:
+        raise OSError(errno.EBUSY, "the file changed while it was read", str(path))
+
+
+def write_at(number: int, offset: int, data: memoryview, path: Path) -> None:
+    """Write all of `data` to a descriptor."""
+    with naming(path):
+        done = 0
+        while done < len(data):
+            done += os.pwrite(number, data[done : done + _WRITE_NBYTES], offset + done)
+
+
+class InputFile:
+    """A regular file as a `Readable`. `path` is as given; `nbytes` and `identity` are those of when it was opened."""
+
+    in_order = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,11 +70,11 @@ class InputFile:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         # Without O_NONBLOCK a FIFO would wait for a writer before it can be refused.
         descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-        self.stat = os.fstat(descriptor.number)
-        if not stat.S_ISREG(self.stat.st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor.number).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self._descriptor: Descriptor | None = descriptor
-        self.nbytes = self.stat.st_size
+        self.identity = identity(descriptor.number)
+        self.nbytes = self.identity[0]
 
     def duplicate(self) -> InputFile:
         """The same open file once more, which is closed on its own."""
@@ -70,7 +86,6 @@ class InputFile:
         return self._opened()
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        """Fill `out` from `offset` on; TruncatedDataError at the end of the file."""
         descriptor = self._opened()
         done = 0
         with naming(self.path):
@@ -83,7 +98,6 @@ class InputFile:
                 done += count
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """At most `nbytes` bytes from `offset` on; fewer at the end of the file."""
         nbytes = max(0, min(nbytes, self.nbytes - offset))
         data = bytearray(nbytes)
         if nbytes:
@@ -103,7 +117,7 @@ class InputFile:
             return mmap.mmap(self._opened().number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
     def stop(self) -> None:
-        """End a read that waits in another thread: a file's does not wait for long."""
+        """A file's read does not wait for long."""
 
     def check_size(self) -> None:
         """Raise OSError if the file got longer or shorter since it was opened."""
@@ -114,10 +128,7 @@ class InputFile:
             raise OSError(errno.EBUSY, message, str(self.path))
 
     def check_unchanged(self) -> None:
-        """Raise OSError if the file was written to since it was opened."""
-        now = os.fstat(self._opened().number)
-        if (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns):
-            raise OSError(errno.EBUSY, "the file changed while it was read", str(self.path))
+        check_identity(self._opened().number, self.identity, self.path)
 
     def _opened(self) -> Descriptor:
         descriptor = self._descriptor
@@ -136,59 +147,65 @@ class InputFile:
         self.close()
 
 
+class NoFile:
+    """A `Writable` for a dry run: it takes all bytes and keeps none."""
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        pass
+
+    def truncate(self, nbytes: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def __enter__(self) -> NoFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
 class OutputFile:
-    """A file that is written by one thread at a time, or with path None one that only counts.
+    """A new file as a `Writable`, for one thread at a time.
 
-    What is written goes to the disk in the background, so that little is left for `sync` to wait for.
-
-    Attributes:
-        path: as given.
-        nbytes: end of what has been written.
+    What is written goes to the disk in the background, so that little is left for `sync` to wait for. `nbytes` is the
+    end of what has been written.
     """
 
-    def __init__(self, path: Path | None, access: Access | None = None) -> None:
+    def __init__(self, path: Path, access: Access | None = None) -> None:
         """`access` is what `sync` gives the file, which is its owner's alone until then; by default a new file's."""
-        self.path = path
         self.nbytes = 0
+        self._path = path
         self._access = access
-        self._fd = -1
         self._flusher: threading.Thread | None = None
         self._flush_error: OSError | None = None
         self._num_unflushed = 0
-        if path is not None:
-            path.unlink(missing_ok=True)  # an earlier run's, or a link that somebody has put there
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._fd = os.open(path, flags, 0o666 if access is None else PRIVATE)
+        path.unlink(missing_ok=True)  # an earlier run's, or a link that somebody has put there
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(path, flags, 0o666 if access is None else PRIVATE)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
-        view = memoryview(data)
-        self.nbytes = max(self.nbytes, offset + len(view))
-        if self.path is None:
-            return
-        with naming(self.path):
-            done = 0
-            while done < len(view):
-                done += os.pwrite(self._fd, view[done : done + _WRITE_NBYTES], offset + done)
-        self._num_unflushed += len(view)
+        write_at(self._fd, offset, memoryview(data), self._path)
+        self.nbytes = max(self.nbytes, offset + len(data))
+        self._num_unflushed += len(data)
         if self._num_unflushed >= _FLUSH_NBYTES and not (self._flusher and self._flusher.is_alive()):
             self._start_flush()
 
     def truncate(self, nbytes: int) -> None:
+        with naming(self._path):
+            os.ftruncate(self._fd, nbytes)
         self.nbytes = nbytes
-        if self.path is not None:
-            with naming(self.path):
-                os.ftruncate(self._fd, nbytes)
 
     def sync(self) -> None:
         """Set the permissions and wait until the data is on the disk."""
-        if self.path is not None:
-            with naming(self.path):
-                self._join()
-                if self._flush_error is not None:
-                    raise self._flush_error
-                if self._access is not None:
-                    give_access(self._fd, self._access)
-                os.fsync(self._fd)
+        with naming(self._path):
+            self._join()
+            if self._flush_error is not None:
+                raise self._flush_error
+            if self._access is not None:
+                give_access(self._fd, self._access)
+            os.fsync(self._fd)
 
     def _start_flush(self) -> None:
         self._num_unflushed = 0

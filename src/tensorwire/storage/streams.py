@@ -1,4 +1,4 @@
-"""What cannot seek, with the methods of files: standard input and output, and a temporary file behind them."""
+"""What cannot seek: standard input and output, and a temporary file behind them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,46 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from .._ground.filesystem import naming
 from ..errors import CorruptDataError, TruncatedDataError
-from .local import Descriptor, InputFile, OutputFile
+from .local import Descriptor, check_identity, identity, write_at
+
+if TYPE_CHECKING:
+    from .readable import Appendable
 
 _CHUNK_NBYTES = 1 << 20
 _PIPE_NBYTES = 1 << 20
 
 
-class SpoolFile(OutputFile):
-    """A temporary file without a name: it is gone when it is closed, or the process is, however it ends.
+class SpoolFile:
+    """A temporary file without a name, as a `Writable`: it is gone when it is closed, or the process is.
 
-    `path` is the directory that it is in, for errors.
+    Attributes:
+        path: the directory that it is in, for errors.
+        nbytes: end of what has been written.
     """
 
     def __init__(self) -> None:
-        super().__init__(None)
-        with tempfile.TemporaryFile(prefix="tensorwire-") as file:
-            self._fd = os.dup(file.fileno())
-        self.path: Path = Path(tempfile.gettempdir())
+        self._file = tempfile.TemporaryFile(prefix="tensorwire-", buffering=0)  # noqa: SIM115 - `close` closes it
+        self._fd = self._file.fileno()
+        self.path = Path(tempfile.gettempdir())
+        self.nbytes = 0
 
     @property
     def location(self) -> Path:
         """A path by which this process can open the file again, as long as it is not closed."""
         return Path(f"/proc/self/fd/{self._fd}")
+
+    def write(self, offset: int, data: memoryview | bytes) -> None:
+        write_at(self._fd, offset, memoryview(data), self.path)
+        self.nbytes = max(self.nbytes, offset + len(data))
+
+    def truncate(self, nbytes: int) -> None:
+        with naming(self.path):
+            os.ftruncate(self._fd, nbytes)
+        self.nbytes = nbytes
 
     def read_into(self, offset: int, out: memoryview) -> None:
         """Fill `out`, which must have been written, from `offset` on."""
@@ -52,7 +66,7 @@ class SpoolFile(OutputFile):
         self.read_into(offset, memoryview(data))
         return bytes(data)
 
-    def copy_to(self, target: OutputFile, nbytes: int) -> None:
+    def copy_to(self, target: Appendable, nbytes: int) -> None:
         """Write the first `nbytes` bytes to `target`."""
         buffer = memoryview(bytearray(_CHUNK_NBYTES))
         for start in range(0, nbytes, _CHUNK_NBYTES):
@@ -60,11 +74,8 @@ class SpoolFile(OutputFile):
             self.read_into(start, part)
             target.write(start, part)
 
-    def sync(self) -> None:
-        """Nobody finds a temporary file after a crash."""
-
-    def _start_flush(self) -> None:
-        pass
+    def close(self) -> None:
+        self._file.close()
 
 
 def stream_path(stream: IO[bytes]) -> Path:
@@ -72,16 +83,13 @@ def stream_path(stream: IO[bytes]) -> Path:
     return Path(str(stream.name).strip("<>"))
 
 
-class InputStream(InputFile):
-    """Reads from what cannot seek. What a read leaves out is kept in a temporary file, for a later one.
+class InputStream:
+    """What cannot seek, as a `Readable`. What a read leaves out is kept in a temporary file, for a later one.
 
-    So reads in order of their offsets, none of a byte twice, need no temporary file. Only what the first read gives
-    may be read again.
-
-    Attributes:
-        path: its name, for errors.
-        nbytes: the size that is expected; whoever reads the header sets it.
+    So reads in order need no temporary file. Only what the first read gives may be read again.
     """
+
+    in_order = True
 
     def __init__(self, stream: IO[bytes]) -> None:
         """`stream` has a file descriptor, and nothing of it has been read."""
@@ -90,9 +98,9 @@ class InputStream(InputFile):
         self._position = 0
         self._first = b""
         self._spool: SpoolFile | None = None
-        self._descriptor = Descriptor(os.dup(stream.fileno()))
+        self._descriptor: Descriptor | None = Descriptor(os.dup(stream.fileno()))
         number = self._descriptor.number
-        self.stat = os.fstat(number)
+        self.identity = identity(number)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC)
         self._readable = select.poll()
         for fd in (number, self._wake):
@@ -167,7 +175,9 @@ class InputStream(InputFile):
     def _receive(self, out: memoryview) -> int:
         """Fill `out`; what is returned is less than its size at the end of the stream."""
         done = 0
-        descriptor = self._opened()
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise ValueError(f"{self.path} is closed")
         with naming(self.path):
             while done < len(out):
                 if self._wake in dict(self._readable.poll()):
@@ -179,22 +189,20 @@ class InputStream(InputFile):
         return done
 
     def stop(self) -> None:
-        """End a read that waits in another thread."""
         os.eventfd_write(self._wake, 1)
 
     def check_unchanged(self) -> None:
         """Raise CorruptDataError if there is more than `nbytes`; OSError for a file that was written to meanwhile."""
-        if stat.S_ISREG(self.stat.st_mode):
-            super().check_unchanged()
+        if self._descriptor is not None and stat.S_ISREG(os.fstat(self._descriptor.number).st_mode):
+            check_identity(self._descriptor.number, self.identity, self.path)
         self.check_size()
 
     def check_size(self) -> None:
-        """Raise CorruptDataError if there is more than `nbytes`."""
         if self._receive(memoryview(bytearray(1))):
             raise CorruptDataError(f"expected {self.nbytes} bytes, got more", file=self.path, byte=self.nbytes)
 
     def close(self) -> None:
-        super().close()
+        self._descriptor = None
         if self._spool is not None:
             self._spool.close()
         if self._wake >= 0:
@@ -202,24 +210,24 @@ class InputStream(InputFile):
             self._wake = -1
 
 
-class OutputStream(OutputFile):
-    """Writes to what cannot seek: each write begins where the last one has ended."""
+class OutputStream:
+    """What cannot seek, as an `Appendable`."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         """`stream` has a file descriptor, and nothing waits in its buffer."""
-        super().__init__(None)
+        self._position = 0
         self._fd = os.dup(stream.fileno())
         self._writable = select.poll()
         self._writable.register(self._fd, select.POLLOUT)
 
     def write(self, offset: int, data: memoryview | bytes) -> None:
-        assert offset == self.nbytes
+        assert offset == self._position
         view = memoryview(data)
         done = 0
         while done < len(view):
             self._writable.poll()  # somebody who shares it may have made it one that does not wait
             done += os.write(self._fd, view[done:])
-        self.nbytes += len(view)
+        self._position += len(view)
 
-    def sync(self) -> None:
-        """There is nothing to wait for."""
+    def close(self) -> None:
+        os.close(self._fd)

@@ -75,7 +75,7 @@ class CompressedLoader:
             room = 2 * aligned(largest + aligned(1))
             self._reads = Ahead(Reads(), room)
             paths = {path for path, _ in self._in_file}
-            self._files = {file.path: DirectFile(file.file) for file in files if file.path in paths}
+            self._files = {file.path: DirectFile(file.local) for file in files if file.path in paths}
 
     def load(
         self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool
@@ -103,7 +103,7 @@ class CompressedLoader:
         for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
             frame = torch.frombuffer(data, dtype=torch.uint8)
             origin = Origin(str(stored.path), tensor.name, verify=False)  # its blocks are checked by now
-            attach(frame, origin, stored.file.duplicate())
+            attach(frame, origin, stored.local.duplicate())
             loaded[tensor.name] = CompressedTensor(frame)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}

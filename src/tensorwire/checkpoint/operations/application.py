@@ -22,7 +22,7 @@ from ...files.base import Base, BaseTensor
 from ...files.names import shown
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
-from ...files.transfer import copy_file, restore_file
+from ...files.transfer import copy_file, file_sha256, restore_file
 from ...storage.access import access_of, dropped, give_access
 from ...storage.local import InputFile, OutputFile, sync_directory
 from ...storage.progress import Meter
@@ -54,7 +54,7 @@ class _Step(NamedTuple):
     Attributes:
         mark: of what stands at `place`; None if nothing does.
         is_done: it is the new file already.
-        num_relative: tensors that are relative to it.
+        num_tensors, num_compressed, num_relative: of the delta's file.
         sha256: of the new file, where the delta holds it as it is.
         hashes: content hashes of its tensors, as far as they are known, so that each is read for that only once.
     """
@@ -63,6 +63,8 @@ class _Step(NamedTuple):
     place: Path
     mark: str | None
     is_done: bool
+    num_tensors: int = 0
+    num_compressed: int = 0
     num_relative: int = 0
     sha256: str | None = None
     hashes: Mapping[str, str | None] = MappingProxyType({})
@@ -272,27 +274,27 @@ class _Application:
         return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
 
     def _plan_tensors(self, source: SourceFile, place: Path) -> _Step:
-        mark = mark_of(place)
         with StoredFile(source.location) as stored:
             self.profile_found = stored.profile or self.profile_found
             record = source.record(stored)
             if record is None:
                 raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {_OUT}")
             relative = [tensor for tensor in stored.tensors.values() if stored.is_relative(tensor)]
+            num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
+            step = _Step(source, place, mark_of(place), False, len(stored.tensors), num_compressed, len(relative))
             if not relative and source.known is not None:
-                step = self._judge(source, place, source.known.sha256)
-                if not step.is_done:
-                    self._check_data(stored)
-                return step
-            with closing(self._open(place, source)) as base:
-                if self._is_new(stored, record, base):
-                    return _Step(source, place, mark, is_done=True, num_relative=len(relative))
-                stored.use_base(base, source.path)
-                for tensor in relative:
-                    self._check_base(stored, tensor, source, base)
-                hashes = {tensor.name: tensor.known_hash for tensor in base.tensors()}
-            self._check_data(stored)
-        return _Step(source, place, mark, is_done=False, num_relative=len(relative), hashes=hashes)
+                step = step._replace(is_done=self._is_whole_new(source, place, source.known.sha256))
+            else:
+                with closing(self._open(place, source)) as base:
+                    if self._is_new(stored, record, base):
+                        return step._replace(is_done=True)
+                    stored.use_base(base, source.path)
+                    for tensor in relative:
+                        self._check_base(stored, tensor, source, base)
+                    step = step._replace(hashes={tensor.name: tensor.known_hash for tensor in base.tensors()})
+            if not step.is_done:
+                self._check_data(stored)
+        return step
 
     def _open(self, place: Path, source: SourceFile) -> Base:
         """The file that is to be replaced, alone."""
@@ -366,35 +368,34 @@ class _Application:
             self.changed.append(change)
         assert source.known is not None
         new = source.known.sha256 if source.kind == REPLACED else current
-        return None if new is None else self._judge(source, place, new)._replace(sha256=new)
+        if new is None:
+            return None
+        return _Step(source, place, mark_of(place), self._is_whole_new(source, place, new), sha256=new)
 
-    def _judge(self, source: SourceFile, place: Path, new: str) -> _Step:
-        """A file that is replaced as a whole: whether it is the base's or the new one, by SHA-256."""
+    def _is_whole_new(self, source: SourceFile, place: Path, new: str) -> bool:
+        """Whether a file that is replaced as a whole is the new one already, by SHA-256.
+
+        Raises:
+            FileExistsError: it is neither that nor the base's, and is not to be replaced.
+        """
         assert source.known is not None
-        mark = mark_of(place)
-        if mark is None:
-            return _Step(source, place, mark, is_done=False)
+        if mark_of(place) is None:
+            return False
         if source.kind == SAFETENSORS:
             check_same(place, source.location)
-        with InputFile(place) as file:
-            found = copy_file(file, None, advance=lambda _: None)
+        found = file_sha256(place)
         if found not in (new, source.known.base_sha256) and not self._force:
             text = "is neither that of the base nor the new one: it was edited; pass force=True to replace it"
             raise FileExistsError(errno.EEXIST, text, str(place))
-        return _Step(source, place, mark, is_done=found == new)
+        return found == new
 
     def take(self, step: _Step, meter: Meter) -> FileReport:
         """Take one step."""
         source, place = step.source, step.place
         meter.begin(source.path, source.nbytes)
         left_over = os.path.lexists(place.with_name(f"{place.name}.partial"))
-        num_tensors = num_compressed = 0
-        with ErrorContext(file=source.location):
-            if source.kind == SAFETENSORS:
-                with StoredFile(source.location) as stored:
-                    num_tensors = len(stored.tensors)
-                    num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
-            if left_over or not step.is_done:
+        if left_over or not step.is_done:
+            with ErrorContext(file=source.location):
                 self._make(step, meter)
         meter.end()
         return FileReport(
@@ -402,8 +403,8 @@ class _Application:
             source.kind,
             source.location.stat().st_size if source.location.exists() else 0,
             place.stat().st_size,
-            num_tensors,
-            num_compressed,
+            step.num_tensors,
+            step.num_compressed,
             step.num_relative,
             resumed=step.is_done,
         )

@@ -9,8 +9,7 @@ from ..._ground.filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
 from ...files.base import Base
 from ...files.reader import StoredFile
-from ...files.transfer import copy_file
-from ...storage.local import InputFile
+from ...files.transfer import file_sha256
 from ..directory.manifest import read_manifest
 from ..directory.paths import scan
 from ..directory.shards import safetensors_files
@@ -65,11 +64,7 @@ def check_another(source: Path, base: Base) -> None:
 
 def fingerprint(base: Base) -> list[list[object]]:
     """What changes when a file of the base does."""
-    found = []
-    for path, stored in base.files.items():
-        status = stored.file.stat
-        found.append([path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino])
-    return found
+    return [[path, *stored.file.identity] for path, stored in base.files.items()]
 
 
 class BaseFiles:
@@ -91,5 +86,4 @@ class BaseFiles:
         found = self._files.get(path)
         if found is None or isinstance(found, str):
             return found
-        with InputFile(found) as file:
-            return copy_file(file, None, advance=lambda _: None)
+        return file_sha256(found)

@@ -6,8 +6,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from ...errors import CorruptDataError
-from ...files.transfer import copy_file
-from ...storage.local import InputFile
+from ...files.transfer import file_sha256
 from ..directory.manifest import REPLACED
 from ..results import ChangedFile
 
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 def current_sha256(source: SourceFile, advance: Callable[[int], None]) -> str | None:
     """SHA-256 of the file that stands at a listed place now; None if there is none."""
     try:
-        with InputFile(source.location) as file:
-            return copy_file(file, None, advance=advance)
+        return file_sha256(source.location, advance)
     except FileNotFoundError:
         return None
 

@@ -12,8 +12,7 @@ from ..._ground.filesystem import absolute
 from ...codec import dtype_bits, new_buffer
 from ...files.base import Base
 from ...files.reader import StoredFile
-from ...files.transfer import copy_file
-from ...storage.local import InputFile
+from ...files.transfer import file_sha256
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
@@ -197,8 +196,7 @@ def _file_hashes(root: Path) -> dict[str, str]:
     hashes = dict.fromkeys(found.directories, "")
     for file in found.files:
         if _counts(file.path):
-            with InputFile(file.location) as source:
-                hashes[file.path] = copy_file(source, None, advance=lambda _: None)
+            hashes[file.path] = file_sha256(file.location)
     return hashes
 
 

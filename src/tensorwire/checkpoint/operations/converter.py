@@ -9,7 +9,7 @@ from ...errors import ErrorContext
 from ...files.original_record import pack
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile, float_dtype
-from ...files.transfer import compress_file, copy_file, restore_file
+from ...files.transfer import compress_file, copy_file, file_sha256, restore_file
 from ...files.writer import Coding
 from ...storage.access import Access, access_of, dropped, give_access
 from ...storage.local import InputFile, OutputFile
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...files.writer import Written
     from ...storage.progress import Meter
+    from ...storage.readable import Readable, Writable
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
 
@@ -64,6 +65,11 @@ class Task(NamedTuple):
     is_directory: bool
     strict: bool
 
+    @property
+    def has_manifest(self) -> bool:
+        """Whether the result has one."""
+        return self.is_directory and self.profile is not None
+
 
 _MIN_JOURNALED_NBYTES = 1 << 20
 """A smaller copied file is sooner made again than noted in the journal."""
@@ -85,8 +91,7 @@ class Converter:
         self._task = task
         self._work = work
         self._meter = meter
-        has_manifest = task.is_directory and task.profile is not None
-        self._base_files = BaseFiles(task.base) if task.base is not None and has_manifest else None
+        self._base_files = BaseFiles(task.base) if task.base is not None and task.has_manifest else None
         self._is_relative = False
         self._shards: dict[str, Shard] = {}
         self._manifest_nbytes = 0
@@ -174,9 +179,8 @@ class Converter:
             done = self._write(original, file)
             check_size(source, original.nbytes)
             file.sync()
-            entry = ManifestFile(
-                source.path, SAFETENSORS, original.nbytes, done.sha256, header=pack(original.header.raw)
-            )
+            header = pack(original.header.raw) if self._task.has_manifest else None
+            entry = ManifestFile(source.path, SAFETENSORS, original.nbytes, done.sha256, header)
             if not done.relative:
                 entry = self._beside_base(entry)
             report = FileReport(
@@ -190,7 +194,7 @@ class Converter:
             )
             self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
 
-    def _write(self, original: OriginalReader, file: OutputFile) -> Written:
+    def _write(self, original: OriginalReader, file: Writable) -> Written:
         task, path = self._task, original.stored.base_file
         has_record = original.record is not None
         if task.profile is None:
@@ -266,7 +270,7 @@ class Converter:
     def _finish(
         self,
         source: SourceFile,
-        origin: InputFile,
+        origin: Readable,
         entry: ManifestFile,
         report: FileReport,
         num_relative_nbytes: int = 0,
@@ -277,7 +281,7 @@ class Converter:
         is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
         if is_large and not is_changed:
             facts = {
-                "source": _fingerprint(origin),
+                "source": origin.identity,
                 "entry": entry.as_json(),
                 "nbytes_out": report.nbytes_out,
                 "num_tensors": report.num_tensors,
@@ -296,7 +300,7 @@ class Converter:
 
     def _take_room(self, nbytes: int) -> None:
         """Count bytes of the manifest, and stop before more is coded for one that could not be read again."""
-        if self._task.is_directory and self._task.profile is not None:
+        if self._task.has_manifest:
             self._manifest_nbytes += nbytes
             check_new_size(self._manifest_nbytes)
 
@@ -309,13 +313,11 @@ class Converter:
         if not location.is_file() or location.stat().st_size != facts["nbytes_out"]:
             return None
         with InputFile(source.location) as origin:
-            fingerprint = _fingerprint(origin)
-            if facts["source"] == fingerprint:
+            if facts["source"] == origin.identity:
                 return facts
-            # Touched, but perhaps not changed.
-            if self._task.action == "compress" and facts["source"][0] == fingerprint[0]:
-                return facts if copy_file(origin, None, advance=lambda _: None) == facts["entry"]["sha256"] else None
-        return None
+        # Touched, but perhaps not changed.
+        may_be_same = self._task.action == "compress" and facts["source"][0] == origin.nbytes
+        return facts if may_be_same and file_sha256(source.location) == facts["entry"]["sha256"] else None
 
     def _place(self, source: SourceFile) -> Path:
         """Where the result of a file is made."""
@@ -347,9 +349,3 @@ class Converter:
                 resumed=True,
             )
         )
-
-
-def _fingerprint(file: InputFile) -> list[int]:
-    """What changes when a file does; its size first."""
-    stat = file.stat
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_dev, stat.st_ino]

@@ -23,8 +23,7 @@ from ...files.foreign import PREFIX_NBYTES
 from ...files.header import checked_length, parse_header
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
-from ...files.stream import KeptTensors, StoredStream
-from ...files.transfer import compress_file, restore_file
+from ...files.transfer import KeptTensors, compress_file, restore_file
 from ...files.writer import Coding
 from ...storage.local import OutputFile
 from ...storage.progress import Meter
@@ -32,7 +31,7 @@ from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.manifest import SAFETENSORS
 from ..directory.replaceable import check_same, made_by_us
-from ..directory.sources import check_compressed, check_original, single_file
+from ..directory.sources import check_compressed, check_original
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, open_base
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from ...codec import Profile
     from ...files.base import Base
     from ...storage.progress import Progress
+    from ...storage.readable import Writable
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -90,7 +90,7 @@ def convert_stream(
         nbytes = stored.header.data_nbytes if record is None else original.header.data_nbytes
         meter = Meter(progress, nbytes)
         meter.begin(stored.path.name, nbytes)
-        kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if isinstance(stored, StoredStream) else None
+        kept = KeptTensors(stack.enter_context(closing(SpoolFile()))) if stored.file.in_order else None
         sources = [] if opened is None else opened.paths()
         if not isinstance(src, (str, os.PathLike)):
             sources.append(Path(f"/proc/self/fd/{src.fileno()}"))  # a link to what was redirected
@@ -98,6 +98,7 @@ def convert_stream(
             if profile is None:
                 done = restore_file(original, file, advance=meter.advance)
             else:
+                assert not isinstance(file, OutputStream)
                 coding = Coding(profile, threads, opened)
                 keep_record = action == "compress" or record is not None
                 done = compress_file(original, file, coding, keep_record=keep_record, advance=meter.advance, kept=kept)
@@ -153,14 +154,13 @@ def _open(src: PathOrStream, *, again: bool) -> Iterator[StoredFile]:
             path = absolute(src)
             if path.is_dir():
                 raise ValueError(f"{path} is a directory: a stream holds one .safetensors file")
-            single_file(path)
             yield stack.enter_context(StoredFile(path))
         elif again:
             stored = stack.enter_context(StoredFile(stack.enter_context(spooled(src))))
             stored.path = stream_path(src)
             yield stored
         else:
-            yield stack.enter_context(StoredStream(InputStream(src)))
+            yield stack.enter_context(StoredFile(InputStream(src)))
 
 
 def _check_apart(src: PathOrStream, dst: PathOrStream) -> None:
@@ -184,7 +184,9 @@ def _status(place: PathOrStream) -> os.stat_result:
 
 
 @contextmanager
-def _result(action: Action, dst: PathOrStream, sources: Sequence[Path], *, force: bool) -> Iterator[OutputFile]:
+def _result(
+    action: Action, dst: PathOrStream, sources: Sequence[Path], *, force: bool
+) -> Iterator[Writable | OutputStream]:
     """What a result, made from `sources`, is written to; after it is whole it is at `dst`."""
     if isinstance(dst, (str, os.PathLike)):
         owned = partial(_of_stream, action)

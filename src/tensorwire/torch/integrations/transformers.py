@@ -277,7 +277,7 @@ class _Files:
         if is_frame:
             frame = torch.frombuffer(data, dtype=torch.uint8)
             origin = Origin(str(stored.path), tensor.name, verify=False)
-            return CompressedTensor(attach(frame, origin, stored.file.duplicate()))
+            return CompressedTensor(attach(frame, origin, stored.local.duplicate()))
         dtype, shape, _ = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             dense: Tensor = as_array(data, dtype, shape, "pt")

@@ -1,0 +1,56 @@
+"""What bytes are read from and written to: a file, a stream, or whatever else has these methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Readable(Protocol):
+    """Bytes that must not change while they are read.
+
+    Attributes:
+        path: its name, for errors.
+        nbytes: its size; of a stream the size that is expected, which the reader of the header sets.
+        in_order: each byte can be read once, in order of the offsets. Otherwise reads are thread-safe.
+    """
+
+    path: Path
+    nbytes: int
+    in_order: bool
+
+    @property
+    def identity(self) -> list[int]:
+        """Numbers that differ once other bytes are there. The size comes first."""
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Fill `out` from `offset` on; TruncatedDataError at the end."""
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """At most `nbytes` bytes from `offset` on; fewer at the end."""
+
+    def stop(self) -> None:
+        """End a read that waits in another thread."""
+
+    def check_size(self) -> None:
+        """Raise an error if there is more or less than `nbytes`."""
+
+    def check_unchanged(self) -> None:
+        """Raise an error if the bytes may have changed since they were opened."""
+
+    def close(self) -> None: ...
+
+
+class Appendable(Protocol):
+    """Takes bytes in order: each write begins where the last one has ended."""
+
+    def write(self, offset: int, data: memoryview | bytes) -> None: ...
+
+
+class Writable(Appendable, Protocol):
+    """Takes bytes in any order."""
+
+    def truncate(self, nbytes: int) -> None:
+        """Cut off what is behind `nbytes`, or fill up with zeros."""
