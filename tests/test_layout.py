@@ -25,7 +25,6 @@ HELPERS = {"probe": "diagnosis", "__main__": "cli"}
 CIRCLES = {
     tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("common_waits", "job", "patience", "waits")),
     tuple(f"tensorwire.diagnosis.analyzer.{name}" for name in ("held_back", "own_time", "slow_verdicts")),
-    ("tensorwire.files.base", "tensorwire.files.reader"),
 }
 
 # C++: what a folder of core/ may include from. The C ABI is for the frame, and its statuses for common.
@@ -122,12 +121,91 @@ def test_only_listed_modules_import_by_name() -> None:
     assert found == BY_NAME.keys()
 
 
+# What a part may name of another one: "" is the package itself, a folder stands for all in it.
+DOORS = {
+    ("peers", "codec"): {""},
+    ("storage", "codec"): {""},
+    ("files", "codec"): {"", "dtypes"},
+    ("files", "storage"): {"local", "pipeline", "readable", "streams"},
+    ("checkpoint", "codec"): {""},
+    ("checkpoint", "files"): {
+        "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader", "transfer",
+        "writer",
+    },
+    ("checkpoint", "storage"): {"access", "local", "pipeline", "progress", "readable", "staging", "streams"},
+    ("torch", "codec"): {"", "arrays", "dtypes", "products"},
+    ("torch", "storage"): {"ahead", "direct", "local"},
+    ("torch", "files"): {"load_ahead", "loader", "names", "reader"},
+    ("torch", "checkpoint"): {"", "directory.config_and_index", "directory.manifest", "operations.target"},
+    ("cli", "codec"): {""},
+    ("cli", "peers"): {"codecs"},
+    ("cli", "checkpoint"): {"", "operations.stream"},
+    ("cli", "diagnosis"): {"model", "nccl", "node", "numbered", "protocol", "report", "service", "words"},
+}  # fmt: skip
+
+
+def test_parts_meet_at_their_doors() -> None:
+    used: dict[tuple[str, str], set[str]] = {pair: set() for pair in DOORS}
+    for module, names in import_graph(PACKAGE.parent, "tensorwire").items():
+        for name in names - {"tensorwire"} if module != "tensorwire" else ():
+            own, other = layer(module), layer(name)
+            if own != other and other not in GROUND:
+                place = name.removeprefix(f"tensorwire.{other}").removeprefix(".")
+                doors = [door for door in DOORS.get((own, other), ()) if place == door or place.startswith(f"{door}.")]
+                assert doors, f"{module} imports {name}, which is no door of {other}"
+                used[own, other].update(doors)
+    assert used == DOORS, "a door that nobody uses is to be closed"
+
+
 # Inside a part: what each of its folders and files may import from the part, besides itself.
 FOLDERS = {
+    "storage": {
+        "access": set(),
+        "ahead": set(),
+        "pipeline": set(),
+        "progress": set(),
+        "readable": set(),
+        "local": {"access"},
+        "direct": {"local"},
+        "staging": {"access", "local"},
+        "streams": {"local", "readable"},
+    },
+    "files": {
+        "names": set(),
+        "header": {"names"},
+        "foreign": {"header"},
+        "original_record": {"header"},
+        "reader": {"foreign", "header", "names", "original_record"},
+        "base": {"names", "reader"},
+        "loader": {"reader"},
+        "load_ahead": {"loader", "reader"},
+        "original_view": {"header", "names", "original_record", "reader"},
+        "writer": {"base", "header", "names", "reader"},
+        "transfer": {"base", "original_record", "original_view", "reader", "writer"},
+    },
     "checkpoint": {
         "results": set(),
         "directory": set(),
         "operations": {"directory", "results"},
+    },
+    "cli": {
+        "output": set(),
+        "options": set(),
+        "measure": set(),
+        "targets": {"options"},
+        "plot": {"output"},
+        "failures": {"output"},
+        "group": {"failures"},
+        "conversion": {"failures", "options", "output", "targets"},
+        "compress": {"conversion", "options", "output"},
+        "decompress": {"conversion", "options"},
+        "transcode": {"conversion", "options"},
+        "verify": {"failures", "options", "output"},
+        "diff": {"failures", "options", "output"},
+        "inspect": {"options", "output", "plot"},
+        "bench": {"failures", "measure", "options", "output"},
+        "completion": {"options"},
+        "job": {"failures", "group", "options", "output"},
     },
     "torch": {
         "torch_version": set(),

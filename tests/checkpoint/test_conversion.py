@@ -35,6 +35,8 @@ from tests.support.checkpoint_models import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tensorwire.files.header import Header
+
 
 @pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
 def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None:
@@ -59,9 +61,12 @@ def test_directory_round_trip(model: Path, tmp_path: Path, profile: Any) -> None
 def test_the_header_of_each_file_is_parsed_once(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: Counter[bytes] = Counter()
     parse_header = reader.parse_header
-    monkeypatch.setattr(
-        reader, "parse_header", lambda raw, nbytes: (parsed.update([raw]), parse_header(raw, nbytes))[1]
-    )
+
+    def counting(raw: bytes, nbytes: int | None) -> Header:
+        parsed[raw] += 1
+        return parse_header(raw, nbytes)
+
+    monkeypatch.setattr(reader, "parse_header", counting)
     compress_checkpoint(model, tmp_path / "old")
     transcode_checkpoint(tmp_path / "old", tmp_path / "compact", profile="compact")
     for path in model.rglob("*.safetensors"):  # the last tensor of each is another one

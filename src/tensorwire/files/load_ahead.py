@@ -246,7 +246,7 @@ class _Work:
                 while self._advised_nbytes < self._begun_nbytes + _READ_LEAD_NBYTES:
                     stored, start, nbytes = next(self._pieces)
                     self._advised_nbytes += nbytes
-                    stored.local.read_ahead(start, nbytes)
+                    stored.file.read_ahead(start, nbytes)
             except (StopIteration, ValueError):  # all was asked for, or the file is closed
                 pass
             finally:

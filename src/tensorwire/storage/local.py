@@ -105,7 +105,7 @@ class InputFile:
         return bytes(data)
 
     def read_ahead(self, offset: int, nbytes: int) -> None:
-        """Ask for bytes that will be read: they come into the page cache meanwhile."""
+        """They come into the page cache meanwhile."""
         with suppress(OSError):  # a file system that cannot
             os.posix_fadvise(self._opened().number, offset, nbytes, os.POSIX_FADV_WILLNEED)
 

@@ -31,6 +31,9 @@ class Readable(Protocol):
     def read(self, offset: int, nbytes: int) -> bytes:
         """At most `nbytes` bytes from `offset` on; fewer at the end."""
 
+    def read_ahead(self, offset: int, nbytes: int) -> None:
+        """Ask for bytes that will be read soon. One call follows another for each range."""
+
     def stop(self) -> None:
         """End a read that waits in another thread."""
 

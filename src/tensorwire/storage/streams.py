@@ -151,6 +151,9 @@ class InputStream:
             self._first = bytes(data)
         return bytes(data)
 
+    def read_ahead(self, offset: int, nbytes: int) -> None:
+        """A pipe holds what comes next."""
+
     def spool(self, file: SpoolFile, nbytes: int) -> None:
         """Append to `file`, which holds all that has been read, until it has `nbytes` bytes or the stream ends."""
         buffer = memoryview(bytearray(max(0, min(_CHUNK_NBYTES, nbytes - file.nbytes))))
