@@ -12,8 +12,7 @@ import fcntl
 import os
 import time
 from contextlib import closing, contextmanager
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
 from ..._ground.filesystem import absolute, close, is_same, lies_in, mark_of
@@ -28,15 +27,16 @@ from ...storage.local import InputFile, OutputFile, sync_directory
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.manifest import REPLACED, SAFETENSORS
-from ..directory.paths import is_history, parents, scan
+from ..directory.paths import parents, scan
 from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
 from ..directory.sources import check_complete, compressed_directory, single_file
 from ..results import ChangedFile, CheckpointReport, FileReport
 from .changes import current_sha256, find_change
+from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from ...files.original_record import Record
@@ -45,29 +45,6 @@ if TYPE_CHECKING:
     from ..directory.sources import SourceFile, Sources
 
 _PURPOSE = {"action": "apply"}
-_OUT = "name another destination and decompress it to that"
-
-
-class _Step(NamedTuple):
-    """What is to be done with a file of the base.
-
-    Attributes:
-        mark: of what stands at `place`; None if nothing does.
-        is_done: it is the new file already.
-        num_tensors, num_compressed, num_relative: of the delta's file.
-        sha256: of the new file, where the delta holds it as it is.
-        hashes: content hashes of its tensors, as far as they are known, so that each is read for that only once.
-    """
-
-    source: SourceFile
-    place: Path
-    mark: str | None
-    is_done: bool
-    num_tensors: int = 0
-    num_compressed: int = 0
-    num_relative: int = 0
-    sha256: str | None = None
-    hashes: Mapping[str, str | None] = MappingProxyType({})
 
 
 def apply_checkpoint(
@@ -113,7 +90,7 @@ def apply_checkpoint(
     if not root.exists():
         raise FileNotFoundError(errno.ENOENT, "there is no base; name the one that is to be changed", str(root))
     if source_path.is_dir() != root.is_dir():
-        raise ValueError(f"{source_path} and {root} must both be files or both be directories; {_OUT}")
+        raise ValueError(f"{source_path} and {root} must both be files or both be directories; {OUT}")
     if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):
         raise ValueError(f"{source_path} and {root} are the same or lie in each other; name the base")
     if source_path.is_dir():
@@ -189,17 +166,16 @@ class _Application:
         self.changed: list[ChangedFile] = []
         self.notices: list[str] = []
 
-    def plan(self) -> list[_Step]:
+    def plan(self) -> list[Step]:
         """What is to be done; files of tensors first. Nothing is written.
 
         Raises:
             As `apply_checkpoint` for all that it checks before.
         """
-        files = sorted(self._sources.files, key=lambda file: (file.kind != SAFETENSORS, file.path))
-        self._refuse_history()
-        self._check_directories()
+        paths = listed(self._sources)
+        self._check_directories(paths)
         steps = []
-        for source in files:
+        for source in in_order(self._sources.files):
             place = self._place(source)
             if place.parent.is_dir():
                 Destination(place, force=True).check()
@@ -208,18 +184,11 @@ class _Application:
             if step is not None:
                 steps.append(step)
         if not any(step.num_relative for step in steps):
-            raise ValueError(f"nothing of {self._named(self._sources)} is relative to a base; {_OUT}")
+            raise ValueError(f"nothing of {self._named(self._sources)} is relative to a base; {OUT}")
         if self._root.is_dir():
-            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in self._others()]
+            others = unlisted(paths, scan(self._root))
+            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
         return steps
-
-    def _others(self) -> list[str]:
-        """What the base has and the delta does not list."""
-        known = {*(source.path for source in self._sources.files), *self._sources.directories}
-        known |= {f"{path}.partial/" for path in known} | {place for path in known for place in parents(path)}
-        files, directories, excluded = scan(self._root)
-        left = [path for path in excluded if not is_history(path.rstrip("/"))]  # staging directories of other runs
-        return [path for path in (*(file.path for file in files), *directories, *left) if path not in known]
 
     def make_directories(self) -> None:
         """Make the directories in which no file stands, and that the base lacks."""
@@ -231,7 +200,7 @@ class _Application:
                     give_access(place, access_of(like))
                 sync_directory(place.parent)
 
-    def try_places(self, steps: list[_Step]) -> None:
+    def try_places(self, steps: list[Step]) -> None:
         """Make and remove the staging directory of each file that is to change: what would stop us at the last one is
         found while the first one is whole.
 
@@ -248,22 +217,12 @@ class _Application:
         sources = [source.location for source in self._sources.files]
         return Staging(Destination(place, force=True, source_files=sources), _PURPOSE)
 
-    def _refuse_history(self) -> None:
-        """Raise ValueError if the delta lists files of a clone's history, whose hooks are programs. The base's is not
-        looked at, nor whether links in it lead elsewhere."""
-        for path in (*(source.path for source in self._sources.files), *self._sources.directories):
-            if is_history(path.rstrip("/")):
-                raise ValueError(
-                    f"{shown(path)} lies in the history of a clone, which is never changed in place; {_OUT}"
-                )
-
-    def _check_directories(self) -> None:
+    def _check_directories(self, paths: Iterable[str]) -> None:
         """Raise FileExistsError if something else stands where the delta needs a directory."""
-        paths = (*(source.path for source in self._sources.files), *self._sources.directories)
         for directory in sorted({place for path in paths for place in parents(path)}) if self._root.is_dir() else ():
             place = self._root / directory
             if os.path.lexists(place) and not place.is_dir():
-                text = f"stands where the new checkpoint has a directory; move it, or {_OUT}"
+                text = f"stands where the new checkpoint has a directory; move it, or {OUT}"
                 raise FileExistsError(errno.EEXIST, text, str(place))
 
     def _named(self, sources: Sources) -> Path:
@@ -273,15 +232,15 @@ class _Application:
     def _place(self, source: SourceFile) -> Path:
         return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
 
-    def _plan_tensors(self, source: SourceFile, place: Path) -> _Step:
+    def _plan_tensors(self, source: SourceFile, place: Path) -> Step:
         with StoredFile(source.location) as stored:
             self.profile_found = stored.profile or self.profile_found
             record = source.record(stored)
             if record is None:
-                raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {_OUT}")
+                raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {OUT}")
             relative = [tensor for tensor in stored.tensors.values() if stored.is_relative(tensor)]
             num_compressed = sum(tensor.compressed for tensor in stored.tensors.values())
-            step = _Step(source, place, mark_of(place), False, len(stored.tensors), num_compressed, len(relative))
+            step = Step(source, place, mark_of(place), False, len(stored.tensors), num_compressed, len(relative))
             if not relative and source.known is not None:
                 step = step._replace(is_done=self._is_whole_new(source, place, source.known.sha256))
             else:
@@ -301,7 +260,7 @@ class _Application:
         if not place.exists():
             raise BaseMismatchError(
                 f"expected a file {str(place)!r} in the base, there is none",
-                advice=f"name the checkpoint that it was made against; if that has other files, {_OUT}",
+                advice=f"name the checkpoint that it was made against; if that has other files, {OUT}",
             )
         try:
             stored = StoredFile(place)
@@ -310,7 +269,7 @@ class _Application:
             raise
         if stored.compressed:
             stored.close()
-            raise ValueError(f"{place} is compressed, and only plain files are changed in place; {_OUT}")
+            raise ValueError(f"{place} is compressed, and only plain files are changed in place; {OUT}")
         return Base(self._root, self._root.name, {source.path: stored})
 
     def _is_new(self, stored: StoredFile, record: Record, base: Base) -> bool:
@@ -320,13 +279,12 @@ class _Application:
             return False
         if stored.tensors.keys() != current.tensors.keys():
             return False
-        for name, tensor in stored.tensors.items():
-            entry = current.tensors[name].entry
-            found = base.match("", name, entry.dtype, entry.nbytes)
-            known = stored.frame(tensor).info.content_hash if tensor.compressed else tensor.content_hash
-            if found is None or known is None or found.hash(self._threads) != known:
-                return False
-        return True
+        found = {tensor.name: tensor for tensor in base.tensors()}
+        wanted = {
+            name: stored.frame(tensor).info.content_hash if tensor.compressed else tensor.content_hash
+            for name, tensor in stored.tensors.items()
+        }
+        return has_content(wanted, lambda name: found[name].hash(self._threads))
 
     def _check_data(self, stored: StoredFile) -> None:
         """Check the checksums of all that a file of the delta holds, so that damage is found while the base is whole.
@@ -357,10 +315,10 @@ class _Application:
                 if name in stored.tensors:
                     raise ValueError(
                         f"{shown(source.path)} needs tensor {shown(name)}, which the base has in {shown(path)}, and "
-                        f"files are changed one by one; {_OUT}"
+                        f"files are changed one by one; {OUT}"
                     )
 
-    def _plan(self, source: SourceFile, place: Path) -> _Step | None:
+    def _plan(self, source: SourceFile, place: Path) -> Step | None:
         """Of a file beside the tensors; None for one that is left out."""
         current = current_sha256(source, lambda _: None)
         change = find_change(source, current, strict=self._strict)
@@ -370,26 +328,16 @@ class _Application:
         new = source.known.sha256 if source.kind == REPLACED else current
         if new is None:
             return None
-        return _Step(source, place, mark_of(place), self._is_whole_new(source, place, new), sha256=new)
+        return Step(source, place, mark_of(place), self._is_whole_new(source, place, new), sha256=new)
 
     def _is_whole_new(self, source: SourceFile, place: Path, new: str) -> bool:
-        """Whether a file that is replaced as a whole is the new one already, by SHA-256.
-
-        Raises:
-            FileExistsError: it is neither that nor the base's, and is not to be replaced.
-        """
-        assert source.known is not None
         if mark_of(place) is None:
             return False
         if source.kind == SAFETENSORS:
             check_same(place, source.location)
-        found = file_sha256(place)
-        if found not in (new, source.known.base_sha256) and not self._force:
-            text = "is neither that of the base nor the new one: it was edited; pass force=True to replace it"
-            raise FileExistsError(errno.EEXIST, text, str(place))
-        return found == new
+        return is_whole_new(source, place, file_sha256(place), new, force=self._force)
 
-    def take(self, step: _Step, meter: Meter) -> FileReport:
+    def take(self, step: Step, meter: Meter) -> FileReport:
         """Take one step."""
         source, place = step.source, step.place
         meter.begin(source.path, source.nbytes)
@@ -409,7 +357,7 @@ class _Application:
             resumed=step.is_done,
         )
 
-    def _make(self, step: _Step, meter: Meter) -> None:
+    def _make(self, step: Step, meter: Meter) -> None:
         """Make the new file beside the old one and exchange them; if it is there, only clear up after a killed run."""
         source, place = step.source, step.place
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -429,7 +377,7 @@ class _Application:
                 self.notices += [f"not kept: {name} of {source.path}" for name in dropped(place)]
             work.commit(None)
 
-    def _write(self, step: _Step, file: OutputFile, meter: Meter) -> None:
+    def _write(self, step: Step, file: OutputFile, meter: Meter) -> None:
         source = step.source
         if source.kind == REPLACED:
             file.write(0, source.content())
