@@ -1,4 +1,4 @@
-"""Named tensors <-> files, and whole checkpoints: safetensors files whose tensors are stored as frames.
+"""Tensors by name <-> files, and whole checkpoints: safetensors files whose tensors are stored as frames.
 
 docs/checkpoints.md describes what is written.
 """

@@ -9,23 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "ChangedFile",
-    "ChangedWords",
-    "CheckpointReport",
-    "DeltaStats",
-    "DiffReport",
-    "DtypeStats",
-    "Estimate",
-    "FileReport",
-    "InspectReport",
-    "Problem",
-    "RecordedBase",
-    "TensorDiff",
-    "TensorInfo",
-    "VerifyReport",
-]
-
 
 def _ratio(uncompressed: int, compressed: int) -> float:
     return uncompressed / compressed if compressed else 0.0
@@ -416,8 +399,8 @@ class ChangedWords:
         exponent: of the base, as it is stored; None for a dtype whose words are not split.
         num_words, num_changed: how many there are, and how many differ.
         position_bits: the entropy of which of them changed, in bits for each that did; None if none did.
-        step_bits: the entropy of the steps by which they changed (docs/format.md), likewise. Of steps of 256 and more
-            it is that of their sign and highest bit, and the bits below count as they are.
+        step_bits: the entropy of the steps by which they changed (docs/format.md), likewise. Steps of 256 and
+            more count by the entropy of their sign and highest bit, and the bits below as they are.
     """
 
     dtype: str

@@ -59,8 +59,8 @@ class BaseTensor:
             return self.known_hash
 
     def still_has(self, content_hash: str, threads: int | None) -> bool:
-        """Whether the content is the one with this hash, which somebody found who has read all of it. A plain tensor is
-        read again: others may write to it.
+        """Whether the content is the one with this hash, which a reader of all of it has found. A plain tensor
+        is read again: others may write to it.
 
         Raises:
             CorruptDataError: the header of a frame claims another one.
@@ -123,8 +123,8 @@ class Base:
     ) -> BaseTensor | None:
         """What a tensor of a file is to be relative to: one of the same dtype and size, by its name or by its content.
 
-        Of several of its name the one in a file of the same relative path, else the first. Without one of its name the
-        first of the same content; `hash_of` gives that content's hash, and None looks for no such one.
+        If several have its name, that is the one in a file of the same relative path, else the first. If none has,
+        it is the first of the same content; `hash_of` gives that content's hash, and None looks for no such one.
         """
         for base in self._candidates(file, name):
             if (base.dtype, base.nbytes) == (dtype, nbytes):
@@ -156,7 +156,7 @@ class Base:
         hashes = [base.hash(threads) for base in found]
         if info.base_hash in hashes:
             return found[hashes.index(info.base_hash)]
-        # Of several the one to speak of is that which was changed already.
+        # If there are several, the message is about the one that was changed already.
         index = hashes.index(info.content_hash) if info.content_hash in hashes else 0
         text = f"the one in {str(found[index].stored.path)!r} has {hashes[index]}"
         raise base_mismatch(info, text, found_hash=hashes[index], name=shown(name))

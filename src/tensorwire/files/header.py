@@ -49,7 +49,7 @@ class TensorEntry(NamedTuple):
         return self.stop - self.start
 
 
-class Header:
+class Header(NamedTuple):
     """What the header of a file says.
 
     Attributes:
@@ -58,12 +58,9 @@ class Header:
         entries: in the order of their data.
     """
 
-    __slots__ = ("entries", "metadata", "raw")
-
-    def __init__(self, raw: bytes, metadata: dict[str, str], entries: tuple[TensorEntry, ...]) -> None:
-        self.raw = raw
-        self.metadata = metadata
-        self.entries = entries
+    raw: bytes
+    metadata: dict[str, str]
+    entries: tuple[TensorEntry, ...]
 
     @property
     def prefix(self) -> bytes:
@@ -80,11 +77,7 @@ class Header:
 
 
 def checked_length(prefix: bytes, file_nbytes: int) -> int:
-    """The length of the JSON, from the first 8 bytes of a file.
-
-    Raises:
-        TruncatedDataError, LimitExceededError, CorruptDataError
-    """
+    """The length of the JSON, from the first 8 bytes of a file."""
     if len(prefix) < 8:
         raise TruncatedDataError(
             f"expected a safetensors file of at least 8 bytes, got {len(prefix)}", byte=len(prefix)
@@ -114,7 +107,12 @@ def parse_header(raw: bytes, data_nbytes: int | None = None) -> Header:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CorruptDataError("expected a header in UTF-8", byte=8 + error.start) from None
-    metadata, entries = _parse_json(text)
+    scanner = _Scanner(text)
+    try:
+        metadata, entries = _parse_members(scanner)
+    except CorruptDataError as error:
+        error.byte = scanner.byte
+        raise
     header = Header(raw, metadata, _check_layout(entries, 8 + len(raw)))
     if data_nbytes is not None and header.data_nbytes != data_nbytes:
         kind = TruncatedDataError if data_nbytes < header.data_nbytes else CorruptDataError
@@ -166,15 +164,6 @@ def check_name(name: str) -> None:
         name.encode()
     except UnicodeEncodeError:
         raise CorruptDataError(f"expected a name that is valid Unicode, got {shown(name)}") from None
-
-
-def _parse_json(text: str) -> tuple[dict[str, str], list[TensorEntry]]:
-    scanner = _Scanner(text)
-    try:
-        return _parse_members(scanner)
-    except CorruptDataError as error:
-        error.byte = scanner.byte
-        raise
 
 
 def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]]:

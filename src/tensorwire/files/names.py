@@ -18,8 +18,9 @@ MARKER_DTYPE = "F6_E2M3"
 MARKER_SHAPE = (0,)
 
 FRAME_DTYPE = "F4"
-"""Of frames under the names of their tensors, without markers: what a library that writes through torch can do, which
-has no dtype of six bits. A loader fails on these too: they fit no shape, and torch converts them to no other dtype."""
+"""The dtype of frames under the names of their tensors, without markers. A library that writes through torch does so,
+since torch has no dtype of six bits. A loader fails on these too: they fit no shape, and torch converts them to no
+other dtype."""
 
 _SUFFIX = "_tensorwire"
 _SHOWN_LENGTH = 200

@@ -23,11 +23,7 @@ def pack(data: bytes) -> str:
 
 
 def unpack(text: str) -> bytes:
-    """Inverts `pack`; the result is at most 100 MB.
-
-    Raises:
-        CorruptDataError, LimitExceededError
-    """
+    """Inverts `pack`; the result is at most 100 MB."""
     try:
         inflate = zlib.decompressobj()
         data = inflate.decompress(base64.b64decode(text.encode("ascii"), validate=True), MAX_HEADER_NBYTES)

@@ -40,7 +40,10 @@ class OriginalReader:
                 except FormatError as error:
                     error.byte = None  # it counts within the record, which has no place of its own in the file
                     raise
-                self._check_record()
+                odd = {entry.name for entry in self.header.entries} ^ stored.tensors.keys()
+                if odd:
+                    text = f"expected the tensors of the original header, {shown(min(odd))} is only on one side"
+                    raise CorruptDataError(text)
             elif stored.compressed:
                 self.header = plain_header(stored)
             else:
@@ -51,12 +54,6 @@ class OriginalReader:
     def nbytes(self) -> int:
         """The size of the original file."""
         return self.header.data_start + self.header.data_nbytes
-
-    def _check_record(self) -> None:
-        names = {entry.name for entry in self.header.entries}
-        if names != self.stored.tensors.keys():
-            odd = min(names ^ self.stored.tensors.keys())
-            raise CorruptDataError(f"expected the tensors of the original header, {shown(odd)} is only on one side")
 
     def block_nbytes(self, index: int) -> int:
         """What chunks of a tensor are best multiples of, so that no block is decoded twice."""

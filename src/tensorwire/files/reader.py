@@ -87,11 +87,7 @@ class Bases(Protocol):
 
 
 def may_be_compressed(path: Path) -> bool:
-    """False if nothing in the header of a file is ours, which costs no look at its entries.
-
-    Raises:
-        OSError: reading fails.
-    """
+    """False if nothing in the header of a file is ours, which costs no look at its entries."""
     with suppress(FormatError), InputFile(path) as file:
         raw = file.read(8, checked_length(file.read(0, 8), file.nbytes))
         return OUR_NAME in raw or b"\\u" in raw  # names may be escaped
@@ -118,7 +114,7 @@ class StoredFile:
     def __init__(self, source: Path | Readable) -> None:
         """Open a file, and check the header. What is open already is closed with this.
 
-        Of a tensor that is read in order, `forget` the frame after its last byte.
+        If the source is read in order, `forget` a tensor after its last byte.
 
         Raises:
             FormatError: the header is not valid; all classes.
@@ -187,11 +183,7 @@ class StoredFile:
         return self.file
 
     def record(self) -> Record | None:
-        """What restores the original of this file, if it is kept in the file itself.
-
-        Raises:
-            CorruptDataError, LimitExceededError: the record is damaged.
-        """
+        """What restores the original of this file, if it is kept in the file itself."""
         packed = self.header.metadata.get(ORIGINAL_HEADER_KEY)
         sha256 = self.header.metadata.get(ORIGINAL_SHA256_KEY)
         if packed is None or sha256 is None:
@@ -370,11 +362,7 @@ class StoredFile:
             yield first, count, lo, data
 
     def check_blocks(self, tensor: StoredTensor) -> None:
-        """Check the checksums of a frame's blocks, which takes no base.
-
-        Raises:
-            CorruptDataError: a block is damaged.
-        """
+        """Raise CorruptDataError if a block of a frame is damaged. This takes no base."""
         with ErrorContext(file=self.path, tensor=tensor.name):
             for first, count, offset, data in self.block_ranges(tensor):
                 self.frame(tensor).check_blocks(data, data_offset=offset, first=first, count=count)
@@ -382,18 +370,14 @@ class StoredFile:
     def mapped_frame(self, tensor: StoredTensor) -> memoryview:
         """The frame of a compressed tensor in a memory map of the file, which outlives this.
 
-        Nothing is copied, and nothing is read before it is touched. Who touches a page that the file has lost since is
-        killed.
+        Nothing is copied, and nothing is read before it is touched. To touch a page that the file has lost since
+        kills the process.
         """
         begin = self.header.data_start + tensor.entry.start
         return memoryview(self.local.map)[begin : begin + tensor.entry.nbytes]
 
     def check_mapped(self, tensor: StoredTensor, data: memoryview, first: int, count: int) -> None:
-        """Check blocks [first, first + count) of a frame, all of which is `data`.
-
-        Raises:
-            CorruptDataError: a block is damaged.
-        """
+        """`check_blocks` of `count` blocks from `first` on, of a frame all of which is `data`."""
         frame = self.frame(tensor)
         start, stop = first * frame.block_nbytes, (first + count) * frame.block_nbytes
         lo, hi = frame.data_range(start, min(stop, frame.info.uncompressed_nbytes))

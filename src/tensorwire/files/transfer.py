@@ -90,7 +90,7 @@ def compress_file(
                     if kept is not None:
                         kept.put(chunk, data, again=writer.is_plain(chunk.tensor))
 
-            _stream(original, digest, consume, advance)
+            _consume(_windows(original), digest, consume, advance)
             sha256 = _checked_digest(original, digest)
             if keep_record:
                 writer.set_metadata(ORIGINAL_SHA256_KEY, sha256)
@@ -127,27 +127,48 @@ def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance
     """Write an original."""
     stored, header = original.stored, original.header
     digest = hashlib.sha256(header.prefix)
-    position = header.data_start
+    file.write(0, header.prefix)
+    _write(_windows(original), digest, file, header.data_start, advance)
+    sha256 = _checked_digest(original, digest)
+    stored.file.check_unchanged()
+    compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
+    return Written(original.nbytes, header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
+
+
+def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
+    """Copy a file as it is; return its SHA-256."""
+    digest = hashlib.sha256()
+    windows = WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
+    _write(windows, digest, file, 0, advance)
+    source.check_size()
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
+    """The SHA-256 of a file."""
+    with InputFile(path) as source:
+        return copy_file(source, NoFile(), advance=advance)
+
+
+def _windows(original: OriginalReader) -> WindowStream:
+    """The content of a file, read ahead."""
+    return WindowStream(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
+
+
+def _write(source: WindowStream, digest: hashlib._Hash, file: Appendable, position: int, advance: Advance) -> None:
+    """Write windows one behind the other from a position on."""
     with Worker("write") as worker:
-        file.write(0, header.prefix)
 
         def consume(window: Window) -> None:
             nonlocal position
             worker.submit(file.write, position, window.data, done=window.share().release)
             position += len(window.data)
 
-        _stream(original, digest, consume, advance)
-    sha256 = _checked_digest(original, digest)
-    stored.file.check_unchanged()
-    compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
-    return Written(position, header.data_nbytes, compressed, frozenset(stored.relative), sha256=sha256)
+        _consume(source, digest, consume, advance)
 
 
-def _stream(
-    original: OriginalReader, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance
-) -> None:
-    """Read ahead, hash and consume the content of a file, each on a thread of its own."""
-    source = WindowStream(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
+def _consume(source: WindowStream, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
+    """Hash and consume windows, each on a thread of its own."""
     with Worker("hash") as hashing, source as windows:
         for window in windows:
             try:
@@ -166,26 +187,3 @@ def _checked_digest(original: OriginalReader, digest: hashlib._Hash) -> str:
             f"expected an original with SHA-256 {record.sha256}, got {found}", file=original.stored.path
         )
     return found
-
-
-def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
-    """Copy a file as it is; return its SHA-256."""
-    digest = hashlib.sha256()
-    windows = WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
-    with Worker("write") as writing, Worker("hash") as hashing, windows as filled:
-        for window in filled:
-            try:
-                hashing.submit(digest.update, window.data, done=window.share().release)
-                writing.submit(file.write, window.chunks[0].start, window.data, done=window.share().release)
-                nbytes = len(window.data)
-            finally:
-                window.release()
-            advance(nbytes)
-    source.check_size()
-    return digest.hexdigest()
-
-
-def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
-    """The SHA-256 of a file."""
-    with InputFile(path) as source:
-        return copy_file(source, NoFile(), advance=advance)

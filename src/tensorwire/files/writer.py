@@ -47,7 +47,7 @@ _MAX_ATTEMPTS = 3
 
 
 def may_save(dtype: str, nbytes: int) -> bool:
-    """Whether a tensor is encoded at all. Of a dtype of the future nobody knows what it takes per element."""
+    """Whether a tensor is encoded at all. Nobody knows what a dtype of the future takes per element."""
     return dtype_bits(dtype) > 0 and nbytes > _MIN_GAIN_NBYTES
 
 

@@ -1,4 +1,4 @@
-"""Permissions travel: a result may be read by nobody who may not read its source."""
+"""Permissions travel: only those that may read a source may read its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRIVATE = 0o600
 
 
 class Access(NamedTuple):
-    """Who may do what: permission bits, owner and group."""
+    """Permission bits, owner and group."""
 
     mode: int
     uid: int
@@ -49,7 +49,7 @@ def give_access(target: Path | int, access: Access) -> None:
         os.chown(target, -1, access.gid)
     except OSError:
         access = access.without_group()
-    # Who could read the source by another right than the owner's owns the result.
+    # A process that could read the source by another right than the owner's owns the result.
     os.chmod(target, access.mode | (0o400 if access.uid != os.geteuid() else 0))  # noqa: PTH101 - or a descriptor
     with suppress(OSError):
         os.chown(target, access.uid, -1)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FLUSH_NBYTES = 64 << 20
 _WRITE_NBYTES = 1 << 20
-"""Of one call. Larger ones may take several times as long per byte while a flush is under way (ext4, Linux 6.18)."""
+"""The most bytes of one call. More may take several times as long per byte while a flush is under way (ext4, Linux
+6.18)."""
 
 
 class Descriptor:
@@ -111,7 +112,7 @@ class InputFile:
 
     @cached_property
     def map(self) -> mmap.mmap:
-        """The file as memory. A page is read when it is touched; who touches one that the file has lost is killed."""
+        """The file as memory. A page is read when touched; to touch one that the file has lost kills the process."""
         flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
         with naming(self.path):
             return mmap.mmap(self._opened().number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)

@@ -169,7 +169,7 @@ class Staging:
             raise
 
     def _owner_of_new(self) -> int:
-        """Who owns what we make here: some file systems give all they hold to one user."""
+        """The owner of what we make here: some file systems give all they hold to one user."""
         with TemporaryFile(dir=self._dst.parent) as file:
             return os.fstat(file.fileno()).st_uid
 

@@ -228,7 +228,7 @@ class OutputStream:
         view = memoryview(data)
         done = 0
         while done < len(view):
-            self._writable.poll()  # somebody who shares it may have made it one that does not wait
+            self._writable.poll()  # a process that shares it may have made it one that does not wait
             done += os.write(self._fd, view[done:])
         self._position += len(view)
 

@@ -132,11 +132,7 @@ def check_new_size(nbytes: int) -> None:
 
 
 def read_manifest(root: Path) -> Manifest | None:
-    """The manifest of a directory, checked; None if there is none.
-
-    Raises:
-        CorruptDataError, UnsupportedVersionError, LimitExceededError, OSError
-    """
+    """The manifest of a directory, checked; None if there is none."""
     path = root / MANIFEST_NAME
     try:
         with InputFile(path) as file, ErrorContext(file=path):

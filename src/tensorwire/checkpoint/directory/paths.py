@@ -24,7 +24,7 @@ GIT_DIRECTORY = ".git"
 
 _MAX_PATH_LENGTH = 4096
 _MAX_DEPTH = 100
-"""The most directories, one in another: whoever copies or removes a tree calls himself for each."""
+"""The most directories, one in another: copying or removing a tree takes a call within a call for each."""
 
 
 class FoundFile(NamedTuple):
@@ -57,10 +57,6 @@ def parents(path: str) -> list[str]:
     return [path[: index + 1] for index, character in enumerate(path) if character == "/"]
 
 
-def join(directory: str, name: str) -> str:
-    return f"{directory}/{name}" if directory else name
-
-
 def is_plain_relative(path: str) -> bool:
     """Whether a path names something inside the directory that it is relative to, whatever the platform."""
     return (
@@ -83,11 +79,7 @@ def is_listable(path: str) -> bool:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Check paths that come from a manifest: plain, unique, and none a directory of another.
-
-    Raises:
-        CorruptDataError
-    """
+    """Raise CorruptDataError unless the paths of a manifest are plain, unique, and none a directory of another."""
     beginnings = []
     for path in paths:
         if not is_listable(path):

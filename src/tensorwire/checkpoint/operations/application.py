@@ -167,11 +167,7 @@ class _Application:
         self.notices: list[str] = []
 
     def plan(self) -> list[Step]:
-        """What is to be done; files of tensors first. Nothing is written.
-
-        Raises:
-            As `apply_checkpoint` for all that it checks before.
-        """
+        """What is to be done; files of tensors first. Nothing is written."""
         paths = listed(self._sources)
         self._check_directories(paths)
         steps = []
@@ -287,11 +283,7 @@ class _Application:
         return has_content(wanted, lambda name: found[name].hash(self._threads))
 
     def _check_data(self, stored: StoredFile) -> None:
-        """Check the checksums of all that a file of the delta holds, so that damage is found while the base is whole.
-
-        Raises:
-            CorruptDataError
-        """
+        """Raise CorruptDataError if a file of the delta is damaged: that is to be found while the base is whole."""
         for tensor in stored.tensors.values():
             if tensor.compressed:
                 stored.check_blocks(tensor)
@@ -319,7 +311,7 @@ class _Application:
                     )
 
     def _plan(self, source: SourceFile, place: Path) -> Step | None:
-        """Of a file beside the tensors; None for one that is left out."""
+        """The step for a file beside the tensors; None for one that is left out."""
         current = current_sha256(source, lambda _: None)
         change = find_change(source, current, strict=self._strict)
         if change is not None:

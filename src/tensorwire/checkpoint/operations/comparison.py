@@ -108,27 +108,19 @@ def _compare(
     name: str, a: BaseTensor | None, b: BaseTensor | None, threads: int | None, meter: Meter
 ) -> TensorDiff | None:
     """How a tensor differs; None if it does not."""
+    sides: dict[str, Any] = {
+        f"{what}_{side}": getattr(tensor, what)
+        for side, tensor in (("a", a), ("b", b))
+        for what in ("dtype", "shape", "file")
+        if tensor is not None
+    }
     if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape):
-        side = a or b
-        assert side is not None
-        status = "added" if a is None else "removed" if b is None else "retyped"
-        return TensorDiff(
-            name,
-            status,
-            prod(side.shape),
-            prod(side.shape),
-            dtype_a=None if a is None else a.dtype,
-            shape_a=None if a is None else a.shape,
-            dtype_b=None if b is None else b.dtype,
-            shape_b=None if b is None else b.shape,
-            file_a=None if a is None else a.file,
-            file_b=None if b is None else b.file,
-        )
+        numel = prod(sides["shape_b" if a is None else "shape_a"])
+        return TensorDiff(name, "added" if a is None else "removed" if b is None else "retyped", numel, numel, **sides)
     num_different, first = _count_different(a, b, threads, meter)
     if not num_different:
         return None
-    numel = prod(a.shape)
-    return TensorDiff(name, "changed", numel, num_different, a.dtype, a.shape, b.dtype, b.shape, first, a.file, b.file)
+    return TensorDiff(name, "changed", prod(a.shape), num_different, first_different=first, **sides)
 
 
 def _count(counter: DeltaCounter, a: Base, b: BaseTensor, threads: int | None) -> None:

@@ -93,9 +93,9 @@ def decompress_checkpoint(
 ) -> CheckpointReport:
     """Restore the files that were compressed, byte for byte, and check them against their SHA-256.
 
-    A file that holds tensors is restored exactly, or the call fails. Of the other files in a directory, such as a
-    README.md, some may have been edited or lost since: one whose original the manifest holds is restored, another is
-    kept as it is now, and the report tells in `changed`.
+    A file that holds tensors is restored exactly, or the call fails. Other files in a directory, such as a
+    README.md, may have been edited or lost since. Where the manifest holds the original of one it is restored, another
+    is kept as it is now, and the report tells in `changed`.
 
     Arguments and errors are those of `compress_checkpoint`, and:
 
@@ -224,7 +224,7 @@ def _purpose(action: Action, profile: Profile | None, src: Path, base: Base | No
     """What a run has in common with the one that goes on where it stopped."""
     purpose: dict[str, Any] = {
         "format": "tensorwire-journal",
-        "version": 1,
+        "version": 2,
         "writer": __version__,
         "action": action,
         "profile": profile,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import ErrorContext
@@ -283,10 +284,7 @@ class Converter:
             facts = {
                 "source": origin.identity,
                 "entry": entry.as_json(),
-                "nbytes_out": report.nbytes_out,
-                "num_tensors": report.num_tensors,
-                "num_compressed": report.num_compressed,
-                "num_relative": report.num_relative,
+                "report": asdict(report),
                 "num_relative_nbytes": num_relative_nbytes,
                 "profile": self.profile_found,
                 "exact": self.exact,
@@ -310,7 +308,7 @@ class Converter:
             return None
         facts = self._work.finished[source.path]
         location = self._place(source)
-        if not location.is_file() or location.stat().st_size != facts["nbytes_out"]:
+        if not location.is_file() or location.stat().st_size != facts["report"]["nbytes_out"]:
             return None
         with InputFile(source.location) as origin:
             if facts["source"] == origin.identity:
@@ -334,18 +332,8 @@ class Converter:
         self._enter(ManifestFile(**facts["entry"]))
         self.profile_found = facts["profile"] or self.profile_found
         self.exact = self.exact and facts["exact"]
-        self._is_relative = self._is_relative or facts["num_relative"] > 0
+        report = FileReport(**facts["report"])
+        self._is_relative = self._is_relative or report.num_relative > 0
         if self._task.base is not None:
             self._task.base.num_relative_nbytes += facts["num_relative_nbytes"]
-        self.reports.append(
-            FileReport(
-                source.path,
-                source.kind,
-                source.location.stat().st_size,
-                facts["nbytes_out"],
-                facts["num_tensors"],
-                facts["num_compressed"],
-                facts["num_relative"],
-                resumed=True,
-            )
-        )
+        self.reports.append(replace(report, resumed=True))

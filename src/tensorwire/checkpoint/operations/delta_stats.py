@@ -172,7 +172,7 @@ def _rounded(steps: Any) -> Any:
 
 
 def _entropy(counts: Counter[int]) -> float | None:
-    """Of steps as `_rounded` gives them: what a large one has below its highest bit counts as it is."""
+    """The entropy of steps as `_rounded` gives them: what a large one has below its highest bit counts as it is."""
     total = sum(counts.values())
     if not total:
         return None

@@ -81,8 +81,8 @@ def load_file(
         base: the checkpoint that `path` is relative to: a file or directory, plain or compressed. It is not looked at
             for tensors that are not relative.
         threads: by default all usable cores.
-        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. Those
-            of the headers are always checked.
+        verify: check the checksums of the data, and of relative tensors the content hashes of base and result. The
+            checksums of headers are always checked.
         compressed: with framework "pt", floats that are stored compressed come as `tensorwire.torch.CompressedTensor`
             (docs/inference.md) without being decoded, those of less than 65,536 elements excepted. Relative ones are
             decoded and compressed anew. Slices are dense.

@@ -1,4 +1,4 @@
-"""Named tensors to one file."""
+"""Tensors by name to one file."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def convert_stream(
 def spooled(stream: IO[bytes]) -> Iterator[Path]:
     """The path of a temporary file with all of a stream, for what reads a file more than once.
 
-    Of a stream that is longer than its header says, or has none that is valid, it holds as much as shows that.
+    If a stream is longer than its header says, or has none that is valid, it holds as much as shows that.
     """
     with closing(InputStream(stream)) as source, closing(SpoolFile()) as file:
         source.spool(file, PREFIX_NBYTES)

@@ -21,7 +21,7 @@ class CompressedLoader(Protocol):
         """See all files first."""
 
     def load(self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> dict[str, Any]:
-        """Those of the tensors that stay compressed, by name."""
+        """The tensors that stay compressed, by name."""
 
 
 _compressed_loaders: dict[Framework, Callable[[Any, int | None], CompressedLoader]] = {}

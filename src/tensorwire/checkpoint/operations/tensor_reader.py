@@ -104,8 +104,8 @@ class TensorReader(Generic[Array]):
         """All tensors by name, in the order of their data. Names that are tied share one array.
 
         Args:
-            verify: check the checksums of the data, unless the reader was opened without. Those of the headers are
-                always checked.
+            verify: check the checksums of the data, unless the reader was opened without. The checksums of headers
+                are always checked.
         """
         verify = verify and self._verify
         arrays: dict[int, dict[str, Array]] = {}
@@ -117,9 +117,9 @@ class TensorReader(Generic[Array]):
     def get_slice(self, name: str) -> TensorSlice[Array]:
         """One tensor to be indexed: ``reader.get_slice(name)[100:200]`` decodes the blocks that these rows touch.
 
-        Of a relative tensor the same blocks of the base are read. Before its first use all of the base's tensor is read
-        and hashed, once for each tensor of a reader, unless the base is compressed, so that its header tells the hash,
-        or the reader was opened without `verify`.
+        For a relative tensor the same blocks of the base are read. Before its first use all of the base's tensor is
+        read and hashed, once for each tensor of a reader, unless the base is compressed, so that its header tells the
+        hash, or the reader was opened without `verify`.
 
         Each block that is decoded is checked, and after each slice that the file of the base was not written to. The
         rows that come out are not hashed, because a content hash is of the whole tensor; so of a plain tensor nothing
