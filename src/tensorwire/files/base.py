@@ -11,7 +11,7 @@ from ..errors import CorruptDataError, ErrorContext, LimitExceededError
 from .names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from ..codec import FrameInfo
@@ -184,8 +184,9 @@ class Base:
         self._num_read_nbytes = found
 
     def tensors_hash(self, threads: int | None) -> str:
-        """The content hash of a list of all tensors: docs/checkpoints.md, "Identity"."""
-        return tensors_hash((base.name, base.dtype, base.shape, base.hash(threads)) for base in self.tensors())
+        """The content hash of the JSON of a sorted list of all tensors: docs/checkpoints.md, "Identity"."""
+        tensors = sorted((base.name, base.dtype, base.shape, base.hash(threads)) for base in self.tensors())
+        return content_hash(json.dumps(tensors, separators=(",", ":")).encode(), threads=1)
 
     def tensors(self) -> list[BaseTensor]:
         """All tensors, those of one name beside each other."""
@@ -211,8 +212,3 @@ class Base:
     def _candidates(self, file: str, name: str) -> list[BaseTensor]:
         """All tensors of a name; the one in a file of the same relative path first."""
         return sorted(self._tensors.get(name, ()), key=lambda base: base.file != file)
-
-
-def tensors_hash(tensors: Iterable[tuple[str, str, tuple[int, ...], str]]) -> str:
-    """The content hash of the JSON of a sorted list of name, dtype, shape and content hash of each tensor."""
-    return content_hash(json.dumps(sorted(tensors), separators=(",", ":")).encode(), threads=1)

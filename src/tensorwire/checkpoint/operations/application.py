@@ -180,7 +180,7 @@ class _Application:
             if step is not None:
                 steps.append(step)
         if not any(step.num_relative for step in steps):
-            raise ValueError(f"nothing of {self._named(self._sources)} is relative to a base; {OUT}")
+            raise ValueError(f"nothing of {self._named()} is relative to a base; {OUT}")
         if self._root.is_dir():
             others = unlisted(paths, scan(self._root))
             self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
@@ -189,7 +189,7 @@ class _Application:
     def make_directories(self) -> None:
         """Make the directories in which no file stands, and that the base lacks."""
         for path in self._sources.directories:
-            place, like = self._root / path, self._named(self._sources) / path
+            place, like = self._root / path, self._named() / path
             if not place.is_dir():
                 place.mkdir(parents=True)
                 if like.is_dir():
@@ -221,9 +221,10 @@ class _Application:
                 text = f"stands where the new checkpoint has a directory; move it, or {OUT}"
                 raise FileExistsError(errno.EEXIST, text, str(place))
 
-    def _named(self, sources: Sources) -> Path:
-        first = sources.files[0]
-        return first.location if sources.manifest is None else first.location.parents[first.path.count("/")]
+    def _named(self) -> Path:
+        """The delta as the user has named it."""
+        first = self._sources.files[0]
+        return first.location.parents[first.path.count("/")] if self._sources.manifest else first.location
 
     def _place(self, source: SourceFile) -> Path:
         return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
@@ -312,7 +313,7 @@ class _Application:
 
     def _plan(self, source: SourceFile, place: Path) -> Step | None:
         """The step for a file beside the tensors; None for one that is left out."""
-        current = current_sha256(source, lambda _: None)
+        current = current_sha256(source)
         change = find_change(source, current, strict=self._strict)
         if change is not None:
             self.changed.append(change)

@@ -11,12 +11,11 @@ from ..directory.manifest import REPLACED
 from ..results import ChangedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ...files.transfer import Advance
     from ..directory.sources import SourceFile
 
 
-def current_sha256(source: SourceFile, advance: Callable[[int], None]) -> str | None:
+def current_sha256(source: SourceFile, advance: Advance = lambda _: None) -> str | None:
     """SHA-256 of the file that stands at a listed place now; None if there is none."""
     try:
         return file_sha256(source.location, advance)

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 Action = Literal["compress", "decompress", "transcode"]
 
+_MIN_JOURNALED_NBYTES = 1 << 20
+"""A smaller copied file is sooner made again than noted in the journal."""
+
 
 class Task(NamedTuple):
     """What is to be done with the files of a checkpoint.
@@ -70,10 +73,6 @@ class Task(NamedTuple):
     def has_manifest(self) -> bool:
         """Whether the result has one."""
         return self.is_directory and self.profile is not None
-
-
-_MIN_JOURNALED_NBYTES = 1 << 20
-"""A smaller copied file is sooner made again than noted in the journal."""
 
 
 class Converter:
@@ -163,9 +162,7 @@ class Converter:
 
     def _output(self, path: str, access: Access | None) -> OutputFile:
         self.written.append(path)
-        if not self._task.is_directory:
-            return OutputFile(self._work.result, access)
-        location = self._work.result.joinpath(*path.split("/"))
+        location = self._place(path)
         location.parent.mkdir(parents=True, exist_ok=True)
         return OutputFile(location, access)
 
@@ -237,7 +234,7 @@ class Converter:
     def _replace(self, source: SourceFile, access: Access) -> None:
         original = source.content()
         if source.known is not None:
-            self._note_change(source, current_sha256(source, lambda _: None))
+            self._note_change(source, current_sha256(source))
         new = self._replacement(source, original)
         data = original if new is None else new
         with self._output(source.path, access) as file:
@@ -307,7 +304,7 @@ class Converter:
         if source.path not in self._work.finished:
             return None
         facts = self._work.finished[source.path]
-        location = self._place(source)
+        location = self._place(source.path)
         if not location.is_file() or location.stat().st_size != facts["report"]["nbytes_out"]:
             return None
         with InputFile(source.location) as origin:
@@ -317,15 +314,14 @@ class Converter:
         may_be_same = self._task.action == "compress" and facts["source"][0] == origin.nbytes
         return facts if may_be_same and file_sha256(source.location) == facts["entry"]["sha256"] else None
 
-    def _place(self, source: SourceFile) -> Path:
-        """Where the result of a file is made."""
-        result = self._work.result
-        return result.joinpath(*source.path.split("/")) if self._task.is_directory else result
+    def _place(self, path: str) -> Path:
+        """Where a file of the result is made."""
+        return self._work.result.joinpath(*path.split("/")) if self._task.is_directory else self._work.result
 
     def _resume(self, source: SourceFile, facts: dict[str, Any], access: Access) -> None:
-        give_access(self._place(source), access)
+        give_access(self._place(source.path), access)
         if self._task.profile is not None and source.kind == SAFETENSORS:
-            with StoredFile(self._place(source)) as stored:
+            with StoredFile(self._place(source.path)) as stored:
                 compressed = frozenset(tensor.name for tensor in stored.tensors.values() if tensor.compressed)
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
         self.written.append(source.path)
