@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
-from ..storage.local import InputFile, NoFile
+from ..storage.local import InputFile
 from ..storage.pipeline import WindowStream, Worker
 from ..storage.streams import SpoolFile
 from .original_record import pack
@@ -138,16 +138,22 @@ def restore_file(original: OriginalReader, file: Appendable, *, advance: Advance
 def copy_file(source: Readable, file: Appendable, *, advance: Advance) -> str:
     """Copy a file as it is; return its SHA-256."""
     digest = hashlib.sha256()
-    windows = WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
-    _write(windows, digest, file, 0, advance)
+    _write(_raw_windows(source), digest, file, 0, advance)
     source.check_size()
     return digest.hexdigest()
 
 
 def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
     """The SHA-256 of a file."""
+    digest = hashlib.sha256()
     with InputFile(path) as source:
-        return copy_file(source, NoFile(), advance=advance)
+        _consume(_raw_windows(source), digest, lambda _: None, advance)
+        source.check_size()
+    return digest.hexdigest()
+
+
+def _raw_windows(source: Readable) -> WindowStream:
+    return WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
 
 
 def _windows(original: OriginalReader) -> WindowStream:

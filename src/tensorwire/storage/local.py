@@ -148,25 +148,6 @@ class InputFile:
         self.close()
 
 
-class NoFile:
-    """A `Writable` for a dry run: it takes all bytes and keeps none."""
-
-    def write(self, offset: int, data: memoryview | bytes) -> None:
-        pass
-
-    def truncate(self, nbytes: int) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def __enter__(self) -> NoFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
 class OutputFile:
     """A new file as a `Writable`, for one thread at a time.
 
