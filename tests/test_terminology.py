@@ -37,10 +37,10 @@ OF_A_STACK = re.compile(r"\bf_\w+|_current_frames|FrameType|Python frame|thread'
 CROOKED = re.compile(r"\b(?:Of|Who|Whoever|Those|Named)\b|\bas\s+ever\b|\bby\s+a\s+hair\b")
 # Where such sentences still stand. Mend them, then delete the line.
 UNMENDED = (
-    "src/tensorwire/checkpoint/",
     "src/tensorwire/diagnosis/analyzer/",
-    "src/tensorwire/files/",
-    "src/tensorwire/storage/",
+    "src/tensorwire/storage/ahead.py",
+    "src/tensorwire/storage/direct.py",
+    "src/tensorwire/storage/pipeline.py",
     "src/tensorwire/torch/device/",
     "src/tensorwire/torch/frames/",
     "src/tensorwire/torch/products/",
