@@ -1,4 +1,4 @@
-"""One safetensors file to another: compress, restore, transcode, or only check."""
+"""One safetensors file to another: compress, restore, transcode, copy."""
 
 from __future__ import annotations
 
