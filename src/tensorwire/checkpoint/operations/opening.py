@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from ..._ground.filesystem import absolute
 from ...codec import num_threads
@@ -20,52 +20,45 @@ if TYPE_CHECKING:
 
     import numpy
     import torch
+    from typing_extensions import Unpack
 
     from ...codec import Framework
     from ...files.reader import StoredTensor
     from ..directory.shards import Shards
 
     Device: TypeAlias = str | int | torch.device
+    StrPath: TypeAlias = str | os.PathLike[str]
+
+    class _Options(TypedDict, total=False):
+        """What is the same for all frameworks."""
+
+        base: StrPath | None
+        threads: int | None
+        verify: bool
+
+    class _TorchOptions(_Options, total=False):
+        compressed: bool
+        resident_nbytes: int | None
 
 
 @overload
 def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["np"] = "np",
-    device: Literal["cpu"] = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    path: StrPath, *, framework: Literal["np"] = "np", device: Literal["cpu"] = "cpu", **options: Unpack[_Options]
 ) -> dict[str, numpy.ndarray[Any, Any]]: ...
 @overload
 def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["pt"],
-    device: Device = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
+    path: StrPath, *, framework: Literal["pt"], device: Device = "cpu", **options: Unpack[_TorchOptions]
 ) -> dict[str, torch.Tensor]: ...
 @overload
 def load_file(
-    path: str | os.PathLike[str],
-    *,
-    framework: Literal["bytes"],
-    device: Literal["cpu"] = "cpu",
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    path: StrPath, *, framework: Literal["bytes"], device: Literal["cpu"] = "cpu", **options: Unpack[_Options]
 ) -> dict[str, bytes]: ...
 def load_file(
-    path: str | os.PathLike[str],
+    path: StrPath,
     *,
     framework: Framework = "np",
     device: Device = "cpu",
-    base: str | os.PathLike[str] | None = None,
+    base: StrPath | None = None,
     threads: int | None = None,
     verify: bool = True,
     compressed: bool = False,
@@ -106,42 +99,22 @@ def load_file(
 
 @overload
 def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["np"] = "np",
-    device: Literal["cpu"] = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    path: StrPath, framework: Literal["np"] = "np", device: Literal["cpu"] = "cpu", **options: Unpack[_Options]
 ) -> TensorReader[numpy.ndarray[Any, Any]]: ...
 @overload
 def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["pt"],
-    device: Device = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-    compressed: bool = False,
-    resident_nbytes: int | None = None,
+    path: StrPath, framework: Literal["pt"], device: Device = "cpu", **options: Unpack[_TorchOptions]
 ) -> TensorReader[torch.Tensor]: ...
 @overload
 def open_file(
-    path: str | os.PathLike[str],
-    framework: Literal["bytes"],
-    device: Literal["cpu"] = "cpu",
-    *,
-    base: str | os.PathLike[str] | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    path: StrPath, framework: Literal["bytes"], device: Literal["cpu"] = "cpu", **options: Unpack[_Options]
 ) -> TensorReader[bytes]: ...
 def open_file(
-    path: str | os.PathLike[str],
+    path: StrPath,
     framework: Framework = "np",
     device: Device = "cpu",
     *,
-    base: str | os.PathLike[str] | None = None,
+    base: StrPath | None = None,
     threads: int | None = None,
     verify: bool = True,
     compressed: bool = False,
@@ -169,9 +142,9 @@ def open_file(
 
 
 def _open(
-    path: str | os.PathLike[str],
+    path: StrPath,
     target: Target,
-    base: str | os.PathLike[str] | None,
+    base: StrPath | None,
     threads: int | None,
     verify: bool,
 ) -> TensorReader[Any]:
