@@ -126,7 +126,7 @@ DOORS = {
     ("peers", "codec"): {""},
     ("storage", "codec"): {""},
     ("files", "codec"): {"", "dtypes"},
-    ("files", "storage"): {"local", "pipeline", "readable", "streams"},
+    ("files", "storage"): {"ahead", "local", "pipeline", "readable", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
         "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader", "transfer",

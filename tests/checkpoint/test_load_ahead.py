@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import random
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -67,8 +67,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def num_threads() -> int:
-    return sum(thread.name == "tensorwire-load" for thread in threading.enumerate())
+def held_names(ahead: LoadAhead) -> list[str]:
+    return [ahead._work._tensors[entry.key][1].name for entry in ahead._ahead._entries]
 
 
 @pytest.mark.parametrize("lead", [0, 1 << 20, 128 << 20])
@@ -101,21 +101,19 @@ def test_no_more_is_loaded_than_the_lead(file: StoredFile, monkeypatch: pytest.M
     nbytes = {name: tensor.entry.nbytes for name, tensor in file.tensors.items()}
     monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", nbytes["large"] + nbytes["norm"] + nbytes["plain"])
     ahead = LoadAhead(pairs(file), never, 2)
-    held = ahead._work._held
-    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["empty", "large", "norm", "plain"])
-    wait_for(lambda: all(entry.left == 0 for entry in held.values()))
+    wait_for(lambda: held_names(ahead) == ["empty", "large", "norm", "plain"])
+    wait_for(lambda: all(entry.ready for entry in ahead._ahead._entries))
     ahead.take(file, file.tensors["large"])
-    wait_for(lambda: [entry.tensor.name for entry in held.values()][-3:] == ["second", "small", "third"])
+    wait_for(lambda: held_names(ahead)[-3:] == ["second", "small", "third"])
 
 
 def test_what_nobody_asks_for_does_not_stop_the_rest(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is as large as all that may be held: it is dropped once something is asked for that lies behind it."""
     monkeypatch.setattr(load_ahead, "_LEAD_NBYTES", file.tensors["large"].entry.nbytes)
     ahead = LoadAhead(pairs(file), never, 2)
-    held = ahead._work._held
-    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["empty", "large"])
+    wait_for(lambda: held_names(ahead) == ["empty", "large"])
     assert ahead.take(file, file.tensors["norm"]).data == CONTENT["norm"]
-    wait_for(lambda: [entry.tensor.name for entry in held.values()] == ["plain", "second", "small", "third"])
+    wait_for(lambda: held_names(ahead) == ["plain", "second", "small", "third"])
     assert ahead.take(file, file.tensors["large"]).data == CONTENT["large"]
 
 
@@ -147,20 +145,20 @@ def test_a_closed_file(folder: Path) -> None:
 
 
 def test_threads_end_when_it_is_closed_or_forgotten(file: StoredFile) -> None:
-    wait_for(lambda: num_threads() == 0)
     closed, forgotten = (LoadAhead(pairs(file), never, 3) for _ in range(2))
-    assert num_threads() == 4
+    threads = closed._ahead._threads, forgotten._ahead._threads
+    wait_for(lambda: [len(own) for own in threads] == [2, 2])
     closed.close()
-    wait_for(lambda: num_threads() == 2)
+    wait_for(lambda: [len(own) for own in threads] == [0, 2])
     del forgotten
-    wait_for(lambda: num_threads() == 0)
+    wait_for(lambda: [len(own) for own in threads] == [0, 0])
 
 
 def test_without_threads(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(*arguments: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     ahead = LoadAhead(pairs(file), never, 3)
     for name, content in CONTENT.items():
         assert ahead.take(file, file.tensors[name]).data == content

@@ -203,7 +203,7 @@ def test_a_part_that_an_interrupt_left_behind_is_not_waited_for(monkeypatch: pyt
     ahead.take("a")
     assert work.begun.wait(10)  # b
 
-    def interrupted(key: str) -> None:
+    def interrupted() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -261,7 +261,7 @@ def test_the_thread_ends_by_itself() -> None:
     ahead = pipeline()
     use(ahead, "abcabc", 0.01)
     deadline = time.monotonic() + 10
-    while ahead._thread is not None:
+    while ahead._threads:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert use(ahead, "abcabc", 0.01) >= 2, "and another one takes its place"
@@ -272,7 +272,7 @@ def test_once_closed_it_makes_nothing() -> None:
     ahead = pipeline()
     use(ahead, "abcabc", 0.01)
     ahead.close()
-    assert ahead._thread is None
+    assert not ahead._threads
     assert use(ahead, "abcabc") == 0
 
 

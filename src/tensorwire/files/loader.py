@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
+from ..storage.ahead import Ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from .reader import StoredFile, StoredTensor
 
@@ -115,37 +116,42 @@ def _allocate(sizes: Sequence[int]) -> list[memoryview]:
     return outs
 
 
-def new_scratch() -> memoryview:
-    """The memory that a thread needs for its tasks."""
-    return new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))
+class Scratch(threading.local):
+    """The memory that each thread needs for its tasks."""
+
+    def __init__(self) -> None:
+        self.memory = new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))
 
 
-def _run_all(tasks: Iterable[Task], threads: int) -> None:
-    """Run tasks on this thread and others; raise the first error."""
-    remaining = iter(tasks)
-    lock = threading.Lock()
-    errors: list[BaseException] = []
+class _Tasks:
+    """The work of running tasks: one thing, whose parts are some of them."""
 
-    def work() -> None:
-        scratch = new_scratch()
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._scratch = Scratch()
+        self.errors: list[BaseException] = []
+
+    def nbytes(self, key: int) -> int:
+        return len(self._tasks)
+
+    def step(self, key: int) -> int:
+        return 1 + len(self._tasks) // 1000  # to claim many small ones takes longer than to run them
+
+    def memory(self, key: int) -> None:
+        return None
+
+    def make(self, key: int, memory: None, start: int, stop: int, ahead: bool) -> None:
         try:
-            while not errors:
-                with lock:
-                    task = next(remaining, None)
-                if task is None:
-                    return
-                task(scratch)
+            for task in self._tasks[start:stop]:
+                task(self._scratch.memory)
         except BaseException as error:
-            errors.append(error)
+            self.errors.append(error)
+            raise
 
-    helpers: list[threading.Thread] = []
-    with suppress(RuntimeError):  # no more threads: those that are there do all
-        for _ in range(threads - 1):
-            helper = threading.Thread(target=work, name="tensorwire-load", daemon=True)
-            helper.start()
-            helpers.append(helper)
-    work()
-    for helper in helpers:
-        helper.join()
-    if errors:
-        raise errors[0]
+
+def _run_all(tasks: Sequence[Task], threads: int) -> None:
+    """Run tasks on this thread and others; raise the first error."""
+    work = _Tasks(tasks)
+    with closing(Ahead(work, 0, order=[0], threads=threads - 1)) as ahead:
+        if ahead.take(0) is None:
+            raise work.errors[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OriginalReader:
-    """The tensors of a stored file in the order of the original file, to be streamed: see `WindowStream`.
+    """The tensors of a stored file in the order of the original file, to be streamed: see `read_windows`.
 
     Attributes:
         stored, record, threads: as given.

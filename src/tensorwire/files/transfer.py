@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
 from ..storage.local import InputFile
-from ..storage.pipeline import WindowStream, Worker
+from ..storage.pipeline import Worker, read_windows
 from ..storage.streams import SpoolFile
 from .original_record import pack
 from .original_view import OriginalReader
@@ -17,6 +17,7 @@ from .writer import CompressedWriter, Written, check_names, match_bases, write_w
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from ..storage.pipeline import Chunk, Window
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .writer import Coding
 
     Advance = Callable[[int], None]
+    Windows = AbstractContextManager[Iterator[Window]]
 
 
 class KeptTensors:
@@ -82,7 +84,7 @@ def compress_file(
             if bases:
                 metadata[BASE_HASH_KEY] = "0" * 32
         digest = hashlib.sha256(original.header.prefix)
-        with CompressedWriter(file, entries, metadata, coding, bases) as writer:
+        with CompressedWriter(file, entries, metadata, coding, bases, original.block_nbytes) as writer:
 
             def consume(window: Window) -> None:
                 for chunk, data in window.split():
@@ -152,16 +154,16 @@ def file_sha256(path: Path, advance: Advance = lambda _: None) -> str:
     return digest.hexdigest()
 
 
-def _raw_windows(source: Readable) -> WindowStream:
-    return WindowStream([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
+def _raw_windows(source: Readable) -> Windows:
+    return read_windows([source.nbytes], lambda chunk, out: source.read_into(chunk.start, out))
 
 
-def _windows(original: OriginalReader) -> WindowStream:
+def _windows(original: OriginalReader) -> Windows:
     """The content of a file, read ahead."""
-    return WindowStream(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
+    return read_windows(original.sizes, original.fill, original.stored.file.stop, original.block_nbytes)
 
 
-def _write(source: WindowStream, digest: hashlib._Hash, file: Appendable, position: int, advance: Advance) -> None:
+def _write(source: Windows, digest: hashlib._Hash, file: Appendable, position: int, advance: Advance) -> None:
     """Write windows one behind the other from a position on."""
     with Worker("write") as worker:
 
@@ -173,7 +175,7 @@ def _write(source: WindowStream, digest: hashlib._Hash, file: Appendable, positi
         _consume(source, digest, consume, advance)
 
 
-def _consume(source: WindowStream, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
+def _consume(source: Windows, digest: hashlib._Hash, consume: Callable[[Window], None], advance: Advance) -> None:
     """Hash and consume windows, each on a thread of its own."""
     with Worker("hash") as hashing, source as windows:
         for window in windows:

@@ -8,12 +8,13 @@ the end.
 from __future__ import annotations
 
 import queue
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..codec import ContentHasher, FrameEncoder, content_hash, dtype_bits, new_buffer
 from ..errors import ErrorContext
-from ..storage.pipeline import WINDOW_NBYTES, Worker
+from ..storage.pipeline import WINDOW_NBYTES, Worker, one_byte, read_windows
 from .header import TensorEntry, build_header
 from .names import MARKER_DTYPE, MARKER_SHAPE, payload_name, shown
 from .reader import (
@@ -29,9 +30,10 @@ from .reader import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ..codec import Profile
+    from ..storage.pipeline import Chunk, Window
     from ..storage.readable import Writable
     from .base import Base, BaseTensor
 
@@ -106,22 +108,24 @@ class CompressedWriter:
         metadata: Mapping[str, str],
         coding: Coding,
         bases: Mapping[int, BaseTensor],
+        unit: Callable[[int], int] = one_byte,
     ) -> None:
         """
         Args:
             tensors: in the order of their content; their names do not collide, their offsets do not matter.
             bases: by the index of a tensor what that one is relative to; others are stored without a base.
+            unit: that of `plan_windows`, by which the content is cut that is put.
 
         Raises:
             LimitExceededError: the header would be too long.
         """
-        self._file = file
         self._tensors = tensors
         self._coding = coding
         self._metadata = {**metadata, VERSION_KEY: VERSION, PROFILE_KEY: coding.profile, CHECKSUM_KEY: _NO_HASH}
         for tensor in tensors:
             self._metadata[HASH_PREFIX + tensor.name] = _NO_HASH
         self._bases = bases
+        self._unit = unit
         self._relative: dict[int, str] = {}  # with the hash of the base
         if coding.base is not None and bases:
             self._metadata[BASE_NAME_KEY] = coding.base.name
@@ -133,10 +137,10 @@ class CompressedWriter:
         self._frames: list[TensorEntry] = []
         self._plain: list[tuple[int, TensorEntry]] = []
         self._small: dict[int, bytes] = {}  # content that no frame makes smaller, and that is not read again
-        self._next = 0
         self._encoder: FrameEncoder | None = None
         self._hasher = ContentHasher(threads=1)
-        self._base_buffer = new_buffer(0)
+        self._base_data: Iterator[memoryview] = iter(())
+        self._stack = ExitStack()
 
     def _worst_header(self) -> int:
         """The most bytes that the file up to its data can take."""
@@ -159,7 +163,7 @@ class CompressedWriter:
             self._plain.append((index, tensor))
             return
         with ErrorContext(tensor=tensor.name):
-            old = self._read_base(index, start, len(data))
+            old = next(self._base_data) if index in self._bases else None
             if start == 0:
                 self._begin(tensor, data, old)
             if self._encoder is None:
@@ -170,16 +174,15 @@ class CompressedWriter:
             if start + len(data) == tensor.nbytes:
                 self._end(index, tensor)
 
-    def _read_base(self, index: int, start: int, nbytes: int) -> memoryview | None:
-        """The same bytes of what a tensor is relative to."""
-        base = self._bases.get(index)
-        if base is None:
-            return None
-        if nbytes > len(self._base_buffer):
-            self._base_buffer = new_buffer(nbytes)
-        data = self._base_buffer[:nbytes]
-        base.read(start, data, threads=self._coding.threads)
-        return data
+    def _fill_base(self, chunk: Chunk, out: memoryview) -> None:
+        if chunk.tensor in self._bases:
+            self._bases[chunk.tensor].read(chunk.start, out, threads=self._coding.threads)
+
+    def _read_bases(self, windows: Iterator[Window]) -> Iterator[memoryview]:
+        """What the tensors that have bases are relative to, in the chunks in which their content is put."""
+        for window in windows:
+            yield from (data for chunk, data in window.split() if chunk.tensor in self._bases)
+            window.release()
 
     def _begin(self, tensor: TensorEntry, beginning: memoryview, base: memoryview | None) -> None:
         self._start = self._output.position
@@ -263,13 +266,9 @@ class CompressedWriter:
         markers = [TensorEntry(name, MARKER_DTYPE, MARKER_SHAPE, 0, 0) for name in sorted(compressed)]
         nbytes = self._output.position
         self._drop_unused()
-        self._output.flush()
         entries = [*markers, *entries]
         self._metadata[CHECKSUM_KEY] = header_checksum(self._metadata, entries)
-        header = build_header(self._metadata, entries, self._data_start)
-        self._output.close()
-        self._file.write(0, header.prefix)
-        self._file.truncate(nbytes)
+        self._output.finish(build_header(self._metadata, entries, self._data_start).prefix)
         return Written(
             nbytes, nbytes - self._data_start, compressed, self._relative_names(), changed=frozenset(changed)
         )
@@ -291,29 +290,37 @@ class CompressedWriter:
         return before == self._metadata[HASH_PREFIX + tensor.name]
 
     def __enter__(self) -> CompressedWriter:
-        self._output.__enter__()
+        with ExitStack() as stack:
+            stack.enter_context(self._output.worker)
+            if self._bases:
+                sizes = [tensor.nbytes if i in self._bases else 0 for i, tensor in enumerate(self._tensors)]
+                self._base_data = self._read_bases(
+                    stack.enter_context(read_windows(sizes, self._fill_base, unit=self._unit))
+                )
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._output.__exit__(*error)
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
 
 class _Output:
     """A file that is appended to through a few large buffers, which a thread writes out.
 
     Attributes:
+        worker: that thread.
         position: offset in the file of the next byte.
     """
 
     def __init__(self, file: Writable, position: int) -> None:
+        self.worker = Worker("write")
         self._file = file
         self._base = position
         self._fill = 0
-        self._worker = Worker("write")
         self._free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        self._made = 1
-        self._buffer = new_buffer(_BUFFER_NBYTES)
-        self._closed = False
+        for _ in range(_NUM_BUFFERS):
+            self._free.put(new_buffer(_BUFFER_NBYTES))
+        self._buffer = self._free.get()
 
     @property
     def position(self) -> int:
@@ -322,7 +329,7 @@ class _Output:
     def room(self, nbytes: int) -> memoryview:
         """Memory for the next `nbytes` bytes, at most the size of a buffer."""
         if nbytes > len(self._buffer) - self._fill:
-            self.flush()
+            self._flush()
         return self._buffer[self._fill : self._fill + nbytes]
 
     def advance(self, nbytes: int) -> None:
@@ -332,7 +339,7 @@ class _Output:
     def skip(self, nbytes: int) -> None:
         """Leave `nbytes` bytes to be patched."""
         if nbytes > len(self._buffer) - self._fill:
-            self.flush()
+            self._flush()
         if nbytes > len(self._buffer):
             self._base += nbytes
         else:
@@ -343,7 +350,7 @@ class _Output:
             start = position - self._base
             self._buffer[start : start + len(data)] = data
         else:
-            self._worker.submit(self._file.write, position, data, done=lambda: None)
+            self.worker.submit(self._file.write, position, data)
 
     def rewind(self, position: int) -> None:
         """Forget what comes after `position`; what has been written there will be written over or cut off."""
@@ -352,33 +359,19 @@ class _Output:
         else:
             self._base, self._fill = position, 0
 
-    def flush(self) -> None:
-        if not self._fill:
-            return
-        buffer = self._buffer
-        self._worker.submit(self._file.write, self._base, buffer[: self._fill], done=lambda: self._free.put(buffer))
-        self._base += self._fill
-        self._fill = 0
-        if self._made < _NUM_BUFFERS:
-            self._made += 1
-            self._buffer = new_buffer(_BUFFER_NBYTES)
-        else:
+    def finish(self, header: bytes) -> None:
+        """Put the header in front, and let the file end here."""
+        self._flush()
+        self.worker.submit(self._file.write, 0, header)
+        self.worker.submit(self._file.truncate, self._base)
+
+    def _flush(self) -> None:
+        if self._fill:
+            buffer = self._buffer
+            self.worker.submit(self._file.write, self._base, buffer[: self._fill], done=lambda: self._free.put(buffer))
+            self._base += self._fill
+            self._fill = 0
             self._buffer = self._free.get()
-
-    def close(self) -> None:
-        """Wait until all is written."""
-        if not self._closed:
-            self._closed = True
-            self._worker.__exit__(None)
-
-    def __enter__(self) -> _Output:
-        self._worker.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self._closed:
-            self._closed = True
-            self._worker.__exit__(*error)  # type: ignore[arg-type]
 
 
 def check_names(tensors: Sequence[TensorEntry]) -> None:

@@ -1,4 +1,4 @@
-"""What is needed next is made while what is needed now is in use, by one thread in the background."""
+"""What is needed next is made while what is needed now is in use, by threads in the background."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..codec import new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 Key = TypeVar("Key")
 WorkKey = TypeVar("WorkKey", contravariant=True)
 
 ALIGNMENT = 4096
-"""Of all memory that is handed out: a page, as reads past the page cache want it."""
+"""The alignment of all memory that is lent: a page, as reads past the page cache want it."""
 
 _MAX_ENTRIES = 16
 _LINGER_SECONDS = 0.5
-"""How long the thread waits for more before it ends. So nobody has to end it, and it keeps nothing alive for long."""
+"""How long a thread that learns waits for more before it ends. So it need not be ended, and keeps nothing alive."""
 
 _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
@@ -41,35 +40,46 @@ class Work(Protocol[WorkKey]):
     def step(self, key: WorkKey) -> int:
         """The size of the parts that it is made in."""
 
-    def make(self, key: WorkKey, memory: memoryview, start: int, stop: int, ahead: bool) -> None:
-        """Put bytes [start, stop) of a thing where they belong in memory of its size; `ahead` in the background."""
+    def make(self, key: WorkKey, memory: Any, start: int, stop: int, ahead: bool) -> None:
+        """Make bytes [start, stop) of a thing where they belong in its memory; `ahead` in the background."""
+
+
+class OwnMemory(Work[WorkKey], Protocol[WorkKey]):
+    """Work whose things have memory of their own, which is the caller's once he has taken it."""
+
+    def memory(self, key: WorkKey) -> Any:
+        """What `make` gets for a thing; it costs nothing as long as `make` was not called."""
 
 
 class _Part:
-    """A range of an entry that a thread is at. Nobody is once nobody refers to this, whatever has ended the thread."""
+    """A range of an entry that a thread is at. Once nothing refers to it no thread is, whatever has ended that one."""
 
-    def __init__(self, start: int, stop: int) -> None:
+    def __init__(self, entry: _Entry[Any], start: int, stop: int) -> None:
+        self.entry = entry
         self.start = start
         self.stop = stop
         self.thread = threading.get_ident()
 
 
 class _Entry(Generic[Key]):
-    """A range of the memory and what is made in it.
+    """A thing that is made.
 
     Attributes:
+        start: where its memory begins in what is lent.
         next: where the next part begins.
         done_nbytes: size of all parts that are finished.
         parts: those that are not.
-        over: of no use any more. Its memory is free when nobody is at a part of it, or reads it.
-        used: somebody has taken it.
+        over: of no use any more. Lent memory is free when no thread is at a part of it, or reads it.
+        used: a caller has taken it.
     """
 
-    def __init__(self, key: Key, start: int, memory: memoryview, step: int) -> None:
+    def __init__(self, key: Key, nbytes: int, step: int, start: int, memory: Any) -> None:
         self.key = key
-        self.start = start
-        self.memory = memory
+        self.nbytes = nbytes
         self.step = step
+        self.start = start
+        self.stop = start + nbytes
+        self.memory = memory
         self.next = 0
         self.done_nbytes = 0
         self.over = False
@@ -79,23 +89,24 @@ class _Entry(Generic[Key]):
 
     @property
     def ready(self) -> bool:
-        return self.done_nbytes == len(self.memory)
+        return self.done_nbytes == self.nbytes
 
     @property
-    def stop(self) -> int:
-        return self.start + len(self.memory)
+    def unfinished(self) -> bool:
+        return not self.over and self.next < self.nbytes
 
-    def claim(self, nbytes: int) -> _Part:
-        """The next part, of at most this size; empty if there is none."""
-        part = _Part(self.next, min(self.next + nbytes, len(self.memory)))
-        if part.start < part.stop:
-            self.parts.add(part)
-            self.next = part.stop
+    def claim(self, nbytes: int) -> _Part | None:
+        """The next part, of at most this size; None if there is none."""
+        if self.next == self.nbytes:
+            return None
+        part = _Part(self, self.next, min(self.next + nbytes, self.nbytes))
+        self.parts.add(part)
+        self.next = part.stop
         return part
 
 
 class Lease:
-    """Memory that stays as it is until the end of a ``with`` block, or until nobody refers to the lease: an interrupt
+    """Memory that stays as it is until the end of a ``with`` block, or until nothing refers to the lease: an interrupt
     may come between the two, and must not keep memory for ever."""
 
     def __init__(self, entry: _Entry[Any]) -> None:
@@ -103,7 +114,7 @@ class Lease:
         self._leases = entry.leases
         entry.leases.add(self)
 
-    def __enter__(self) -> memoryview:
+    def __enter__(self) -> Any:
         return self._memory
 
     def __exit__(self, *error: object) -> None:
@@ -111,49 +122,68 @@ class Lease:
 
 
 class Ahead(Generic[Key]):
-    """Learns in which order things are used, and makes them in this order before they are asked for.
+    """Makes things in the order in which they will be used, before they are asked for.
 
-    The last pass tells what follows what. All that is alive, in use or ahead, lies in one piece of memory, which is
-    used over and over. Who needs a thing that is half made makes the rest, so that he never waits long for a thread
-    that gets no time. Where a guess was wrong, or the thread failed, or there is no room, `take` gives None, and the
-    caller makes the thing in his own way. So a failure is met by the one who needs the thing, in his own thread.
+    Where a guess was wrong, or a thread failed, or there is no room, `take` gives None, and the caller makes the thing
+    in his own way. So a failure is met by the caller who needs the thing, in his own thread.
+
+    An order that is not given is learned: the last pass tells what follows what. All that is alive, in use or ahead,
+    lies in one piece of memory, which is lent and used over and over. If a thing is half made when it is asked for, the
+    caller makes the rest, so that he never waits long for a thread that gets no time. The threads end when they idle.
+
+    In an order that is given things have memory of their own. One that was not begun when it is asked for comes first
+    then, and those behind it next. A caller that waits helps. The threads end when this is closed.
 
     Thread-safe. A forked child begins anew, with what was learned.
     """
 
-    def __init__(self, work: Work[Key], capacity: int, *, niceness: int = 0, least: float = 0.0) -> None:
+    def __init__(
+        self, work: Work[Key], capacity: int, *,
+        order: Sequence[Key] | None = None, threads: int = 1, niceness: int = 0, least: float = 0.0,
+    ) -> None:  # fmt: skip
         """
         Args:
-            capacity: size of the memory, which is allocated when it is first needed.
-            niceness: of the thread, from 0 to 19: how much it gives way to others.
-            least: a thing of which not more than this share has been begun is left to the caller's own way, which may
-                be better than to make the rest.
+            work: with `order` it is `OwnMemory`.
+            capacity: size of the memory that is lent, which is allocated when it is first needed; with `order`, of all
+                that is ahead, unless one thing is larger.
+            order: all keys, each once.
+            threads: how many work in the background.
+            niceness: of the threads, from 0 to 19: how much they give way to others.
+            least: where the order is learned, a thing of which not more than this share has been begun is left to the
+                caller's own way, which may be better than to make the rest.
         """
-        self._work = work
+        self._work: Any = work
         self._least = least
-        self._capacity = aligned(capacity)
+        self._learns = order is None
+        self._capacity = aligned(capacity) if self._learns else capacity
+        self._num_threads = threads
         self._niceness = niceness
         self._memory: memoryview | None = None
-        self._next: dict[Key, Key] = {}
+        self._following: dict[Key | None, Key] = dict(zip((None, *(order or ())), order or (), strict=False))
         self._closed = False
         self._begin()
         _all.add(self)
+        with self._lock:
+            self._plan()
 
     def _begin(self) -> None:
         # The lock is the one of C: an interrupt cannot come between taking it and the block that gives it back.
         self._lock = threading.RLock()
         self._taker: int | None = None  # a thread that is there already, when the handler of a signal comes in between
         self._changed = threading.Condition(self._lock)
-        self._entries: deque[_Entry[Key]] = deque()
-        self._thread: int | None = None
-        self._asked_for_thread = -_POLL_SECONDS
+        self._held: dict[Key, _Entry[Key]] = {}
+        self._held_nbytes = 0
+        self._newest: _Entry[Key] | None = None  # all parts of those before it have been begun
+        self._end: Key | None = None  # what the next entry follows
+        self._threads: set[int] = set()
+        self._asked_for_threads = -_POLL_SECONDS
         self._last = threading.local()
 
     def take(self, key: Key) -> Lease | None:
         """What was made ahead for `key`; None if the caller has to make it.
 
         Raises:
-            Exception: what `Work.make` raises for a part that the caller has made here.
+            Exception: what `Work.make` raises for the rest that the caller has made here.
         """
         if self._taker == threading.get_ident():
             return None
@@ -163,32 +193,36 @@ class Ahead(Generic[Key]):
             try:
                 self._taker = threading.get_ident()
                 entry = self._chosen(key)
-                lease = None
+                lease = rest = None
                 if entry is not None:
-                    lease, rest = Lease(entry), entry.claim(len(entry.memory))
+                    lease = Lease(entry)
+                    rest = entry.claim(entry.nbytes) if self._learns else None
                     entry.used = True
-                self._plan(key)
+                self._plan()
             finally:
                 self._taker = None
         if entry is None:
             return None
-        self._make(entry, rest, ahead=False)
-        return lease if self._finished(entry) else None
+        if rest is not None:
+            self._make(rest, ahead=False)
+        while (part := self._meanwhile(entry)) is not None:
+            with suppress(Exception):  # met by the caller who needs the thing
+                self._make(part, ahead=False)
+        return lease if entry.ready else None
 
     def close(self) -> None:
-        """End the thread and free the memory. What is in use stays as it is."""
+        """End the threads and free the memory. What is in use stays as it is."""
         with self._lock:
             self._closed = True
-            self._next.clear()
-            self._drop([])
+            self._following.clear()
+            self._drop(*self._entries)
             self._memory = None
             self._changed.notify_all()
-            while self._thread not in (None, threading.get_ident()) and not sys.is_finalizing():
+            while self._threads - {threading.get_ident()} and not sys.is_finalizing():
                 self._changed.wait(_POLL_SECONDS)
 
-    def _make(self, entry: _Entry[Key], part: _Part, *, ahead: bool) -> None:
-        if part.start == part.stop:
-            return
+    def _make(self, part: _Part, *, ahead: bool) -> None:
+        entry = part.entry
         made = False
         try:
             self._work.make(entry.key, entry.memory, part.start, part.stop, ahead)
@@ -199,106 +233,126 @@ class Ahead(Generic[Key]):
                 if made:
                     entry.done_nbytes += part.stop - part.start
                 else:
-                    entry.over = True
-                self._changed.notify_all()
+                    self._drop(entry)
+                if entry.over or entry.ready:
+                    self._changed.notify_all()
 
-    def _finished(self, entry: _Entry[Key]) -> bool:
-        """Wait for other threads that are at parts of it. Whether all is there then.
+    def _meanwhile(self, entry: _Entry[Key]) -> _Part | None:
+        """Wait for other threads that are at parts of an entry; a part to make meanwhile, None once nothing is left.
 
-        A part of the calling thread is not waited for: it was interrupted, and who keeps the exception keeps the part;
-        or it is at work below, and a signal handler has come in between.
+        A part of the calling thread is not waited for: it was interrupted, and whatever keeps the exception keeps the
+        part; or it is at work below, and a signal handler has come in between.
         """
         own = threading.get_ident()
         with self._lock:
             done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
-            while not entry.ready and any(part.thread != own for part in entry.parts) and not sys.is_finalizing():
+            while not entry.ready and not entry.over:
+                part = None if self._learns else self._next_part()
+                if part is not None:
+                    return part
+                if not any(part.thread != own for part in entry.parts) or sys.is_finalizing():
+                    break
                 self._changed.wait(_POLL_SECONDS)
                 if entry.done_nbytes != done:
                     done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
-                elif time.monotonic() > deadline:
+                elif self._learns and time.monotonic() > deadline:
                     break
-            entry.over |= not entry.ready
-            return entry.ready
+            if not self._learns or not entry.ready:
+                self._drop(entry)
+                self._plan()
+        return None
 
     # All up to _run is called with the lock held.
 
+    @property
+    def _entries(self) -> list[_Entry[Key]]:
+        return list(self._held.values())
+
     def _chosen(self, key: Key) -> _Entry[Key] | None:
-        """What is made for `key`, if enough of it is; else it is the caller's."""
-        self._learn(key)
+        """What is made for `key`, if enough of it is; else it is the caller's, or if the order is given begun now."""
+        if self._learns:
+            self._following[getattr(self._last, "key", None)] = key
+            self._last.key = key
         entry = self._find(key)
-        if entry is not None and entry.next <= self._least * len(entry.memory):
-            entry.over = True
-            entry = None
-        return entry
+        if entry is not None and (not self._learns or entry.next > self._least * entry.nbytes):
+            return entry
+        if not self._learns or self._find(self._following.get(key)) is None:
+            self._drop(*(entry for entry in self._entries if not entry.leases))
+            self._end = key
+        elif entry is not None:
+            self._drop(entry)
+        return self._place(key) if not self._learns else None
 
-    def _learn(self, key: Key) -> None:
-        last = getattr(self._last, "key", None)
-        if last is not None:
-            self._next[last] = key
-        self._last.key = key
+    def _find(self, key: Key | None) -> _Entry[Key] | None:
+        entry = None if key is None else self._held.get(key)
+        return entry if entry is not None and not entry.over else None
 
-    def _find(self, key: Key) -> _Entry[Key] | None:
-        return next((entry for entry in self._entries if entry.key == key and not entry.over), None)
-
-    def _plan(self, key: Key) -> None:
-        """Give memory to what will be used after `key`, as far as it reaches."""
-        wanted: list[Key] = []
-        following = self._next.get(key)
-        while following is not None and following not in wanted and len(wanted) < _MAX_ENTRIES:
-            wanted.append(following)
-            following = self._next.get(following)
-        self._drop(wanted)
-        for other in wanted:
-            if self._find(other) is None and not self._place(other):
-                break
-        if self._unfinished() is not None:
+    def _plan(self) -> None:
+        """Begin what will be used next, if there is room."""
+        if self._learns:
+            self._drop(*(entry for entry in self._entries if entry.over or (entry.used and not entry.leases)))
+        if self._next_entry() is not None:
             self._start()
 
-    def _drop(self, wanted: Iterable[Key]) -> None:
-        """Free what was used, and what nobody is expected to ask for any more."""
-        for entry in self._entries:
-            if not entry.leases and (entry.used or entry.key not in wanted):
-                entry.over = True
-        while self._entries and self._entries[0].over and not self._entries[0].leases and not self._entries[0].parts:
-            self._entries.popleft()
+    def _drop(self, *entries: _Entry[Key]) -> None:
+        for entry in entries:
+            entry.over = True
+            busy = self._learns and (entry.leases or entry.parts)
+            if not busy and self._held.get(entry.key) is entry:
+                del self._held[entry.key]
+                self._held_nbytes -= entry.nbytes
+            if entry is self._newest:
+                self._newest = None
 
-    def _place(self, key: Key) -> bool:
+    def _next_part(self) -> _Part | None:
+        entry = None if self._closed else self._next_entry()
+        return None if entry is None else entry.claim(entry.step)
+
+    def _next_entry(self) -> _Entry[Key] | None:
+        """What is to be made next, as soon as there is room for it."""
+        entry = self._newest
+        while entry is None or not entry.unfinished:
+            key = self._following.get(self._end)
+            if key is None or key in self._held or (entry := self._place(key)) is None:
+                return None
+        return entry
+
+    def _place(self, key: Key) -> _Entry[Key] | None:
         nbytes = self._work.nbytes(key)
-        start = self._room(aligned(nbytes))
-        if start is None or len(self._entries) >= _MAX_ENTRIES:
-            return False
-        if self._memory is None:
+        start = self._room(aligned(nbytes)) if self._learns else 0
+        if start is None or (not self._learns and self._held and self._held_nbytes + nbytes > self._capacity):
+            return None
+        if self._learns and self._memory is None:
             try:
                 self._memory = new_buffer(self._capacity)
             except MemoryError:
-                return False
-        self._entries.append(_Entry(key, start, self._memory[start : start + nbytes], self._work.step(key)))
-        return True
+                return None
+        memory = self._work.memory(key) if self._memory is None else self._memory[start : start + nbytes]
+        self._held[key] = self._newest = _Entry(key, nbytes, self._work.step(key), start, memory)
+        self._held_nbytes += nbytes
+        self._end = key
+        return self._newest
 
     def _room(self, nbytes: int) -> int | None:
-        """Where the next entry fits: entries lie one behind the other, and begin again at the front of the memory."""
-        if not self._entries:
-            return 0 if nbytes <= self._capacity else None
-        first, last = self._entries[0].start, self._entries[-1].start
-        end = aligned(self._entries[-1].stop)
-        if last < first:
-            return end if end + nbytes <= first else None
-        if end + nbytes <= self._capacity:
-            return end
-        return 0 if nbytes <= first else None
-
-    def _unfinished(self) -> _Entry[Key] | None:
-        return next((entry for entry in self._entries if not entry.over and entry.next < len(entry.memory)), None)
+        """Where memory of this size is free; None if it is nowhere."""
+        if len(self._held) >= _MAX_ENTRIES:
+            return None
+        end = 0
+        for entry in sorted(self._entries, key=lambda entry: entry.start):
+            if end + nbytes <= entry.start:
+                return end
+            end = aligned(entry.stop)
+        return end if end + nbytes <= self._capacity else None
 
     def _start(self) -> None:
-        """A thread of the lower module: `threading.Thread.start` waits for ever for one that lacks memory to begin."""
+        """Threads of the lower module: `threading.Thread.start` waits for ever for one that lacks memory to begin."""
+        self._changed.notify_all()
         now = time.monotonic()
-        if self._thread is not None:
-            self._changed.notify_all()
-        elif now - self._asked_for_thread >= _POLL_SECONDS:
-            self._asked_for_thread = now
+        if len(self._threads) < self._num_threads and now - self._asked_for_threads >= _POLL_SECONDS:
+            self._asked_for_threads = now
             with suppress(RuntimeError):  # no more threads, or the interpreter is about to end: callers make all
-                _thread.start_new_thread(self._run, ())
+                for _ in range(self._num_threads - len(self._threads)):
+                    _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         if self._niceness:
@@ -307,26 +361,25 @@ class Ahead(Generic[Key]):
         own = threading.get_ident()
         try:
             with self._lock:
-                self._thread = own
-            while self._make_next():
+                if len(self._threads) < self._num_threads:
+                    self._threads.add(own)
+            while own in self._threads and self._make_next():
                 pass
         finally:
             with self._lock:
-                if self._thread == own:
-                    self._thread, self._asked_for_thread = None, -_POLL_SECONDS
+                if own in self._threads:
+                    self._threads.remove(own)
+                    self._asked_for_threads = -_POLL_SECONDS
                 self._changed.notify_all()
 
     def _make_next(self) -> bool:
-        """Make one part, in the thread; False if there is nothing to do, for a while."""
+        """Make one part, in a thread; False if there is nothing to do, for a while."""
         with self._lock:
-            if self._unfinished() is None:
-                self._changed.wait(_LINGER_SECONDS)
-            entry = None if self._closed else self._unfinished()
-            if entry is None:
-                return False
-            part = entry.claim(entry.step)
-        with suppress(BaseException):  # met again, and told, by whoever needs the thing
-            self._make(entry, part, ahead=True)
+            while (part := self._next_part()) is None:
+                if self._closed or not self._changed.wait(_LINGER_SECONDS if self._learns else None):
+                    return False
+        with suppress(BaseException):  # met again, and told, by the caller who needs the thing
+            self._make(part, ahead=True)
         return True
 
 

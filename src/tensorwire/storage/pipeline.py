@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import new_buffer
@@ -30,11 +31,11 @@ class Chunk(NamedTuple):
     stop: int
 
 
-def _one_byte(tensor: int) -> int:
+def one_byte(tensor: int) -> int:
     return 1
 
 
-def plan_windows(sizes: Sequence[int], unit: Callable[[int], int] = _one_byte) -> Iterator[list[Chunk]]:
+def plan_windows(sizes: Sequence[int], unit: Callable[[int], int] = one_byte) -> Iterator[list[Chunk]]:
     """Cut tensors of these sizes, in order, into windows.
 
     A window holds a chunk of one large tensor, or several small tensors. Empty tensors come along as empty chunks. Of a
@@ -95,67 +96,6 @@ class Window:
             self._give_back(self._buffer)
 
 
-class WindowStream:
-    """Windows over tensors of the given sizes, filled ahead by a thread.
-
-    ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the stream's thread, and what
-    it raises is raised to the consumer. `unit` is that of `plan_windows`. ``stop()`` is called after an error: it ends
-    a `fill` that waits. Iterate inside a ``with`` statement; every window must be released.
-    """
-
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        fill: Callable[[Chunk, memoryview], None],
-        stop: Callable[[], None] = lambda: None,
-        unit: Callable[[int], int] = _one_byte,
-    ) -> None:
-        self._sizes = sizes
-        self._unit = unit
-        self._fill = fill
-        self._stop = stop
-        self._free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
-        self._filled: queue.SimpleQueue[Window | BaseException | None] = queue.SimpleQueue()
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="tensorwire-read", daemon=True)
-
-    def __enter__(self) -> WindowStream:
-        for _ in range(min(_NUM_WINDOWS, 1 + sum(self._sizes) // WINDOW_NBYTES)):
-            self._free.put(new_buffer(min(WINDOW_NBYTES, max(1, sum(self._sizes)))))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stopped = True
-        self._free.put(None)
-        if any(error):
-            self._stop()
-        self._thread.join()
-
-    def __iter__(self) -> Iterator[Window]:
-        while True:
-            window = self._filled.get()
-            if window is None:
-                return
-            if isinstance(window, BaseException):
-                raise window
-            yield window
-
-    def _run(self) -> None:
-        try:
-            for chunks in plan_windows(self._sizes, self._unit):
-                buffer = self._free.get()
-                if buffer is None or self._stopped:
-                    return
-                window = Window(chunks, buffer, self._free.put)
-                for chunk, out in window.split():
-                    self._fill(chunk, out)
-                self._filled.put(window)
-            self._filled.put(None)
-        except BaseException as error:
-            self._filled.put(error)
-
-
 class Worker:
     """Runs calls in order on a thread of its own. What a call raises is raised by the next `submit`, or at the end.
 
@@ -168,9 +108,13 @@ class Worker:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"tensorwire-{name}", daemon=True)
 
-    def submit(self, call: Callable[..., Any], *arguments: Any, done: Callable[[], None]) -> None:
+    def submit(self, call: Callable[..., Any], *arguments: Any, done: Callable[[], None] = lambda: None) -> None:
         """Run ``call(*arguments)``, then ``done()`` in any case: it gives the arguments' memory back."""
         self._calls.put((call, arguments, done))
+        self.check()
+
+    def check(self) -> None:
+        """Raise what a call has raised."""
         if self._error is not None:
             raise self._error
 
@@ -181,8 +125,8 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._calls.put(None)
         self._thread.join()
-        if self._error is not None and kind is None:
-            raise self._error
+        if kind is None:
+            self.check()
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
@@ -194,3 +138,48 @@ class Worker:
                 self._error = raised
             finally:
                 done()
+
+
+@contextmanager
+def read_windows(
+    sizes: Sequence[int],
+    fill: Callable[[Chunk, memoryview], None],
+    stop: Callable[[], None] = lambda: None,
+    unit: Callable[[int], int] = one_byte,
+) -> Iterator[Iterator[Window]]:
+    """Windows over tensors of the given sizes, filled ahead by a thread. Every window must be released.
+
+    ``fill(chunk, out)`` puts the bytes of a chunk into `out`; it is called in order, on the thread, and what it raises
+    is raised to the consumer. `unit` is that of `plan_windows`. ``stop()`` is called after an error: it ends a `fill`
+    that waits.
+    """
+    free: queue.SimpleQueue[memoryview | None] = queue.SimpleQueue()
+    filled: queue.SimpleQueue[Window | None] = queue.SimpleQueue()
+    over = False
+    for _ in range(min(_NUM_WINDOWS, 1 + sum(sizes) // WINDOW_NBYTES)):
+        free.put(new_buffer(min(WINDOW_NBYTES, max(1, sum(sizes)))))
+
+    def read() -> None:
+        for chunks in plan_windows(sizes, unit):
+            buffer = free.get()
+            if buffer is None or over:
+                return
+            window = Window(chunks, buffer, free.put)
+            for chunk, out in window.split():
+                fill(chunk, out)
+            filled.put(window)
+
+    def windows() -> Iterator[Window]:
+        yield from iter(filled.get, None)
+        reader.check()
+
+    with Worker("read") as reader:
+        reader.submit(read, done=lambda: filled.put(None))
+        try:
+            yield windows()
+        except BaseException:
+            stop()
+            raise
+        finally:
+            over = True
+            free.put(None)

@@ -12,7 +12,7 @@ from ..._ground.text import escape
 from ...errors import BaseMismatchError, CorruptDataError, ErrorContext, FormatError, TensorwireError
 from ...files.original_view import OriginalReader
 from ...files.reader import StoredFile
-from ...storage.pipeline import WindowStream, Worker
+from ...storage.pipeline import Worker, read_windows
 from ...storage.progress import Meter
 from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
@@ -163,7 +163,7 @@ class _Verifier:
             digest = hashlib.sha256(reader.header.prefix)
             names = [entry.name for entry in reader.header.entries]
             sizes = [0 if name in skipped else size for name, size in zip(names, reader.sizes, strict=True)]
-            stream = WindowStream(sizes, fill, unit=reader.block_nbytes)
+            stream = read_windows(sizes, fill, unit=reader.block_nbytes)
             with Worker("hash") as hashing, stream as windows:
                 for window in windows:
                     nbytes = len(window.data)
