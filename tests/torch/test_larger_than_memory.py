@@ -24,8 +24,8 @@ from torch.nn.functional import embedding, linear  # noqa: E402
 import tensorwire  # noqa: E402
 from tensorwire.storage import direct  # noqa: E402
 from tensorwire.torch import CompressedTensor, decode_ahead, memory_report, set_linear_mode  # noqa: E402
-from tensorwire.torch.frames.file_frame import FileFrame  # noqa: E402
-from tensorwire.torch.frames.open_frame import opened  # noqa: E402
+from tensorwire.torch.frames.blocks import FileBlocks  # noqa: E402
+from tensorwire.torch.frames.open_frame import OpenFrame, opened  # noqa: E402
 from tests.support.linear_models import NUM_LAYERS, WIDTH, chain, inputs, loaded, same, saved  # noqa: E402
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def own_file(file: Path, tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def frames_in_file(model: nn.Module) -> list[FileFrame]:
+def frames_in_file(model: nn.Module) -> list[OpenFrame]:
     frames = [opened(p.frame) for p in model.parameters() if isinstance(p, CompressedTensor)]
-    return [frame for frame in frames if isinstance(frame, FileFrame)]
+    return [frame for frame in frames if not frame.blocks.in_memory]
 
 
 @pytest.mark.parametrize("mode", ["exact", "fused"])
@@ -87,29 +87,29 @@ def test_as_much_stays_in_memory_as_was_said(file: Path) -> None:
 def test_what_stays_in_files_is_spread_evenly(file: Path) -> None:
     """So that one is read while another one computes that need not be."""
     model = loaded(file, resident_nbytes=sum(p.frame.numel() for p in loaded(file).parameters()) * 11 // 20)
-    in_file = [isinstance(opened(layer.weight.frame), FileFrame) for layer in model]
+    in_file = [not opened(layer.weight.frame).blocks.in_memory for layer in model]
     assert in_file == [True, False] * 3
 
 
 def test_from_the_second_pass_on_another_thread_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readers: list[str] = []
     own = threading.get_ident()
-    read = FileFrame.read
+    read = FileBlocks.read
 
-    def counted(frame: FileFrame, *arguments: Any) -> None:
+    def counted(blocks: FileBlocks, *arguments: Any) -> None:
         readers.append("caller" if threading.get_ident() == own else "thread")
-        read(frame, *arguments)
+        read(blocks, *arguments)
 
-    monkeypatch.setattr(FileFrame, "read", counted)
+    monkeypatch.setattr(FileBlocks, "read", counted)
     model = loaded(file, resident_nbytes=0)
-    entries = frames_in_file(model)[0]._reads._entries
+    reads = frames_in_file(model)[0].blocks._reads
     model(inputs())
     assert readers.count("caller") == NUM_LAYERS
     readers.clear()
     for _ in range(3):
         for layer in model:
             layer(inputs())
-            while any(not entry.over and not entry.ready for entry in list(entries)):
+            while any(not entry.over and not entry.ready for entry in reads._entries):
                 time.sleep(0.001)  # as a layer that computes for longer than the next one is read
     assert readers.count("caller") <= 1
     assert readers.count("thread") >= 3 * NUM_LAYERS - 1
@@ -154,7 +154,7 @@ def test_the_page_cache_is_left_to_others(
 
 def test_rows_read_their_blocks_alone(file: Path, reference: nn.Sequential, monkeypatch: pytest.MonkeyPatch) -> None:
     model = loaded(file, resident_nbytes=0)
-    monkeypatch.setattr(FileFrame, "read", None)  # of whole frames
+    monkeypatch.setattr(FileBlocks, "read", None)  # of whole frames
     weight = model[2].weight
     dense = reference[2].weight
     assert same(embedding(torch.tensor([5, 900]), weight), dense[[5, 900]])

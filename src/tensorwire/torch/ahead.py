@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..storage.ahead import Ahead, aligned
-from .frames.file_frame import FileFrame
 from .frames.open_frame import OpenFrame, opened
 from .tensors.compressed_tensor import CompressedTensor
 
@@ -49,7 +48,7 @@ class DecodeAhead:
             if isinstance(weight, CompressedTensor) and weight.dim() == 2 and weight.device.type == "cpu"
         ]
         # Frames in files are read ahead, which on most disks takes longer than to decode them on all threads of torch.
-        self._frames = [frame for frame in frames if not isinstance(frame, FileFrame)]
+        self._frames = [frame for frame in frames if frame.blocks.in_memory]
         largest = max((work.nbytes(frame) for frame in self._frames), default=0)
         self._ahead: Ahead[OpenFrame] = Ahead(work, 2 * aligned(largest), niceness=19, least=0.5)
         for frame in self._frames:

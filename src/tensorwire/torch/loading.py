@@ -13,8 +13,8 @@ from ..files.load_ahead import LoadAhead
 from ..files.loader import load_bytes
 from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
-from .frames.file_frame import FileFrame, Reads
-from .frames.open_frame import Origin, attach, attach_opened
+from .frames.blocks import FileBlocks, Reads
+from .frames.open_frame import OpenFrame, Origin, attach, attach_opened
 from .modules import DTYPES, MIN_NUMEL
 from .tensors.compressed_tensor import CompressedTensor
 
@@ -47,7 +47,7 @@ class CompressedLoader:
         self._device = device
         self._resident_nbytes = resident_nbytes
         self._in_file: set[tuple[Path, str]] = set()
-        self._reads: Ahead[FileFrame] | None = None
+        self._reads: Ahead[FileBlocks] | None = None
         self._files: dict[Path, DirectFile] = {}
 
     def plan(self, files: Sequence[StoredFile]) -> None:
@@ -115,7 +115,9 @@ class CompressedLoader:
         start = stored.header.data_start + tensor.entry.start
         frame = torch.frombuffer(file.map, dtype=torch.uint8, offset=start, count=tensor.entry.nbytes)
         origin = Origin(str(stored.path), tensor.name, verify)
-        return CompressedTensor(attach_opened(frame, FileFrame(frame, origin, file, start, self._reads)))
+        info = stored.frame(tensor).info
+        blocks = FileBlocks(file, start + info.header_nbytes, info.data_nbytes, self._reads)
+        return CompressedTensor(attach_opened(frame, OpenFrame(frame, origin, file, blocks)))
 
 
 def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:

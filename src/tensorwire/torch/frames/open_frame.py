@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -13,6 +14,7 @@ from ...codec import FrameReader
 from ...codec.arrays import byte_view
 from ...codec.dtypes import torch_name
 from ...errors import ErrorContext, UnsupportedTensorError
+from .blocks import FileBlocks, MemoryBlocks
 from .team import team
 
 if TYPE_CHECKING:
@@ -61,11 +63,22 @@ class OpenFrame:
     ahead: Ahead[OpenFrame] | None = None
     product: None = None
     sent_by: str | None = None
-    _in_memory = True  # all blocks
     _placed: PlacedFrame | None = None
 
-    def __init__(self, frame: Tensor, origin: Origin, file: InputFile | DirectFile | None = None) -> None:
-        """`file` is the open file that the bytes of the frame lie in, if they do."""
+    def __init__(
+        self,
+        frame: Tensor,
+        origin: Origin,
+        file: InputFile | DirectFile | None = None,
+        blocks: FileBlocks | None = None,
+    ) -> None:
+        """
+        Args:
+            frame: from the first byte to the last, in memory or in the memory map of a file. With `blocks` only its
+                header is read through it: a process that touches a page that the file has lost is killed.
+            file: the open file that the bytes of the frame lie in, if they do.
+            blocks: its blocks, if they stay in that file.
+        """
         self.origin = origin
         self._file = file
         self._copies_to_send: dict[str, Tensor] = {}
@@ -86,12 +99,12 @@ class OpenFrame:
                 raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
         self.dtype: torch.dtype = getattr(torch, name)
         self.shape = self.info.shape
-        self._data = view[self.info.header_nbytes :]
+        self.blocks: MemoryBlocks | FileBlocks = blocks or MemoryBlocks(view[self.info.header_nbytes :])
 
     @property
     def in_memory_nbytes(self) -> int:
         """How much of the frame takes memory."""
-        return self.info.frame_nbytes
+        return self.info.frame_nbytes if self.blocks.in_memory else self.info.header_nbytes
 
     def step(self, nbytes: int) -> int:
         """About so many bytes of content that are decoded together: whole blocks."""
@@ -99,8 +112,15 @@ class OpenFrame:
 
     def in_memory(self, frame: Tensor) -> Tensor:
         """`frame`, which this is, with all its bytes in memory."""
-        self.check_unchanged()
-        return frame
+        if self.blocks.in_memory:
+            self.check_unchanged()
+            return frame
+        with self._reading():
+            data = self.blocks.part(-self.info.header_nbytes, self.info.data_nbytes)
+            whole = attach(torch.frombuffer(data, dtype=torch.uint8), self.origin._replace(verify=False))
+            if self.origin.verify:
+                opened(whole).check()
+        return whole
 
     def check_unchanged(self) -> None:
         """Raise OSError if the bytes of the frame lie in a file that was written to."""
@@ -109,7 +129,14 @@ class OpenFrame:
 
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
-        return nullcontext(self)
+        return self._loaded(self.blocks) if isinstance(self.blocks, FileBlocks) else nullcontext(self)
+
+    @contextmanager
+    def _loaded(self, blocks: FileBlocks) -> Iterator[OpenFrame]:
+        with self._reading(), blocks.loaded() as in_memory:
+            frame = copy.copy(self)
+            frame.blocks, frame._placed = in_memory, None
+            yield frame
 
     def decode(self, first: int, out: Tensor, threads: int | None = None) -> None:
         """Decode ``out.numel()`` elements from element `first` on into `out`, contiguous, on the CPU.
@@ -125,29 +152,27 @@ class OpenFrame:
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
-        if self._in_memory and out.device.type == "cpu" and out.is_contiguous():
-            pool = team() if threads is None else None
-            with self._reading():
-                self._place().decode(
-                    start, stop, out.data_ptr(), threads or torch.get_num_threads(), pool, self.origin.verify
-                )
+        if stop - start == self.info.uncompressed_nbytes and not self.blocks.in_memory:
+            with self.loaded() as frame:
+                frame.decode(first, out, threads)
             return
-        lo, hi = self._reader.data_range(start, stop)
+        count, pool = threads or torch.get_num_threads(), team() if threads is None else None
         with self._reading():
+            if self.blocks.in_memory and out.device.type == "cpu" and out.is_contiguous():
+                placed = self._place()
+                placed.decode(start, stop, out.data_ptr(), count, pool, self.origin.verify)
+                return
+            lo, hi = self._reader.data_range(start, stop)
             self._reader.decode(
-                self._blocks(lo, hi),
+                self.blocks.part(lo, hi),
                 byte_view(out, writable=True).data,
                 start=start,
                 stop=stop,
                 data_offset=lo,
-                threads=threads or torch.get_num_threads(),
-                parallel=team() if threads is None else None,
+                threads=count,
+                parallel=pool,
                 verify=self.origin.verify,
             )
-
-    def _blocks(self, lo: int, hi: int) -> memoryview:
-        """Bytes [lo, hi) of the blocks."""
-        return self._data[lo:hi]
 
     def linear(self, inputs: Tensor) -> Tensor:
         """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
@@ -161,20 +186,15 @@ class OpenFrame:
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
-        with self._reading():
-            self._place().linear(
-                inputs.data_ptr(),
-                inputs.shape[0],
-                outputs.data_ptr(),
-                torch.get_num_threads(),
-                team(),
-                self.origin.verify,
-            )
+        pointers = inputs.data_ptr(), inputs.shape[0], outputs.data_ptr()
+        with self.loaded() as frame, frame._reading():
+            frame._place().linear(*pointers, torch.get_num_threads(), team(), self.origin.verify)
         return outputs
 
     def _place(self) -> PlacedFrame:
+        """The frame as the core takes it, once its blocks are in memory."""
         if self._placed is None:
-            self._placed = self._reader.placed(self._data)
+            self._placed = self._reader.placed(self.blocks.part(0, self.info.data_nbytes))
         return self._placed
 
     def check(self) -> None:
@@ -183,8 +203,8 @@ class OpenFrame:
         Raises:
             FormatError: a block is damaged.
         """
-        with self._reading():
-            self._reader.check_blocks(self._data[: self.info.data_nbytes])
+        with self.loaded() as frame, frame._reading():
+            self._reader.check_blocks(frame.blocks.part(0, self.info.data_nbytes))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -235,9 +255,9 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
     source = frame if found is None else found.in_memory(frame)
     if source is not frame and device in (None, source.device):
         return source
-    copy = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
+    twin = source.to(device or frame.device, non_blocking=non_blocking, copy=True)
     check_unchanged(frame)  # nobody would ask again
-    return copy if found is None or copy.device.type != "cpu" else attach(copy, found.origin)
+    return twin if found is None or twin.device.type != "cpu" else attach(twin, found.origin)
 
 
 def sendable(frame: Tensor) -> Tensor:
@@ -252,10 +272,10 @@ def sendable(frame: Tensor) -> Tensor:
     if found.sent_by == strategy:
         return frame
     if strategy not in found._copies_to_send:
-        copy = copy_of(frame)
-        attach(copy.share_memory_(), opened(copy).origin)  # again: it was moved
-        opened(copy).sent_by = strategy
-        found._copies_to_send.setdefault(strategy, copy)  # another thread may have been first
+        twin = copy_of(frame)
+        attach(twin.share_memory_(), opened(twin).origin)  # again: it was moved
+        opened(twin).sent_by = strategy
+        found._copies_to_send.setdefault(strategy, twin)  # another thread may have been first
     return found._copies_to_send[strategy]
 
 
