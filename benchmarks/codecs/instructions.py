@@ -25,10 +25,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 import tensorwire
-from tensorwire.torch.device import decode, kernels, linear
+from tensorwire.torch.device import decode, kernels, linear, products
 from tensorwire.torch.device.fields import PRMT, SHIFTS
 from tensorwire.torch.device.plan import RUN, CascadeLaunch, EnecLaunch, counts_of, leading, plan
-from tensorwire.torch.device.products import CASCADE, ENEC, LISTED, product_kernel
 from tests.torch.compile_kernels import BF16, compile_kernel
 
 if TYPE_CHECKING:
@@ -119,22 +118,22 @@ def decoding(launch: Any, rows: list[list[int]], permutation: int) -> tuple[floa
 
 def product(launch: Any, rows: list[list[int]], weight: torch.Tensor, permutation: int) -> tuple[float, float]:
     """The same of the launch that multiplies by one input. Escapes of tier shape (4) have a loop of their own."""
-    constants = {"widths": 0, "last": 0, "quads_log2": 0, "m": 0, "nb": 0, "inputs": 1, "chunks": CHUNKS}
-    constants["permutation"] = permutation
+    constants = {"inputs": 1, "chunks": CHUNKS, "permutation": permutation}
     escapes = 0.0
     if isinstance(launch, EnecLaunch):
-        constants |= {"coding": ENEC.value, "quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb}
-        constants["lead"] = leading(launch.m)
+        kernel = products.enec_kernel
+        constants |= {"quads_log2": launch.quads_log2, "m": launch.m, "nb": launch.nb, "lead": leading(launch.m)}
     else:
-        coding = LISTED if launch.widths == (4,) else CASCADE
-        constants |= {"coding": coding.value, "widths": launch.packed_widths, "last": len(launch.widths)}
-        constants["lead"] = leading(launch.widths[0])
-        if coding is LISTED:
-            escapes = most_escapes(rows, weight)
+        kernel = products.cascade_kernel
+        constants |= {"widths": launch.packed_widths, "lead": leading(launch.widths[0])}
+        if launch.widths == (4,):
+            kernel, escapes = products.listed_kernel, most_escapes(rows, weight)
+        else:
+            constants["last"] = len(launch.widths)
     tile, trips = linear._ROWS, COLUMNS // RUN // CHUNKS
-    once, more = both(product_kernel, constants, "rows", tile, lambda outside, loops: outside + loops[0] * trips)
+    once, more = both(kernel, constants, "rows", tile, lambda outside, loops: outside + loops[0] * trips)
     if escapes:
-        listed = listing(product_kernel, {**constants, "rows": tile})[1][1] * escapes
+        listed = listing(kernel, {**constants, "rows": tile})[1][1] * escapes
         once, more = once + listed, more + listed
     return more * THREADS / (tile * COLUMNS), once * THREADS / (tile * COLUMNS)
 

@@ -40,7 +40,8 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     permuted = {"permutation": permutation, "runs": 8}
     f8 = {**F8, "widths": 0x81, "last": 1, "whole": by_group, "lead": lead[1]}
     f32 = {**F32, "quads_log2": 0, "m": 1, "nb": 8, "whole": by_group, "lead": lead[1]}
-    product = {**tiers, **enec, "permutation": permutation, "chunks": 4, "rows": 4, "inputs": 1}
+    product = {"chunks": 4, "rows": 4, "inputs": 1, "lead": 2}
+    permuted_product = {**product, "permutation": permutation}
     kernels = [
         (k.stored_kernel, {"word_nbytes": 2}, "*u32"),
         (k.constant_kernel, {"word_nbytes": 4}, "*u32"),
@@ -60,8 +61,10 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     return [
         *kernels,
         (k.escapes_kernel, {"rest_bits": 8, "runs": 8}, "*u64"),
-        *((products.product_kernel, {**product, "coding": coding, "lead": 2}, "*u64") for coding in (0, 1, 3)),
-        (products.product_kernel, {**product, "coding": 2, **resident, "inputs": 8}, "*u64"),
+        (products.dense_kernel, product, "*u64"),
+        (products.cascade_kernel, {**permuted_product, **tiers}, "*u64"),
+        (products.enec_kernel, {**permuted_product, **enec}, "*u64"),
+        (products.listed_kernel, {**permuted_product, "widths": 0x84, "lead": lead[4], "inputs": 8}, "*u64"),
     ]
 
 

@@ -6,10 +6,9 @@ import functools
 
 import torch
 
-from . import kernels
+from . import kernels, products
 from .decode import DeviceFrame
 from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, StoredLaunch, leading
-from .products import CASCADE, DENSE, ENEC, LISTED, product_kernel
 
 __all__ = ["DeviceLinear", "DeviceWeight", "arranged", "can_multiply"]
 
@@ -63,28 +62,28 @@ class DeviceLinear:
         rows = _ROWS if count <= _FEW_INPUTS else _ROWS // 2
         chunks = next(c for c in (_MOST_CHUNKS, 2, 1) if columns // RUN % c == 0)
         for launch, blocks, number in frame.launches(0, frame.info.num_blocks):
-            table, places, exponents = self._lists.get(launch, (blocks, blocks, frame.frame))
-            coding, widths, last, quads_log2, m, nb = self._constants(launch)
-            lead = leading(m or widths & 15)
-            if isinstance(launch, CascadeLaunch | EnecLaunch):
-                frame.resolve(launch, blocks, number, resolved)
-            source = frame.source(launch) if isinstance(launch, StoredLaunch) else frame.frame
             num_rows = sum(row[2] for row in frame.plan.rows[launch]) // columns
-            product_kernel[(-(-num_rows // rows),)](
-                source, table, frame.before, resolved, places, exponents, arranged(inputs, lead),
-                out, num_rows, rows_per_block, columns, self._rows,
-                coding, widths, last, quads_log2, m, nb, count, lead, frame.permutation, chunks, rows, num_warps=1,
-            )  # fmt: skip
+            lead = leading(_width(launch))
+            rest = (arranged(inputs, lead), out, num_rows, rows_per_block, columns, self._rows)
+            tile = {"inputs": count, "lead": lead, "chunks": chunks, "rows": rows, "num_warps": 1}
+            grid = (-(-num_rows // rows),)
+            assert not isinstance(launch, ConstantLaunch)  # see `can_multiply`
+            if isinstance(launch, StoredLaunch):
+                products.dense_kernel[grid](frame.source(launch), blocks, *rest, **tile)
+            elif isinstance(launch, CascadeLaunch) and launch in self._lists:
+                table, *lists = self._lists[launch]
+                coded = (frame.frame, table, frame.before, *lists, *rest)
+                products.listed_kernel[grid](*coded, launch.packed_widths, frame.permutation, **tile)
+            else:
+                frame.resolve(launch, blocks, number, resolved)
+                coded = (frame.frame, blocks, frame.before, resolved, *rest)
+                if isinstance(launch, EnecLaunch):
+                    enec = (launch.quads_log2, launch.m, launch.nb)
+                    products.enec_kernel[grid](*coded, *enec, frame.permutation, **tile)
+                else:
+                    tiers = (launch.packed_widths, len(launch.widths))
+                    products.cascade_kernel[grid](*coded, *tiers, frame.permutation, **tile)
         return out
-
-    def _constants(self, launch: Launch) -> tuple[int, int, int, int, int, int]:
-        """Coding, widths, number of tiers, and enec's quads_log2, m and nb; words are read like digits of 4 bits."""
-        if isinstance(launch, EnecLaunch):
-            return ENEC.value, 0, 0, launch.quads_log2, launch.m, launch.nb
-        if isinstance(launch, CascadeLaunch):
-            coding = LISTED.value if launch in self._lists else CASCADE.value
-            return coding, launch.packed_widths, len(launch.widths), 0, 0, 0
-        return DENSE.value, 4, 0, 0, 0, 0
 
     def _list_escapes(self, launch: CascadeLaunch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Launch data in which number 7 is where a block's list begins; places in the block and exponents."""
@@ -128,6 +127,13 @@ def can_multiply(frame: DeviceFrame) -> bool:
         or (not isinstance(launch, ConstantLaunch) and (launch.rest_bits, launch.trail) == (8, 0))
         for launch in frame.plan.rows
     )
+
+
+def _width(launch: Launch) -> int:
+    """By which tiles are laid out; words are read like digits of 4 bits."""
+    if isinstance(launch, EnecLaunch):
+        return launch.m
+    return launch.widths[0] if isinstance(launch, CascadeLaunch) else 4
 
 
 def arranged(inputs: torch.Tensor, lead: int) -> torch.Tensor:

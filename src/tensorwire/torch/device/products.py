@@ -1,12 +1,16 @@
-"""A Triton kernel that multiplies inputs with compressed rows of BF16, which no memory ever holds dense.
+"""Triton kernels that multiply inputs with compressed rows of BF16, which no memory ever holds dense.
 
 A block is whole rows, and a row whole runs. A program takes `rows` rows, which may be of several blocks, and `chunks`
 runs of each at a time. It makes float32 of the words and adds their products with up to eight inputs. A lane adds what
 it sees in order; lanes are summed at the end. A sum depends on nothing but its row, its input and these two numbers.
 
-Of a cascade of the one tier (4) a few words in ten thousand escape. They count as zero at first. Their places and
+From a cascade of the one tier (4) a few words in ten thousand escape. They count as zero at first. Their places and
 exponents stand in a list, by which their products are added last. Other cascades look up what escapes, as when they are
 decoded, so `resolve_kernel` runs first.
+
+Each kernel multiplies `num_rows` rows of the blocks of `table`, `rows_per_block` of each but the last. `x` has the
+inputs as float32, run by run, and in a run in the order in which a tile sees them (`arranged`); `y` has `all_rows`
+numbers for each input.
 """
 
 # No `from __future__ import annotations`: Triton reads the annotations of kernels, and some releases only real ones.
@@ -36,15 +40,10 @@ from .blocks import (
 )
 from .fields import bytes_of, numbers_in_group, spread_sign, stream_nwords
 
-__all__ = ["CASCADE", "DENSE", "ENEC", "LISTED", "product_kernel"]
+__all__ = ["cascade_kernel", "dense_kernel", "enec_kernel", "listed_kernel"]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 _ESCAPES = tl.constexpr(8)  # of a row at a time
-
-DENSE = tl.constexpr(0)  # blocks that are words
-CASCADE = tl.constexpr(1)
-LISTED = tl.constexpr(2)  # cascades of the one tier (4) with lo up to 240
-ENEC = tl.constexpr(3)
 
 
 @_jit
@@ -56,9 +55,74 @@ def _add(total: tl.tensor, weight: tl.tensor, x: tl.tensor, number: tl.constexpr
 
 
 @_jit
-def _sum(total: tl.tensor) -> tl.tensor:
-    """Over lanes, then over the runs that stand side by side."""
-    return tl.sum(tl.sum(total, 2), 1)
+def _accumulate(
+    y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, y4: tl.tensor, y5: tl.tensor, y6: tl.tensor,
+    y7: tl.tensor, pair0: tl.tensor, pair1: tl.tensor, x: tl.tensor, columns: tl.int32, k: tl.constexpr,
+    inputs: tl.constexpr, lead: tl.constexpr,
+) -> Any:  # fmt: skip
+    """Sums for up to eight inputs, with the products of the four words of each lane in step `k` of its run."""
+    for i in tl.static_range(4):
+        pair = pair0 if i < 2 else pair1
+        word = pair << 16 if i % 2 == 0 else pair & 0xFFFF0000
+        weight = word.to(tl.float32, bitcast=True)
+        at = x + (4 * k + i) * (8 * lead)
+        y0 = _add(y0, weight, at, 0, inputs)
+        y1 = _add(y1, weight, at + columns, 1, inputs)
+        y2 = _add(y2, weight, at + 2 * columns, 2, inputs)
+        y3 = _add(y3, weight, at + 3 * columns, 3, inputs)
+        y4 = _add(y4, weight, at + 4 * columns, 4, inputs)
+        y5 = _add(y5, weight, at + 5 * columns, 5, inputs)
+        y6 = _add(y6, weight, at + 6 * columns, 6, inputs)
+        y7 = _add(y7, weight, at + 7 * columns, 7, inputs)
+    return y0, y1, y2, y3, y4, y5, y6, y7
+
+
+@_jit
+def _no_sums(rows: tl.constexpr, chunks: tl.constexpr, lead: tl.constexpr) -> Any:
+    zero = tl.zeros([rows, chunks, 8 * lead], tl.float32)
+    return zero, zero, zero, zero, zero, zero, zero, zero
+
+
+@_jit
+def _sum(
+    y0: tl.tensor, y1: tl.tensor, y2: tl.tensor, y3: tl.tensor, y4: tl.tensor, y5: tl.tensor, y6: tl.tensor,
+    y7: tl.tensor, number: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The sum for input `number`, over lanes, then over the runs that stand side by side."""
+    low = y0 if number == 0 else (y1 if number == 1 else (y2 if number == 2 else y3))
+    high = y4 if number == 4 else (y5 if number == 5 else (y6 if number == 6 else y7))
+    return tl.sum(tl.sum(low if number < 4 else high, 2), 1)
+
+
+@_jit
+def _rows_of_program(
+    table: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, rows: tl.constexpr
+) -> Any:
+    """For each row: the launch data of its block, its place there, whether it exists, and where its sum goes."""
+    number = tl.program_id(0) * rows + tl.arange(0, rows)
+    exists = number < num_rows
+    number = tl.minimum(number, num_rows - 1)
+    slot = number // rows_per_block
+    in_block = number - slot * rows_per_block
+    row = block_row(table, slot)
+    return row, in_block, exists, y + ordinal(row).to(tl.int64) * rows_per_block + in_block
+
+
+@_jit
+def _earlier(before: tl.tensor, row: tl.tensor, run: tl.tensor, runs_per_block: tl.int32) -> tl.tensor:
+    """How much stands in the list of what escapes before a run."""
+    return tl.load(before + ordinal(row) * runs_per_block + run).to(tl.int32) & 0xFFFF
+
+
+@_jit
+def _octets(
+    exponent: tl.tensor, rest: tl.tensor, n: tl.tensor, run: tl.tensor, full: tl.tensor, j: tl.tensor, k: tl.constexpr,
+    lead: tl.constexpr, permutation: tl.constexpr,
+) -> Any:  # fmt: skip
+    """The lower and the upper bytes of words, from their exponents and verbatim rests."""
+    lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
+    upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
+    return lower, upper
 
 
 @_jit
@@ -92,117 +156,149 @@ def _listed_products(
 
 
 @_jit
-def product_kernel(
-    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor, places: tl.tensor,
-    exponents: tl.tensor, x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32,
-    columns: tl.int32, all_rows: tl.int32, coding: tl.constexpr, widths: tl.constexpr, last: tl.constexpr,
-    quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, inputs: tl.constexpr, lead: tl.constexpr,
-    permutation: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
+def dense_kernel(
+    frame: tl.tensor, table: tl.tensor,
+    x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, columns: tl.int32, all_rows: tl.int32,
+    inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
-    """`num_rows` rows of the blocks of `table`, `rows_per_block` of each but the last.
-
-    `x` has the inputs as float32, run by run, and in a run in the order in which a tile sees them (`arranged`); `y` has
-    `all_rows` numbers for each.
-    """
-    w: tl.constexpr = m if coding == ENEC else widths & 15
-    number = tl.program_id(0) * rows + tl.arange(0, rows)
-    exists = number < num_rows
-    number = tl.minimum(number, num_rows - 1)
-    runs_per_row = columns >> 8
-    runs_per_block = rows_per_block * runs_per_row
-    slot = number // rows_per_block
-    in_block_flat = number - slot * rows_per_block
-    in_block = in_block_flat[:, None, None]
-    flat = block_row(table, slot)
+    """Of blocks that are words."""
+    flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
     row = flat[:, None, None]
-
-    n = num_words(row)
+    runs_per_row = columns >> 8
     rest = block_stream(frame, row)
-    if coding == ENEC:
-        field = rest + stream_nwords(n, 8, True)
-        mask = field + stream_nwords(n, m, True)
-        num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
-        b = tl.load(row + 3) & 0xFF
-        following = later_octets(resolved, tl.load(row + 7))
-    elif coding != DENSE:
-        field = tier_stream(frame, row, 1, widths, 8, True)
-        first, below, jump = interval(row, 1, widths)
-        if coding == CASCADE:
-            following = later_octets(resolved, tl.load(row + 7))
-            if last == 1:
-                following = tier_stream(frame, row, 2, widths, 8, True)
-
     j = tl.arange(0, 8 * lead)[None, None, :]
-    full = n * 0 + 256
-    zero = tl.zeros([rows, chunks, 8 * lead], tl.float32)
-    y0 = zero
-    y1 = zero
-    y2 = zero
-    y3 = zero
-    y4 = zero
-    y5 = zero
-    y6 = zero
-    y7 = zero
+    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
-        run = in_block * runs_per_row + in_row
-        if (coding != DENSE) and (coding != LISTED):
-            earlier = tl.load(before + ordinal(row) * runs_per_block + run).to(tl.int32) & 0xFFFF
-        if coding == ENEC:
-            flags, rank = mask_of_runs(mask, num_groups, run, full, j, 2, quads_log2, lead, True)
-        elif coding == CASCADE:
-            counts = escapes_of_rows(field, n, run, full, j, j >= 0, w, lead, True)
-            rank = ranks_in_run(counts, 2, 8 // lead)
+        run = in_block[:, None, None] * runs_per_row + in_row
         for k in tl.static_range(8 // lead):
-            if coding == DENSE:
-                at = rest + (run * 64 + 8 * lead * k + j) * 2
-                pair0 = tl.load(at)
-                pair1 = tl.load(at + 1)
-            else:
-                if coding == ENEC:
-                    exponent = enec_exponents(
-                        field, n, run, full, j, k, b, following, earlier, rank, flags,
-                        quads_log2, m, nb, 8, lead, True,
-                    )  # fmt: skip
-                elif coding == CASCADE:
-                    exponent = cascade_exponents(
-                        field, n, run, full, j, k, first, below, jump, earlier, rank, following,
-                        w, 1, lead, True, permutation,
-                    )  # fmt: skip
-                else:
-                    digits = numbers_in_group(field, n, run, full, j, k, w, lead, True)
-                    escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
-                    exponent = bytes_of(first) + digits
-                lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
-                upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
-                if coding == LISTED:
-                    lower = lower & ~escaped
-                    upper = upper & ~escaped
-                pair0, pair1 = pairs_of_words(lower, upper, permutation)
-            word0 = pair0 << 16
-            word1 = pair0 & 0xFFFF0000
-            word2 = pair1 << 16
-            word3 = pair1 & 0xFFFF0000
-            for i in tl.static_range(4):
-                word = word0 if i == 0 else (word1 if i == 1 else (word2 if i == 2 else word3))
-                weight = word.to(tl.float32, bitcast=True)
-                at = x + in_row * 256 + (4 * k + i) * (8 * lead) + j
-                y0 = _add(y0, weight, at, 0, inputs)
-                y1 = _add(y1, weight, at + columns, 1, inputs)
-                y2 = _add(y2, weight, at + 2 * columns, 2, inputs)
-                y3 = _add(y3, weight, at + 3 * columns, 3, inputs)
-                y4 = _add(y4, weight, at + 4 * columns, 4, inputs)
-                y5 = _add(y5, weight, at + 5 * columns, 5, inputs)
-                y6 = _add(y6, weight, at + 6 * columns, 6, inputs)
-                y7 = _add(y7, weight, at + 7 * columns, 7, inputs)
-    out = y + ordinal(flat).to(tl.int64) * rows_per_block + in_block_flat
-    for i in tl.static_range(inputs):
-        total = y0 if i == 0 else (y1 if i == 1 else (y2 if i == 2 else (y3 if i == 3 else (
-            y4 if i == 4 else (y5 if i == 5 else (y6 if i == 6 else y7))))))  # fmt: skip
-        total = _sum(total)
-        if coding == LISTED:
-            total += _listed_products(
-                frame, flat, in_block_flat, before, places, exponents, x + i * columns,
-                columns, runs_per_block, exists, lead,
+            at = rest + (run * 64 + 8 * lead * k + j) * 2
+            pair0 = tl.load(at)
+            pair1 = tl.load(at + 1)
+            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
+                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
             )  # fmt: skip
+    for i in tl.static_range(inputs):
+        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        tl.store(out + i * all_rows, total, mask=exists)
+
+
+@_jit
+def cascade_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor,
+    x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, columns: tl.int32, all_rows: tl.int32,
+    widths: tl.constexpr, last: tl.constexpr, permutation: tl.constexpr,
+    inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of cascades; what escapes from the first tier was resolved."""
+    flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
+    row = flat[:, None, None]
+    runs_per_row = columns >> 8
+    n = num_words(row)
+    rest = block_stream(frame, row)
+    full = n * 0 + 256
+    field = tier_stream(frame, row, 1, widths, 8, True)
+    first, below, jump = interval(row, 1, widths)
+    following = later_octets(resolved, tl.load(row + 7))
+    if last == 1:
+        following = tier_stream(frame, row, 2, widths, 8, True)
+    j = tl.arange(0, 8 * lead)[None, None, :]
+    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    for chunk in range(0, runs_per_row, chunks):
+        in_row = chunk + tl.arange(0, chunks)[None, :, None]
+        run = in_block[:, None, None] * runs_per_row + in_row
+        earlier = _earlier(before, row, run, rows_per_block * runs_per_row)
+        counts = escapes_of_rows(field, n, run, full, j, j >= 0, widths & 15, lead, True)
+        rank = ranks_in_run(counts, 2, 8 // lead)
+        for k in tl.static_range(8 // lead):
+            exponent = cascade_exponents(
+                field, n, run, full, j, k, first, below, jump, earlier, rank, following,
+                widths & 15, 1, lead, True, permutation,
+            )  # fmt: skip
+            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            pair0, pair1 = pairs_of_words(lower, upper, permutation)
+            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
+                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            )  # fmt: skip
+    for i in tl.static_range(inputs):
+        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        tl.store(out + i * all_rows, total, mask=exists)
+
+
+@_jit
+def listed_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
+    x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, columns: tl.int32, all_rows: tl.int32,
+    widths: tl.constexpr, permutation: tl.constexpr,
+    inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of cascades of the one tier (4) with lo up to 240; what escapes stands in a list."""
+    flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
+    row = flat[:, None, None]
+    runs_per_row = columns >> 8
+    n = num_words(row)
+    rest = block_stream(frame, row)
+    full = n * 0 + 256
+    field = tier_stream(frame, row, 1, widths, 8, True)
+    first, _, _ = interval(row, 1, widths)
+    j = tl.arange(0, 8 * lead)[None, None, :]
+    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    for chunk in range(0, runs_per_row, chunks):
+        in_row = chunk + tl.arange(0, chunks)[None, :, None]
+        run = in_block[:, None, None] * runs_per_row + in_row
+        for k in tl.static_range(8 // lead):
+            digits = numbers_in_group(field, n, run, full, j, k, widths & 15, lead, True)
+            escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
+            exponent = bytes_of(first) + digits
+            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            pair0, pair1 = pairs_of_words(lower & ~escaped, upper & ~escaped, permutation)
+            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
+                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            )  # fmt: skip
+    for i in tl.static_range(inputs):
+        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
+        total += _listed_products(
+            frame, flat, in_block, before, places, exponents, x + i * columns,
+            columns, rows_per_block * runs_per_row, exists, lead,
+        )  # fmt: skip
+        tl.store(out + i * all_rows, total, mask=exists)
+
+
+@_jit
+def enec_kernel(
+    frame: tl.tensor, table: tl.tensor, before: tl.tensor, resolved: tl.tensor,
+    x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, columns: tl.int32, all_rows: tl.int32,
+    quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, permutation: tl.constexpr,
+    inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of enec; high parts were resolved."""
+    flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
+    row = flat[:, None, None]
+    runs_per_row = columns >> 8
+    n = num_words(row)
+    rest = block_stream(frame, row)
+    full = n * 0 + 256
+    field = rest + stream_nwords(n, 8, True)
+    mask = field + stream_nwords(n, m, True)
+    num_groups = (n + (4 << quads_log2) - 1) >> (2 + quads_log2)
+    b = tl.load(row + 3) & 0xFF
+    following = later_octets(resolved, tl.load(row + 7))
+    j = tl.arange(0, 8 * lead)[None, None, :]
+    y0, y1, y2, y3, y4, y5, y6, y7 = _no_sums(rows, chunks, lead)
+    for chunk in range(0, runs_per_row, chunks):
+        in_row = chunk + tl.arange(0, chunks)[None, :, None]
+        run = in_block[:, None, None] * runs_per_row + in_row
+        earlier = _earlier(before, row, run, rows_per_block * runs_per_row)
+        flags, rank = mask_of_runs(mask, num_groups, run, full, j, 2, quads_log2, lead, True)
+        for k in tl.static_range(8 // lead):
+            exponent = enec_exponents(
+                field, n, run, full, j, k, b, following, earlier, rank, flags, quads_log2, m, nb, 8, lead, True
+            )
+            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            pair0, pair1 = pairs_of_words(lower, upper, permutation)
+            y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
+                y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
+            )  # fmt: skip
+    for i in tl.static_range(inputs):
+        total = _sum(y0, y1, y2, y3, y4, y5, y6, y7, i)
         tl.store(out + i * all_rows, total, mask=exists)
