@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,19 +13,19 @@ from ..storage.ahead import Ahead
 from .loader import TASK_NBYTES, Scratch, check_tasks, content_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from .loader import Task
     from .reader import StoredFile, StoredTensor
 
 _LEAD_NBYTES = 128 << 20
-"""How much of the files is loaded, at most, of what nobody has asked for yet; one tensor may be larger."""
+"""How much of the files is loaded, at most, of what was not asked for yet; one tensor may be larger."""
 
 _READ_LEAD_NBYTES = 32 << 20
 """How far the kernel is asked to read before the place where the threads are."""
 
 _ADVICE_NBYTES = 1 << 20
-"""In one call: of a longer range Linux reads as much as one request to the disk may have, and forgets the rest."""
+"""In one call: Linux reads as much of a longer range as one request to the disk may have, and forgets the rest."""
 
 
 class Loaded(NamedTuple):
@@ -54,8 +55,8 @@ class LoadAhead:
     ) -> None:
         """
         Args:
-            tensors: of open files without a base, in the order that is expected.
-            as_frame: of a compressed tensor, whether its frame is wanted as it is. Called in any thread.
+            tensors: they are in open files without a base; in the order that is expected.
+            as_frame: whether the frame of a compressed tensor is wanted as it is. Called in any thread.
             threads: how many work, the one that waits in `take` among them.
         """
         self._work = _Loads(tensors, as_frame)
@@ -117,9 +118,8 @@ class _Loads:
         self._tensors = tensors
         self._as_frame = as_frame
         self._scratch = Scratch()
-        self._stops = list(accumulate(tensor.entry.nbytes for _, tensor in tensors))
-        self._advising = threading.Lock()
-        self._advise_from(0)
+        self._starts = list(accumulate((tensor.entry.nbytes for _, tensor in tensors), initial=0))
+        self._first = self._advised = 0  # from where on the kernel was asked to read, and up to where
 
     def nbytes(self, index: int) -> int:
         return self._tensors[index][1].entry.nbytes
@@ -137,29 +137,15 @@ class _Loads:
         for task in tasks[-(-start * len(tasks) // nbytes) : -(-stop * len(tasks) // nbytes)]:
             task(self._scratch.memory)
 
-    def _advise_from(self, index: int) -> None:
-        self._first = self._last = index
-        self._advised_nbytes = self._stops[index - 1] if index else 0
-        self._pieces = self._pieces_from(index)
-
-    def _pieces_from(self, index: int) -> Iterator[tuple[int, StoredFile, int, int]]:
-        """The files' bytes, in the order of the tensors."""
-        for place, (stored, tensor) in enumerate(self._tensors[index:], index):
-            begin = stored.header.data_start + tensor.entry.start
-            for start in range(0, tensor.entry.nbytes, _ADVICE_NBYTES):
-                yield place, stored, begin + start, min(_ADVICE_NBYTES, tensor.entry.nbytes - start)
-
     def _read_ahead(self, index: int) -> None:
-        """Let the kernel read what comes next; one thread at a time."""
-        if self._advising.acquire(blocking=False):
-            try:
-                if not self._first <= index <= self._last:
-                    self._advise_from(index)
-                while self._advised_nbytes < self._stops[index] + _READ_LEAD_NBYTES:
-                    self._last, stored, start, nbytes = next(self._pieces)
-                    self._advised_nbytes += nbytes
-                    stored.file.read_ahead(start, nbytes)
-            except (StopIteration, ValueError):  # all was asked for, or the file is closed
-                pass
-            finally:
-                self._advising.release()
+        """Let the kernel read what comes next, once: up to a tensor that begins far enough behind this one."""
+        if not self._first <= index <= self._advised:
+            self._first = self._advised = index
+        end = self._starts[index] + _READ_LEAD_NBYTES
+        with suppress(ValueError):  # a file is closed: the caller who needs it is told
+            while self._advised < len(self._tensors) and self._starts[self._advised] <= end:
+                stored, tensor = self._tensors[self._advised]
+                self._advised += 1
+                begin, nbytes = stored.header.data_start + tensor.entry.start, tensor.entry.nbytes
+                for start in range(0, nbytes, _ADVICE_NBYTES):
+                    stored.file.read_ahead(begin + start, min(_ADVICE_NBYTES, nbytes - start))

@@ -69,7 +69,7 @@ class _Entry(Generic[Key]):
         next: where the next part begins.
         done_nbytes: size of all parts that are finished.
         parts: those that are not.
-        over: of no use any more. Lent memory is free when no thread is at a part of it, or reads it.
+        over: it is of no use any more. Lent memory is free when no thread is at a part of it, or reads it.
         used: a caller has taken it.
     """
 
@@ -148,7 +148,7 @@ class Ahead(Generic[Key]):
                 that is ahead, unless one thing is larger.
             order: all keys, each once.
             threads: how many work in the background.
-            niceness: of the threads, from 0 to 19: how much they give way to others.
+            niceness: how much the threads give way to others, from 0 to 19.
             least: where the order is learned, a thing of which not more than this share has been begun is left to the
                 caller's own way, which may be better than to make the rest.
         """

@@ -1,4 +1,4 @@
-"""Reads past the page cache, for who reads more than it holds over and over."""
+"""Reads past the page cache, for callers that read more than it holds over and over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE = 4096
 """Offsets, sizes and memory of direct reads are multiples of this, which suits every disk."""
 
 READ_NBYTES = 32 << 20
-"""Of one call: an interrupt waits for its end."""
+"""The most that one call reads: an interrupt waits for its end."""
 
 
 class DirectFile:
@@ -44,8 +44,8 @@ class DirectFile:
         return memory[skip : skip + nbytes]
 
     def read(self, offset: int, nbytes: int, memory: memoryview, start: int = 0, stop: int | None = None) -> None:
-        """Read the pages that hold these bytes into memory that begins at a page; of them bytes [start, stop) alone,
-        whole pages too.
+        """Read the pages that hold these bytes into memory that begins at a page; or bytes [start, stop) of that
+        memory alone, whole pages too.
 
         Raises:
             TruncatedDataError: the file ends before.

@@ -1,7 +1,7 @@
 """Threads that overlap reading, hashing, coding and writing in bounded memory.
 
 Data moves in windows: a reused, page-aligned buffer with a contiguous range of a file's data, read ahead by one thread.
-Whoever still needs the buffer holds a share of it; when the last share is returned it is read into again.
+A consumer that still needs the buffer holds a share of it; when the last share is returned it is read into again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def one_byte(tensor: int) -> int:
 def plan_windows(sizes: Sequence[int], unit: Callable[[int], int] = one_byte) -> Iterator[list[Chunk]]:
     """Cut tensors of these sizes, in order, into windows.
 
-    A window holds a chunk of one large tensor, or several small tensors. Empty tensors come along as empty chunks. Of a
-    tensor that is larger than a window all chunks but the last are multiples of ``unit(tensor)``, which is asked for
+    A window holds a chunk of one large tensor, or several small tensors. Empty tensors come along as empty chunks. All
+    chunks but the last of a tensor that is larger than a window are multiples of ``unit(tensor)``, which is asked for
     when all windows before have been taken.
     """
     chunks: list[Chunk] = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _PART_NBYTES = 2 << 20
-"""About what is decoded at a time: as long as that may a layer wait for the thread."""
+"""About what is decoded at a time: a layer may wait for the thread as long as that takes."""
 
 
 class _Decoding:

@@ -121,7 +121,7 @@ class CompressedLoader:
 
 
 def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:
-    """Whether torch has such tensors compressed, and this one is not small."""
+    """Whether torch has tensors of this kind compressed, and this one is not small."""
     if not tensor.compressed:
         return False
     info = stored.frame(tensor).info

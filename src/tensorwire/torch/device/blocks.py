@@ -227,7 +227,7 @@ def mask_bits(
     mask: tl.tensor, num_groups: tl.tensor, run: tl.tensor, number: tl.tensor, valid: tl.tensor,
     quads_log2: tl.constexpr, lead: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Bits of enec's mask: of group `number` of a run of words. 4 << quads_log2 of such runs share one of the mask."""
+    """The mask bit of enec for group `number` of a run of words. 4 << quads_log2 of such runs share one of the mask."""
     shared: tl.constexpr = 2 + quads_log2
     in_run = tl.minimum(num_groups - (run >> shared) * 256, 256)
     stride = tl.maximum(row_stride(in_run, 1, False), 1)
@@ -287,9 +287,10 @@ def enec_exponents(
     quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, exponent_bits: tl.constexpr, lead: tl.constexpr,
     whole: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Of row k of the tile of low parts: x = b - y, y the low part and, in groups whose mask bit is set, a high one.
+    """The exponents of row k of the tile of low parts: b - y.
 
-    y is a two's complement of nb bits: its highest bit is inverted, and b grows by what that bit stood for.
+    y is the low part and, in groups whose mask bit is set, a high one. It is a two's complement of nb bits: its highest
+    bit is inverted, and b grows by what that bit stood for.
     """
     low = numbers_in_group(low_field, count, run, in_run, j, k, m, lead, whole)
     g = row_stride(in_run, lead, whole) * k + j
@@ -317,7 +318,7 @@ def _plane_octet(
     plane: tl.tensor, run: tl.tensor, in_run: tl.tensor, j: tl.tensor, k: tl.constexpr,
     p: tl.constexpr, lead: tl.constexpr, whole: tl.constexpr, upper: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A group of a plane; of one of 16 bits the upper or the lower bytes."""
+    """A group of a plane; if it has 16 bits, the upper or the lower bytes."""
     if p == 16:
         g = row_stride(in_run, lead, whole) * k + j
         if not whole:

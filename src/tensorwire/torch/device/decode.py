@@ -56,7 +56,8 @@ class DeviceFrame:
         shape: its shape.
         plan: what the host read of it.
         frame: its bytes, as 32-bit words.
-        before: on the device, for each run how many words escape before it in its block; of enec: mask bits.
+        before: on the device, for each run how many words escape before it in its block, or how many mask bits are
+            set in blocks of enec.
         permutation: how kernels permute bytes (fields.py).
         by_group: whether tiles have their elements by group (fields.py).
     """
@@ -87,7 +88,7 @@ class DeviceFrame:
             raise UnsupportedTensorError(f"torch has no dtype for {self.info.dtype}")
         self.dtype: torch.dtype = getattr(torch, name)
         self.shape = self.info.shape
-        self._bytes = frame.detach()  # whoever keeps this object by the tensor `frame` must not keep that alive
+        self._bytes = frame.detach()  # what keeps this object by the tensor `frame` must not keep that alive
         self.frame = self._bytes.view(torch.uint32)
         self.permutation = PRMT.value if frame.is_cuda and torch.version.hip is None else SHIFTS.value
         self.runs_per_block = self.info.block_words // RUN
@@ -208,7 +209,7 @@ class DeviceFrame:
         return words
 
     def _count(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tables of how much escapes before each run: of tier 1 and of enec's mask, and of later runs.
+        """Tables of how much escapes before each run: one for tier 1 and enec's mask, one for later runs.
 
         Counts are those of the descriptors, or the frame is refused: kernels need not check them again.
         """
@@ -250,7 +251,7 @@ def _table(rows: list[list[int]]) -> torch.Tensor:
 
 
 def _sums(counts: torch.Tensor, before: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, int]:
-    """The sum before each of the entries [start, stop), from `start` on, and the sum of all."""
+    """The sum before each of the entries [start, stop), from `start` on, and that of all."""
     return before[start:stop] - before[start], int(counts[start:stop].sum())
 
 

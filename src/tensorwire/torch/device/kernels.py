@@ -89,7 +89,7 @@ def constant_kernel(
 def _tile(
     start: tl.tensor, runs: tl.constexpr, count: tl.tensor, lane: tl.tensor, lead: tl.constexpr, whole: tl.constexpr
 ) -> Any:
-    """Of the tile that begins at run `start`: its runs, how many numbers each has, the words between two rows, j."""
+    """A tile from run `start` on: its runs, how many numbers each has, the words between two rows, j."""
     run, in_run = _runs_from(start, runs, count, lead)
     stride = row_stride(in_run, lead, whole)
     j = lane if whole else tl.minimum(lane, stride - 1)
@@ -178,7 +178,7 @@ def escapes_kernel(
     frame: tl.tensor, table: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
     runs_per_block: tl.int32, rest_bits: tl.constexpr, runs: tl.constexpr,
 ) -> None:  # fmt: skip
-    """For cascades of the one tier (4): the place in the block and the exponent of each escape. A block's list begins
+    """For each escape of cascades of the one tier (4), its place in the block and its exponent. A block's list begins
     at number 7 of its launch data."""
     row = block_row(table, tl.program_id(0))
     n = num_words(row)

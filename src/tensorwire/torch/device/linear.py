@@ -12,7 +12,7 @@ from .plan import RUN, CascadeLaunch, ConstantLaunch, EnecLaunch, Launch, Stored
 
 __all__ = ["DeviceLinear", "DeviceWeight", "arranged", "can_multiply"]
 
-_ROWS = 4  # of one program
+_ROWS = 4  # that one program takes
 _MOST_CHUNKS = 4
 _FEW_INPUTS = 4  # with more, a program has half as many rows, so that its sums stay in registers
 _LISTED_SHAPE = (4,)

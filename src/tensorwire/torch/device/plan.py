@@ -50,7 +50,7 @@ class ConstantLaunch(NamedTuple):
 
 
 class CascadeLaunch(NamedTuple):
-    """Cascades that share a compiled kernel. `whole`: of full runs only."""
+    """Cascades that share a compiled kernel. `whole` says that all runs are full."""
 
     rest_bits: int
     trail: int
@@ -105,6 +105,11 @@ class _Block(NamedTuple):
     position: int
     nbytes: int
     tail: bytes
+
+    @property
+    def row(self) -> list[int]:
+        """The launch data that every block has."""
+        return [self.position // 32, self.ordinal, self.num_words]
 
     def corrupt(self, message: str) -> CorruptDataError:
         return CorruptDataError(message, block=self.ordinal, byte=self.position)
@@ -206,16 +211,15 @@ def _blocks(frame: torch.Tensor, reader: FrameReader, word_nbytes: int) -> list[
 def _plan_block(block: _Block, word_nbytes: int, fields: FloatFields | None) -> tuple[Launch, list[int]] | None:
     """The launch that decodes a block, and its launch data as far as they are not 0; None if the host decodes it."""
     stored_nbytes = -(-block.num_words * word_nbytes // 32) * 32
-    row = [block.position // 32, block.ordinal, block.num_words]
     if block.nbytes > stored_nbytes:
         raise block.corrupt(f"expected a block of at most {stored_nbytes} bytes, got {block.nbytes}")
     if block.nbytes == stored_nbytes:
-        return StoredLaunch(False), row
+        return StoredLaunch(False), block.row
     kind, rest, variant = block.tail[-1] & 7, block.tail[-1] >> 3 & 3, block.tail[-1] >> 5
     if kind == _CONSTANT and word_nbytes <= 4:
         block.check_size(0, word_nbytes)
         word = block.tail[-1 - word_nbytes : -1]
-        return ConstantLaunch(), [*row, int.from_bytes(word * (4 // word_nbytes), "little")]
+        return ConstantLaunch(), [*block.row, int.from_bytes(word * (4 // word_nbytes), "little")]
     cascade = kind == _CASCADE or (kind == _EXTENDED and block.tail[-2] == _EXTENDED_CASCADE)
     if fields is None or not (cascade or kind == _ENEC):
         return None
@@ -224,50 +228,54 @@ def _plan_block(block: _Block, word_nbytes: int, fields: FloatFields | None) -> 
     planned = _plan_rest(block, rest, end + params_nbytes, fields)
     if planned is None:
         return None
-    rest_bits, trail, rest_params_nbytes = planned
     params = block.tail[-end - params_nbytes : -end]
-    params_nbytes += rest_params_nbytes + end - 1
     if kind == _ENEC:
-        return _plan_enec(block, row, params, variant, fields, rest_bits, trail, params_nbytes)
+        return _plan_enec(block, params, variant, fields, planned)
     shapes = _EXTENDED_TIER_WIDTHS if kind == _EXTENDED else _TIER_WIDTHS
     if variant >= len(shapes):
         raise block.corrupt(f"expected a variant of cascade below {len(shapes)}, got {variant}")
-    return _plan_cascade(block, row, params, shapes[variant], fields, rest_bits, trail, params_nbytes)
+    return _plan_cascade(block, params, shapes[variant], fields, planned)
 
 
-def _plan_rest(block: _Block, rest: int, end: int, fields: FloatFields) -> tuple[int, int, int] | None:
-    """Bits of sign_mantissa that are stored, zeros below them, size of the parameters, which stand `end` bytes before
-    the block's end; None if the host decodes it."""
+class _Rest(NamedTuple):
+    """How sign_mantissa is stored: in how many bits, with how many zeros below them; and the size of all parameters of
+    the block, the tag's last byte not among them."""
+
+    bits: int
+    trail: int
+    params_nbytes: int
+
+
+def _plan_rest(block: _Block, rest: int, end: int, fields: FloatFields) -> _Rest | None:
+    """How the rest is stored whose parameters stand `end` bytes before the block's end; None if the host decodes it."""
     bits = fields.mantissa_bits + 1
     if rest == 0:
-        return bits, 0, 0
+        return _Rest(bits, 0, end - 1)
     lead, trail = block.tail[-2 - end : -end]
     if rest > 1 or trail == _PER_RUN:
         return None
     if lead + trail > bits:
         raise block.corrupt(f"expected sign_mantissa of {bits} bits, got {lead} and {trail} to trim")
-    return bits - lead - trail, trail, 2
+    return _Rest(bits - lead - trail, trail, end + 1)
 
 
 def _plan_enec(
-    block: _Block, row: list[int], params: bytes, variant: int, fields: FloatFields, rest_bits: int, trail: int,
-    params_nbytes: int,
-) -> tuple[Launch, list[int]]:  # fmt: skip
+    block: _Block, params: bytes, variant: int, fields: FloatFields, rest: _Rest
+) -> tuple[Launch, list[int]]:
     b, m, nb, num_high = params[0], params[1] >> 4, params[1] & 15, int.from_bytes(params[2:], "little")
     if not (2 <= variant <= 5 and 1 <= m < nb <= fields.exponent_bits):
         raise block.corrupt(
             f"expected parameters of enec for {fields.exponent_bits} bits, got m {m}, nb {nb}, variant {variant}"
         )
     n = block.num_words
-    sizes = field_nbytes(n, rest_bits), field_nbytes(n, m), field_nbytes((n + (1 << variant) - 1) >> variant, 1)
-    block.check_size(sum(sizes) + field_nbytes(num_high, nb - m), params_nbytes)
-    return EnecLaunch(rest_bits, trail, variant - 2, m, nb, n % RUN == 0), [*row, b, num_high]
+    sizes = field_nbytes(n, rest.bits), field_nbytes(n, m), field_nbytes((n + (1 << variant) - 1) >> variant, 1)
+    block.check_size(sum(sizes) + field_nbytes(num_high, nb - m), rest.params_nbytes)
+    return EnecLaunch(rest.bits, rest.trail, variant - 2, m, nb, n % RUN == 0), [*block.row, b, num_high]
 
 
 def _plan_cascade(
-    block: _Block, row: list[int], params: bytes, widths: tuple[int, ...], fields: FloatFields, rest_bits: int,
-    trail: int, params_nbytes: int,
-) -> tuple[Launch, list[int]]:  # fmt: skip
+    block: _Block, params: bytes, widths: tuple[int, ...], fields: FloatFields, rest: _Rest
+) -> tuple[Launch, list[int]]:
     lo, packed, *counts = struct.unpack(f"<BH{_MOST_TIERS}H", params)
     below = [packed >> 4 * k & 15 for k in range(_MOST_TIERS - 1)]
     begin, end = lo, lo  # the tiers so far name [begin, end)
@@ -283,11 +291,11 @@ def _plan_cascade(
     if any(below[len(widths) - 1 :]) or any(counts[len(widths) :]):
         raise block.corrupt(f"expected zeros where a cascade of {widths} has no parameters")
     numbers = zip((block.num_words, *counts), (*widths, 8), strict=False)
-    sizes = [field_nbytes(block.num_words, rest_bits), *(field_nbytes(count, w) for count, w in numbers)]
-    block.check_size(sum(sizes), params_nbytes)
-    launch = CascadeLaunch(rest_bits, trail, widths, block.num_words % RUN == 0)
+    sizes = [field_nbytes(block.num_words, rest.bits), *(field_nbytes(count, w) for count, w in numbers)]
+    block.check_size(sum(sizes), rest.params_nbytes)
+    launch = CascadeLaunch(rest.bits, rest.trail, widths, block.num_words % RUN == 0)
     pairs = [counts[0] | counts[1] << 16, counts[2] | counts[3] << 16, counts[4]]
-    return launch, [*row, lo | packed << 8, *pairs]
+    return launch, [*block.row, lo | packed << 8, *pairs]
 
 
 def leading(w: int) -> int:

@@ -43,12 +43,12 @@ from .fields import bytes_of, numbers_in_group, spread_sign, stream_nwords
 __all__ = ["cascade_kernel", "dense_kernel", "enec_kernel", "listed_kernel"]
 
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
-_ESCAPES = tl.constexpr(8)  # of a row at a time
+_ESCAPES = tl.constexpr(8)  # that are read of a row at a time
 
 
 @_jit
 def _add(total: tl.tensor, weight: tl.tensor, x: tl.tensor, number: tl.constexpr, inputs: tl.constexpr) -> tl.tensor:
-    """Add the product with input `number`, if there is such a one."""
+    """Add the product with input `number`, if there is one."""
     if number < inputs:
         total += weight * tl.load(x)
     return total
@@ -161,7 +161,7 @@ def dense_kernel(
     x: tl.tensor, y: tl.tensor, num_rows: tl.int32, rows_per_block: tl.int32, columns: tl.int32, all_rows: tl.int32,
     inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of blocks that are words."""
+    """Multiply with blocks that are words."""
     flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
     row = flat[:, None, None]
     runs_per_row = columns >> 8
@@ -190,7 +190,7 @@ def cascade_kernel(
     widths: tl.constexpr, last: tl.constexpr, permutation: tl.constexpr,
     inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of cascades; what escapes from the first tier was resolved."""
+    """Multiply with cascades; what escapes from the first tier was resolved."""
     flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
     row = flat[:, None, None]
     runs_per_row = columns >> 8
@@ -232,7 +232,7 @@ def listed_kernel(
     widths: tl.constexpr, permutation: tl.constexpr,
     inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of cascades of the one tier (4) with lo up to 240; what escapes stands in a list."""
+    """Multiply with cascades of the one tier (4) with lo up to 240; what escapes stands in a list."""
     flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
     row = flat[:, None, None]
     runs_per_row = columns >> 8
@@ -271,7 +271,7 @@ def enec_kernel(
     quads_log2: tl.constexpr, m: tl.constexpr, nb: tl.constexpr, permutation: tl.constexpr,
     inputs: tl.constexpr, lead: tl.constexpr, chunks: tl.constexpr, rows: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of enec; high parts were resolved."""
+    """Multiply with blocks of enec; high parts were resolved."""
     flat, in_block, exists, out = _rows_of_program(table, y, num_rows, rows_per_block, rows)
     row = flat[:, None, None]
     runs_per_row = columns >> 8

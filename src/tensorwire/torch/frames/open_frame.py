@@ -38,8 +38,8 @@ class Origin(NamedTuple):
     Attributes:
         file: path of the file; None for a frame made in memory.
         tensor: name of the tensor; None likewise.
-        verify: check the checksum of each block whenever it is decoded: of frames whose blocks nobody has checked, or
-            whose blocks are read from a file each time.
+        verify: check the checksum of each block whenever it is decoded: the blocks were not checked before, or are
+            read from a file each time.
     """
 
     file: str | None = None
@@ -82,8 +82,8 @@ class OpenFrame:
         self.origin = origin
         self._file = file
         self._copies_to_send: dict[str, Tensor] = {}
-        # A view does not keep the memory: who decodes ahead may be at it when the last tensor of a model goes. Another
-        # tensor of the same memory does, and lets go of the one that this object is found by.
+        # A view does not keep the memory: a thread that decodes ahead may be at it when a model's last tensor goes.
+        # Another tensor of the same memory does, and lets go of the one that this object is found by.
         self._memory = frame.detach()
         with self._context():
             view = byte_view(self._memory).data
@@ -261,10 +261,10 @@ def copy_of(frame: Tensor, device: torch.device | None = None, non_blocking: boo
 
 
 def sendable(frame: Tensor) -> Tensor:
-    """`frame`, or a copy in shared memory, for all who ask the same one, that torch sends to other processes as it is.
+    """`frame`, or a copy in shared memory, the same for all callers, that torch sends to other processes as it is.
 
-    Torch moves the memory of anything else that it sends, and from under those who read it. It keeps nothing alive that
-    a process is started with: the caller holds what it sends.
+    Torch moves the memory of anything else that it sends, also from under threads that read it. It keeps nothing alive
+    that a process is started with: the caller holds what it sends.
     """
     if frame.device.type != "cpu":
         return frame

@@ -47,8 +47,8 @@ def _bytes(nbytes: int) -> Tensor:
 class _Scratch(threading.local):
     """Memory for decoded weights, one piece a thread, as large as the largest so far.
 
-    Who takes it has it alone until it is given back: the handler of a signal may run a model in the middle of another
-    one, in the same thread. After an error it is not given back, and the next one gets new memory.
+    A caller that takes it has it alone until it is given back: the handler of a signal may run a model in the middle of
+    another one, in the same thread. After an error it is not given back, and the next one gets new memory.
     """
 
     def __init__(self) -> None:
@@ -175,10 +175,10 @@ def _settings() -> tuple[object, ...]:
 def _slabs_give_the_same_bits(product: _Product, slab: int) -> bool:
     """Try it, once for each kind of product.
 
-    A proof it is not; it rests on two things. A kernel of torch takes its order of summation from what `_Product` has
+    It is no proof; it rests on two things. A kernel of torch takes its order of summation from what `_Product` has
     and not from the values: so what holds for one weight holds for all. And another order would be seen: the terms of
     every sum of the trial cancel, so that what is left are the errors of rounding, which every order makes otherwise.
-    Of ordinary sums in BF16 few would show it: a result keeps 8 bits, and an order changes the 24th.
+    Few ordinary sums in BF16 would show it: a result keeps 8 bits, and an order changes the 24th.
 
     The weight has few different rows, again and again, so that the trial reads them from the cache; all rows of the
     whole are compared. Slabs with the same rows give the same bits: one of each kind is multiplied.
