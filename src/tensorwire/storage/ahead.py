@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..codec import new_buffer
@@ -32,7 +33,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Work(Protocol[WorkKey]):
-    """What is made."""
+    """What is made. If the order is given, things have memory of their own: the work is `OwnMemory` then."""
 
     def nbytes(self, key: WorkKey) -> int:
         """The size of a thing."""
@@ -45,22 +46,23 @@ class Work(Protocol[WorkKey]):
 
 
 class OwnMemory(Work[WorkKey], Protocol[WorkKey]):
-    """Work whose things have memory of their own, which is the caller's once he has taken it."""
+    """Work whose things have memory of their own, which is the caller's once it has taken it."""
 
     def memory(self, key: WorkKey) -> Any:
-        """What `make` gets for a thing; it costs nothing as long as `make` was not called."""
+        """What `make` gets for a thing. It takes no room before `make` is called."""
 
 
+@dataclass(eq=False)
 class _Part:
     """A range of an entry that a thread is at. Once nothing refers to it no thread is, whatever has ended that one."""
 
-    def __init__(self, entry: _Entry[Any], start: int, stop: int) -> None:
-        self.entry = entry
-        self.start = start
-        self.stop = stop
-        self.thread = threading.get_ident()
+    entry: _Entry[Any]
+    start: int
+    stop: int
+    thread: int = field(default_factory=threading.get_ident)
 
 
+@dataclass(eq=False)
 class _Entry(Generic[Key]):
     """A thing that is made.
 
@@ -73,19 +75,21 @@ class _Entry(Generic[Key]):
         used: a caller has taken it.
     """
 
-    def __init__(self, key: Key, nbytes: int, step: int, start: int, memory: Any) -> None:
-        self.key = key
-        self.nbytes = nbytes
-        self.step = step
-        self.start = start
-        self.stop = start + nbytes
-        self.memory = memory
-        self.next = 0
-        self.done_nbytes = 0
-        self.over = False
-        self.used = False
-        self.parts: weakref.WeakSet[_Part] = weakref.WeakSet()
-        self.leases: weakref.WeakSet[Lease] = weakref.WeakSet()
+    key: Key
+    nbytes: int
+    step: int
+    start: int
+    memory: Any
+    next: int = 0
+    done_nbytes: int = 0
+    over: bool = False
+    used: bool = False
+    parts: weakref.WeakSet[_Part] = field(default_factory=weakref.WeakSet)
+    leases: weakref.WeakSet[Lease] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.nbytes
 
     @property
     def ready(self) -> bool:
@@ -125,14 +129,14 @@ class Ahead(Generic[Key]):
     """Makes things in the order in which they will be used, before they are asked for.
 
     Where a guess was wrong, or a thread failed, or there is no room, `take` gives None, and the caller makes the thing
-    in his own way. So a failure is met by the caller who needs the thing, in his own thread.
+    in its own way. So a failure is met where the thing is needed, in the caller's own thread.
 
     An order that is not given is learned: the last pass tells what follows what. All that is alive, in use or ahead,
     lies in one piece of memory, which is lent and used over and over. If a thing is half made when it is asked for, the
-    caller makes the rest, so that he never waits long for a thread that gets no time. The threads end when they idle.
+    caller makes the rest, so that it never waits long for a thread that gets no time. The threads end when they idle.
 
-    In an order that is given things have memory of their own. One that was not begun when it is asked for comes first
-    then, and those behind it next. A caller that waits helps. The threads end when this is closed.
+    In an order that is given, a thing has memory of its own. If it was not begun when it is asked for, it comes first,
+    and the things behind it come next. A caller that waits helps. The threads end when this is closed.
 
     Thread-safe. A forked child begins anew, with what was learned.
     """
@@ -143,7 +147,6 @@ class Ahead(Generic[Key]):
     ) -> None:  # fmt: skip
         """
         Args:
-            work: with `order` it is `OwnMemory`.
             capacity: size of the memory that is lent, which is allocated when it is first needed; with `order`, of all
                 that is ahead, unless one thing is larger.
             order: all keys, each once.
@@ -206,7 +209,7 @@ class Ahead(Generic[Key]):
         if rest is not None:
             self._make(rest, ahead=False)
         while (part := self._meanwhile(entry)) is not None:
-            with suppress(Exception):  # met by the caller who needs the thing
+            with suppress(Exception):  # met where the thing is needed
                 self._make(part, ahead=False)
         return lease if entry.ready else None
 
@@ -378,7 +381,7 @@ class Ahead(Generic[Key]):
             while (part := self._next_part()) is None:
                 if self._closed or not self._changed.wait(_LINGER_SECONDS if self._learns else None):
                     return False
-        with suppress(BaseException):  # met again, and told, by the caller who needs the thing
+        with suppress(BaseException):  # met again, and told, where the thing is needed
             self._make(part, ahead=True)
         return True
 

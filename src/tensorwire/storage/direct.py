@@ -12,8 +12,6 @@ from ..errors import TruncatedDataError
 from .local import Descriptor
 
 if TYPE_CHECKING:
-    import mmap
-
     from .local import InputFile
 
 _PAGE = 4096
@@ -27,11 +25,14 @@ class DirectFile:
     """An open file once more: it stays open when the other is closed. Reads are thread-safe.
 
     Where the file system has no direct reads, those of the page cache are used, and their pages are given back.
+
+    Attributes:
+        file: the same, read by the page cache.
     """
 
     def __init__(self, file: InputFile) -> None:
-        self._file = file.duplicate()
-        self._direct = _open_directly(self._file.descriptor.number)
+        self.file = file.duplicate()
+        self._direct = _open_directly(self.file.descriptor.number)
 
     def room(self, offset: int, nbytes: int) -> int:
         """The memory that `read` needs for these bytes: the pages that hold them."""
@@ -53,14 +54,14 @@ class DirectFile:
         """
         first, stop = offset - offset % _PAGE, self.room(offset, nbytes) if stop is None else stop
         needed = min(stop, offset % _PAGE + nbytes)
-        with naming(self._file.path):
+        with naming(self.file.path):
             while start < needed:
                 count = self._read_some(memory[start : min(stop, start + READ_NBYTES)], first + start)
                 start += count
                 if count == 0 or (start < needed and start % _PAGE):  # from there a direct read cannot go on
                     raise TruncatedDataError(
                         f"expected {nbytes} bytes from {offset} on, got {max(0, start - offset % _PAGE)}",
-                        file=self._file.path,
+                        file=self.file.path,
                         byte=first + start,
                     )
 
@@ -73,23 +74,10 @@ class DirectFile:
                 if error.errno != errno.EINVAL:
                     raise
                 self._direct = None  # a file system that takes the flag, but not the read
-        number = self._file.descriptor.number
+        number = self.file.descriptor.number
         count = os.preadv(number, [out], position)
         os.posix_fadvise(number, position, count, os.POSIX_FADV_DONTNEED)
         return count
-
-    def read_into(self, offset: int, out: memoryview) -> None:
-        """A few bytes, by the page cache."""
-        self._file.read_into(offset, out)
-
-    def check_unchanged(self) -> None:
-        """Raise OSError if the file was written to since it was opened."""
-        self._file.check_unchanged()
-
-    @property
-    def map(self) -> mmap.mmap:
-        """As of the file."""
-        return self._file.map
 
 
 def _open_directly(number: int) -> Descriptor | None:

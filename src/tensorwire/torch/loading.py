@@ -14,7 +14,7 @@ from ..files.loader import load_bytes
 from ..storage.ahead import Ahead, aligned
 from ..storage.direct import DirectFile
 from .frames.blocks import FileBlocks, Reads
-from .frames.open_frame import OpenFrame, Origin, attach, attach_opened
+from .frames.open_frame import Origin, attach
 from .modules import DTYPES, MIN_NUMEL
 from .tensors.compressed_tensor import CompressedTensor
 
@@ -113,11 +113,11 @@ class CompressedLoader:
         assert self._reads is not None
         file = self._files[stored.path]
         start = stored.header.data_start + tensor.entry.start
-        frame = torch.frombuffer(file.map, dtype=torch.uint8, offset=start, count=tensor.entry.nbytes)
+        frame = torch.frombuffer(file.file.map, dtype=torch.uint8, offset=start, count=tensor.entry.nbytes)
         origin = Origin(str(stored.path), tensor.name, verify)
         info = stored.frame(tensor).info
         blocks = FileBlocks(file, start + info.header_nbytes, info.data_nbytes, self._reads)
-        return CompressedTensor(attach_opened(frame, OpenFrame(frame, origin, file, blocks)))
+        return CompressedTensor(attach(frame, origin, file.file, blocks))
 
 
 def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:

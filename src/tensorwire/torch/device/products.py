@@ -109,23 +109,6 @@ def _rows_of_program(
 
 
 @_jit
-def _earlier(before: tl.tensor, row: tl.tensor, run: tl.tensor, runs_per_block: tl.int32) -> tl.tensor:
-    """How much stands in the list of what escapes before a run."""
-    return tl.load(before + ordinal(row) * runs_per_block + run).to(tl.int32) & 0xFFFF
-
-
-@_jit
-def _octets(
-    exponent: tl.tensor, rest: tl.tensor, n: tl.tensor, run: tl.tensor, full: tl.tensor, j: tl.tensor, k: tl.constexpr,
-    lead: tl.constexpr, permutation: tl.constexpr,
-) -> Any:  # fmt: skip
-    """The lower and the upper bytes of words, from their exponents and verbatim rests."""
-    lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
-    upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
-    return lower, upper
-
-
-@_jit
 def _listed_products(
     frame: tl.tensor, row: tl.tensor, in_block: tl.tensor, before: tl.tensor, places: tl.tensor, exponents: tl.tensor,
     x: tl.tensor, columns: tl.int32, runs_per_block: tl.int32, exists: tl.tensor, lead: tl.constexpr,
@@ -207,7 +190,7 @@ def cascade_kernel(
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
-        earlier = _earlier(before, row, run, rows_per_block * runs_per_row)
+        earlier = tl.load(before + ordinal(row) * rows_per_block * runs_per_row + run).to(tl.int32) & 0xFFFF
         counts = escapes_of_rows(field, n, run, full, j, j >= 0, widths & 15, lead, True)
         rank = ranks_in_run(counts, 2, 8 // lead)
         for k in tl.static_range(8 // lead):
@@ -215,7 +198,8 @@ def cascade_kernel(
                 field, n, run, full, j, k, first, below, jump, earlier, rank, following,
                 widths & 15, 1, lead, True, permutation,
             )  # fmt: skip
-            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
+            upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower, upper, permutation)
             y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
                 y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
@@ -250,7 +234,8 @@ def listed_kernel(
             digits = numbers_in_group(field, n, run, full, j, k, widths & 15, lead, True)
             escaped = spread_sign(digits + 0x71717171, permutation)  # 15 becomes 0x80
             exponent = bytes_of(first) + digits
-            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
+            upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower & ~escaped, upper & ~escaped, permutation)
             y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
                 y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead
@@ -288,13 +273,14 @@ def enec_kernel(
     for chunk in range(0, runs_per_row, chunks):
         in_row = chunk + tl.arange(0, chunks)[None, :, None]
         run = in_block[:, None, None] * runs_per_row + in_row
-        earlier = _earlier(before, row, run, rows_per_block * runs_per_row)
+        earlier = tl.load(before + ordinal(row) * rows_per_block * runs_per_row + run).to(tl.int32) & 0xFFFF
         flags, rank = mask_of_runs(mask, num_groups, run, full, j, 2, quads_log2, lead, True)
         for k in tl.static_range(8 // lead):
             exponent = enec_exponents(
                 field, n, run, full, j, k, b, following, earlier, rank, flags, quads_log2, m, nb, 8, lead, True
             )
-            lower, upper = _octets(exponent, rest, n, run, full, j, k, lead, permutation)
+            lower = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 0, permutation)
+            upper = octet_of_words(exponent, rest, n, run, full, j, k, 8, 7, 8, 0, lead, True, 1, permutation)
             pair0, pair1 = pairs_of_words(lower, upper, permutation)
             y0, y1, y2, y3, y4, y5, y6, y7 = _accumulate(
                 y0, y1, y2, y3, y4, y5, y6, y7, pair0, pair1, x + in_row * 256 + j, columns, k, inputs, lead

@@ -61,7 +61,7 @@ class FileBlocks:
     def part(self, lo: int, hi: int) -> memoryview:
         """Bytes [lo, hi) of the blocks; negative places are those of the header before them."""
         data = new_buffer(hi - lo)
-        self._file.read_into(self._start + lo, data)
+        self._file.file.read_into(self._start + lo, data)
         return data
 
     @contextmanager

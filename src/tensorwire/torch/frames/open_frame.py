@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ...codec.products import PlacedFrame
     from ...storage.ahead import Ahead
-    from ...storage.direct import DirectFile
     from ...storage.local import InputFile
 
 _device_frames = WeakTensorKeyDictionary()
@@ -66,11 +65,7 @@ class OpenFrame:
     _placed: PlacedFrame | None = None
 
     def __init__(
-        self,
-        frame: Tensor,
-        origin: Origin,
-        file: InputFile | DirectFile | None = None,
-        blocks: FileBlocks | None = None,
+        self, frame: Tensor, origin: Origin, file: InputFile | None = None, blocks: FileBlocks | None = None
     ) -> None:
         """
         Args:
@@ -129,7 +124,7 @@ class OpenFrame:
 
     def loaded(self) -> AbstractContextManager[OpenFrame]:
         """The frame with all its blocks in memory, for the length of a ``with`` block."""
-        return self._loaded(self.blocks) if isinstance(self.blocks, FileBlocks) else nullcontext(self)
+        return nullcontext(self) if isinstance(self.blocks, MemoryBlocks) else self._loaded(self.blocks)
 
     @contextmanager
     def _loaded(self, blocks: FileBlocks) -> Iterator[OpenFrame]:
@@ -152,16 +147,16 @@ class OpenFrame:
         start, stop = first * size, (first + out.numel()) * size
         if start == stop:
             return
+        count, pool = threads or torch.get_num_threads(), team() if threads is None else None
+        if self.blocks.in_memory and out.device.type == "cpu" and out.is_contiguous():
+            with self._reading():
+                self._place().decode(start, stop, out.data_ptr(), count, pool, self.origin.verify)
+            return
         if stop - start == self.info.uncompressed_nbytes and not self.blocks.in_memory:
             with self.loaded() as frame:
                 frame.decode(first, out, threads)
             return
-        count, pool = threads or torch.get_num_threads(), team() if threads is None else None
         with self._reading():
-            if self.blocks.in_memory and out.device.type == "cpu" and out.is_contiguous():
-                placed = self._place()
-                placed.decode(start, stop, out.data_ptr(), count, pool, self.origin.verify)
-                return
             lo, hi = self._reader.data_range(start, stop)
             self._reader.decode(
                 self.blocks.part(lo, hi),
@@ -176,6 +171,7 @@ class OpenFrame:
 
     def linear(self, inputs: Tensor) -> Tensor:
         """`inputs`, (count, columns), times the transpose of this tensor: float32, (count, rows), without a dense copy.
+        All blocks are in memory.
 
         Raises:
             FormatError: a block is damaged.
@@ -186,9 +182,15 @@ class OpenFrame:
         outputs = torch.empty((inputs.shape[0], self.shape[0]), dtype=torch.float32, device="cpu")
         if len(self.shape) != 2 or inputs.shape[1:] != self.shape[1:] or inputs.device.type != "cpu":
             raise ValueError(f"expected inputs for a tensor of shape {self.shape} on the CPU, got {inputs.shape}")
-        pointers = inputs.data_ptr(), inputs.shape[0], outputs.data_ptr()
-        with self.loaded() as frame, frame._reading():
-            frame._place().linear(*pointers, torch.get_num_threads(), team(), self.origin.verify)
+        with self._reading():
+            self._place().linear(
+                inputs.data_ptr(),
+                inputs.shape[0],
+                outputs.data_ptr(),
+                torch.get_num_threads(),
+                team(),
+                self.origin.verify,
+            )
         return outputs
 
     def _place(self) -> PlacedFrame:
@@ -222,22 +224,15 @@ class OpenFrame:
         return ErrorContext(file=self.origin.file, tensor=self.origin.tensor)
 
 
-def attach(frame: Tensor, origin: Origin, file: InputFile | None = None) -> Tensor:
-    """`frame`, opened, with where it came from. Its bytes must not change from now on.
-
-    If it is mapped from a file, each use looks whether that was written to.
+def attach(frame: Tensor, origin: Origin, file: InputFile | None = None, blocks: FileBlocks | None = None) -> Tensor:
+    """`frame`, opened, with where it came from; `file` and `blocks` are those of `OpenFrame`. Its bytes must not change
+    from now on. Each use looks whether the file was written to.
 
     Raises:
         FormatError: it is not a frame.
         UnsupportedTensorError: it is relative, or torch lacks its dtype.
     """
-    _open_frames[frame] = OpenFrame(frame, origin, file)
-    return frame
-
-
-def attach_opened(frame: Tensor, opened_frame: OpenFrame) -> Tensor:
-    """`frame`, whose blocks are to be had from `opened_frame`."""
-    _open_frames[frame] = opened_frame
+    _open_frames[frame] = OpenFrame(frame, origin, file, blocks)
     return frame
 
 
