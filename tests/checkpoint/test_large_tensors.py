@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from tensorwire.checkpoint import compress_checkpoint, decompress_checkpoint, load_file, open_file, verify
+from tensorwire.checkpoint import (
+    compress_checkpoint,
+    decompress_checkpoint,
+    load_file,
+    open_file,
+    transcode_checkpoint,
+    verify,
+)
 from tensorwire.checkpoint.operations.stream import convert_stream
+from tensorwire.files.base import BaseTensor
 from tensorwire.storage.pipeline import WINDOW_NBYTES, plan_windows
 from tests.support.checkpoint_models import Entry, container, random_bytes, weights
+from tests.support.deltas import step
 from tests.support.processes import PRINT_PEAK_MEMORY
 
 if TYPE_CHECKING:
@@ -52,6 +63,56 @@ def test_tensors_of_several_windows(tmp_path: Path) -> None:
     assert (tmp_path / "d").read_bytes() == source.read_bytes()
     loaded = load_file(tmp_path / "b", threads=3)
     assert {name: array.tobytes() for name, array in loaded.items()} == {entry[0]: entry[3] for entry in entries}
+
+
+def large_pair(folder: Path) -> tuple[Path, Path]:
+    """Files whose rows do not divide a window, one a training step behind the other."""
+    old, new = folder / "old.safetensors", folder / "new.safetensors"
+    shape = (6_001, 1_500)
+    data = weights(6_001 * 1_500, 7)
+    noise = ("b", "U8", (3000,), random_bytes(3000, 1))  # without a base, between two that have one
+    old.write_bytes(container([("a", "BF16", shape, data), ("c", "BF16", (3000,), data[:6000])]))
+    entries = [("a", "BF16", shape, step(data, 8)), noise, ("c", "BF16", (3000,), step(data[:6000], 9))]
+    new.write_bytes(container(entries))
+    return old, new
+
+
+@pytest.mark.parametrize("form", ["plain", "compressed"])
+def test_the_base_is_read_ahead_in_the_chunks_of_the_source(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = large_pair(tmp_path)
+    reads: list[tuple[str, int, bool]] = []
+    read = BaseTensor.read
+
+    def counted(self: BaseTensor, start: int, out: memoryview, *, threads: int | None) -> None:
+        reads.append((self.name, start, threading.current_thread() is threading.main_thread()))
+        read(self, start, out, threads=threads)
+
+    monkeypatch.setattr(BaseTensor, "read", counted)
+    if form == "plain":
+        compress_checkpoint(new, tmp_path / "delta", base=old)
+    else:
+        compress_checkpoint(new, tmp_path / "packed")
+        transcode_checkpoint(tmp_path / "packed", tmp_path / "delta", profile="compact", base=old)
+    assert [name for name, _, _ in reads] == ["a"] * 3 + ["c"]
+    assert not any(own for _, _, own in reads), "the thread that encodes reads nothing"
+    monkeypatch.undo()
+    decompress_checkpoint(tmp_path / "delta", tmp_path / "back", base=old)
+    assert (tmp_path / "back").read_bytes() == new.read_bytes()
+
+
+def test_a_base_that_cannot_be_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = large_pair(tmp_path)
+
+    def fail(self: BaseTensor, start: int, out: memoryview, *, threads: int | None) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(old))
+
+    monkeypatch.setattr(BaseTensor, "read", fail)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        compress_checkpoint(new, tmp_path / "delta", base=old)
+    assert caught.value.filename == str(old)
+    assert not (tmp_path / "delta").exists()
 
 
 @pytest.mark.parametrize(
