@@ -152,6 +152,9 @@ class _Tasks:
 def _run_all(tasks: Sequence[Task], threads: int) -> None:
     """Run tasks on this thread and others; raise the first error."""
     work = _Tasks(tasks)
+    if threads < 2:
+        work.make(0, None, 0, len(tasks), ahead=False)
+        return
     with closing(Ahead(work, 0, order=[0], threads=threads - 1)) as ahead:
         if ahead.take(0) is None:
             raise work.errors[0]

@@ -25,7 +25,7 @@ ALIGNMENT = 4096
 
 _MAX_ENTRIES = 16
 _LINGER_SECONDS = 0.5
-"""How long a thread that learns waits for more before it ends. So it need not be ended, and keeps nothing alive."""
+"""How long a thread waits in an order that is learned before it ends. So it keeps nothing alive for long."""
 
 _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
@@ -236,7 +236,7 @@ class Ahead(Generic[Key]):
                 if made:
                     entry.done_nbytes += part.stop - part.start
                 else:
-                    self._drop(entry)
+                    entry.over = True
                 if entry.over or entry.ready:
                     self._changed.notify_all()
 
@@ -260,7 +260,8 @@ class Ahead(Generic[Key]):
                     done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
                 elif self._learns and time.monotonic() > deadline:
                     break
-            if not self._learns or not entry.ready:
+            entry.over |= not entry.ready
+            if not self._learns:
                 self._drop(entry)
                 self._plan()
         return None
