@@ -3,6 +3,7 @@
 Names load on first use: importing this package loads neither NumPy nor torch, nor the compiled core.
 """
 
+from ._ground.loaders import compressed_loaders
 from ._ground.version import __version__
 
 TYPE_CHECKING = False
@@ -78,3 +79,12 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _load_compressed(device: object, resident_nbytes: int | None) -> object:
+    from .torch.loading import CompressedLoader
+
+    return CompressedLoader(device, resident_nbytes)
+
+
+compressed_loaders["pt"] = _load_compressed

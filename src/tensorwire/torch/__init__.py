@@ -1,20 +1,17 @@
 """Tensors that stay compressed in memory, under PyTorch.
 
-Importing it needs PyTorch 2.5 or later. It enters its loader of compressed tensors where `open_file` looks for one.
-It registers the package with transformers, which it does not import: that happens when transformers is imported, before
-or after. Triton is imported when a frame on a device is first opened.
+Importing it needs PyTorch 2.5 or later. It registers the package with transformers, which it does not import: that
+happens when transformers is imported, before or after. Triton is imported when a frame on a device is first opened.
 """
 
 from typing import TYPE_CHECKING
 
 from .._ground.packages import is_older
-from ..checkpoint.operations.target import load_compressed_by
 from . import torch_version  # noqa: F401 - raises where torch is missing or too old
 from .ahead import DecodeAhead, decode_ahead
 from .frames.open_frame import AnyFrame, open_on_devices_by
 from .integrations import training  # noqa: F401 - registers a hook
 from .integrations.after_import import after_import
-from .loading import CompressedLoader
 from .modules import MemoryReport, ModuleMemory, compress_module, decompress_module, memory_report, set_linear_mode
 from .tensors.compressed_tensor import CompressedTensor
 
@@ -59,4 +56,3 @@ def _open_on_device(frame: "Tensor") -> AnyFrame:
 
 
 open_on_devices_by(_open_on_device)
-load_compressed_by("pt", CompressedLoader)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..._ground.loaders import compressed_loaders
 from ...codec import array_shape, as_array, check_framework, check_framework_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ...codec import Framework
     from ...files.reader import StoredFile, StoredTensor
@@ -22,14 +22,6 @@ class CompressedLoader(Protocol):
 
     def load(self, stored: StoredFile, tensors: Sequence[StoredTensor], threads: int, verify: bool) -> dict[str, Any]:
         """The tensors that stay compressed, by name."""
-
-
-_compressed_loaders: dict[Framework, Callable[[Any, int | None], CompressedLoader]] = {}
-
-
-def load_compressed_by(framework: Framework, factory: Callable[[Any, int | None], CompressedLoader]) -> None:
-    """Let ``factory(device, resident_nbytes)`` load the compressed tensors of a framework."""
-    _compressed_loaders[framework] = factory
 
 
 class Target(NamedTuple):
@@ -57,8 +49,7 @@ class Target(NamedTuple):
             return cls(framework, torch_device)
         if framework != "pt":
             raise ValueError(f'expected framework="pt" for compressed=True, got "{framework}"')
-        import_module("tensorwire.torch")  # stands above this layer, and enters its loader here
-        return cls(framework, torch_device, _compressed_loaders[framework](torch_device, resident_nbytes))
+        return cls(framework, torch_device, compressed_loaders[framework](torch_device, resident_nbytes))
 
     def check(self, dtype: str, shape: tuple[int, ...]) -> None:
         """Raise what `array` would, before there is any data."""
