@@ -26,7 +26,7 @@ import tensorwire  # noqa: E402
 from reference.tensorwire_reference import Cascade, Enec, Trimmed, Verbatim, decode, encode  # noqa: E402
 from tensorwire import CorruptDataError, FormatError, TruncatedDataError, UnsupportedTensorError  # noqa: E402
 from tensorwire.codec import FrameReader  # noqa: E402
-from tensorwire.torch.device import decode as triton_decode  # noqa: E402
+from tensorwire.torch.device import decode as device_decode  # noqa: E402
 from tensorwire.torch.device.fields import PRMT_IN_STEPS, SHIFTS  # noqa: E402
 from tests.support import golden, registry  # noqa: E402
 from tests.support.cases import small_integers  # noqa: E402
@@ -84,8 +84,8 @@ CHOSEN = some_of_each_kind()
 @pytest.fixture(autouse=True)
 def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter takes as long for a small tile as for a large one."""
-    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 64)
-    monkeypatch.setattr(triton_decode, "_LATER_RUNS", 32)
+    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 64)
+    monkeypatch.setattr(device_decode, "_LATER_RUNS", 32)
 
 
 def on_device(frame: bytes | memoryview) -> torch.Tensor:
@@ -104,8 +104,8 @@ def content(tensor: torch.Tensor) -> bytes:
     return tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def check(frame: bytes | memoryview, item: Input, permutation: Any = SHIFTS) -> triton_decode.DeviceFrame:
-    opened = triton_decode.DeviceFrame(on_device(frame))
+def check(frame: bytes | memoryview, item: Input, permutation: Any = SHIFTS) -> device_decode.DeviceFrame:
+    opened = device_decode.DeviceFrame(on_device(frame))
     opened.permutation = permutation.value
     tensor = opened.decode_all()
     assert (tensor.dtype, tuple(tensor.shape)) == (TORCH_DTYPES[item.dtype], item.shape)
@@ -135,8 +135,8 @@ def test_every_kind_of_the_host_is_met() -> None:
 )
 def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Escapes in every run; the last block ends within a run and within a byte of each plane."""
-    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
-    monkeypatch.setattr(triton_decode, "_LATER_RUNS", runs)
+    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", runs)
+    monkeypatch.setattr(device_decode, "_LATER_RUNS", runs)
     n = 768 + 768 - 256 - 3
     item = Input("", dtype, (n,), floats(dtype, n, f"segments {variant}"))
     options = {"kind": Cascade(variant=variant), "rest": Verbatim(), "profile": "fast", "block_words": 768}
@@ -151,8 +151,8 @@ def test_cascade_across_tiles_and_blocks(variant: int, dtype: str, runs: int, mo
 )
 def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last group is short and has high parts."""
-    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", runs)
-    monkeypatch.setattr(triton_decode, "_LATER_RUNS", runs)
+    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", runs)
+    monkeypatch.setattr(device_decode, "_LATER_RUNS", runs)
     n = 1024 + 512 + 256 + 35
     exponents = np.full(n, (1 << FLOATS[dtype].exponent_bits) - 3) - np.arange(n) % 2
     exponents[::97] = 0
@@ -175,9 +175,9 @@ def test_enec_across_tiles_and_blocks(group: int, dtype: str, runs: int, monkeyp
 )
 def test_tiles_by_group(kind: Cascade | Enec, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an NPU: the host decodes the last block, which is short, and such as end too near to the frame's end."""
-    monkeypatch.setattr(triton_decode, "_is_vector_processor", lambda device: device.type == "cpu")
-    monkeypatch.setattr(triton_decode, "_RUNS_OF_WORDS", 2)
-    monkeypatch.setattr(triton_decode, "_LATER_RUNS", 2)
+    monkeypatch.setattr(device_decode, "_is_vector_processor", lambda device: device.type == "cpu")
+    monkeypatch.setattr(device_decode, "_RUNS_OF_WORDS", 2)
+    monkeypatch.setattr(device_decode, "_LATER_RUNS", 2)
     n = 2 * 1280 + 1000
     item = Input("", dtype, (n,), floats(dtype, n, f"by group {kind}"))
     options = {"kind": kind, "rest": Verbatim(), "profile": "fast", "block_words": 1280}
@@ -229,7 +229,7 @@ def test_ranges(first: int, count: int) -> None:
     """Only their blocks are decoded; the result is not written beyond its end."""
     words = registry.weights("BF16", 2000)
     frame = encode(words.tobytes(), "BF16", (2000,), kind=Cascade(variant=0), rest=Verbatim(), block_words=768)
-    opened = triton_decode.DeviceFrame(on_device(frame))
+    opened = device_decode.DeviceFrame(on_device(frame))
     around = torch.full((count + 16,), 7, dtype=torch.bfloat16)
     opened.decode(first, around[8 : 8 + count])
     assert content(around[8 : 8 + count]) == words[first : first + count].tobytes()
@@ -278,12 +278,12 @@ def small_frame() -> bytes:
 @pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 150, 191, 192, 500, -64, -1])
 def test_truncated(nbytes: int) -> None:
     with pytest.raises(TruncatedDataError):
-        triton_decode.decode_frame(on_device(small_frame()[:nbytes]))
+        device_decode.decode_frame(on_device(small_frame()[:nbytes]))
 
 
 def test_trailing_bytes() -> None:
     with pytest.raises(CorruptDataError, match="expected a frame of"):
-        triton_decode.decode_frame(on_device(small_frame() + bytes(64)))
+        device_decode.decode_frame(on_device(small_frame() + bytes(64)))
 
 
 def test_streams_that_do_not_fill_the_block() -> None:
@@ -291,7 +291,7 @@ def test_streams_that_do_not_fill_the_block() -> None:
     _, stop = surgery.block_span(1)
     surgery.bytes[stop - 6] += 1  # the high byte of n4, the number of bytes
     with pytest.raises(CorruptDataError, match="by its descriptor") as caught:
-        triton_decode.decode_frame(on_device(surgery.close()))
+        device_decode.decode_frame(on_device(surgery.close()))
     assert caught.value.block == 1
 
 
@@ -306,7 +306,7 @@ def test_parameters_of_cascade(back: int, bits: int) -> None:
     _, stop = surgery.block_span(1)
     surgery.bytes[stop - back] |= bits
     with pytest.raises(CorruptDataError, match=r"tier|zeros") as caught:
-        triton_decode.decode_frame(on_device(surgery.close()))
+        device_decode.decode_frame(on_device(surgery.close()))
     assert caught.value.block == 1
 
 
@@ -319,7 +319,7 @@ def test_streams_that_contradict_their_counts(kind: Cascade | Enec, value: int) 
     start, stop = surgery.block_span(1)
     surgery.bytes[start : stop - 14] = bytes([value]) * (stop - 14 - start)
     with pytest.raises(CorruptDataError, match=r"escapes|high parts") as caught:
-        triton_decode.decode_frame(on_device(surgery.close()))
+        device_decode.decode_frame(on_device(surgery.close()))
     assert caught.value.block == 1
 
 
@@ -328,7 +328,7 @@ def test_damage_stays_in_its_block() -> None:
     surgery = Surgery(encode(words, "BF16", (1500,), kind=Cascade(variant=0), rest=Verbatim(), block_words=512))
     start, _ = surgery.block_span(1)
     surgery.bytes[start] ^= 1
-    decoded = content(triton_decode.decode_frame(on_device(surgery.close())))
+    decoded = content(device_decode.decode_frame(on_device(surgery.close())))
     assert decoded != words
     assert decoded[:1024] == words[:1024]
     assert decoded[2048:] == words[2048:]
@@ -339,7 +339,7 @@ def test_malformed_frames(case: Malformed) -> None:
     """Checksums of blocks are not checked, so some of these decode; none does anything else."""
     frame = case.build()
     try:
-        tensor = triton_decode.decode_frame(on_device(frame))
+        tensor = device_decode.decode_frame(on_device(frame))
     except (FormatError, UnsupportedTensorError):
         return
     assert tensor.nbytes == tensorwire.frame_info(frame).uncompressed_nbytes
@@ -354,20 +354,20 @@ def test_relative_frames(numel: int) -> None:
     surgery.set("uncompressed_nbytes", 2 * numel)
     surgery.set("num_blocks", -(-numel // surgery.get("block_words")))
     with pytest.raises(UnsupportedTensorError, match="relative to a base"):
-        triton_decode.decode_frame(on_device(surgery.close()))
+        device_decode.decode_frame(on_device(surgery.close()))
 
 
 @pytest.mark.parametrize("dtype", ["I32", "F64", "I8", "U8", "F8_E8M0"])
 def test_other_dtypes(dtype: str) -> None:
     """Their coded blocks are the host's."""
     data = small_integers(dtype, 8192, "split")
-    tensor = triton_decode.decode_frame(on_device(tensorwire.compress(data, dtype=dtype)))
+    tensor = device_decode.decode_frame(on_device(tensorwire.compress(data, dtype=dtype)))
     assert content(tensor) == data
 
 
 def test_dtypes_that_torch_lacks() -> None:
     with pytest.raises(UnsupportedTensorError, match="torch has no dtype for F6_E2M3"):
-        triton_decode.decode_frame(on_device(tensorwire.compress(bytes(768), dtype="F6_E2M3")))
+        device_decode.decode_frame(on_device(tensorwire.compress(bytes(768), dtype="F6_E2M3")))
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_dtypes_that_torch_lacks() -> None:
 )
 def test_other_arguments(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="expected a contiguous tensor of uint8"):
-        triton_decode.decode_frame(change(on_device(small_frame())))
+        device_decode.decode_frame(change(on_device(small_frame())))
 
 
 @pytest.mark.parametrize("target", ["cuda 80 32", "cuda 90 32", "hip gfx942 64", "hip gfx1100 32"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
-from ..storage.ahead import Ahead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,38 +122,32 @@ class Scratch(threading.local):
         self.memory = new_buffer(TASK_NBYTES + (TASK_NBYTES >> 3))
 
 
-class _Tasks:
-    """The work of running tasks: one thing, whose parts are some of them."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self._tasks = tasks
-        self._scratch = Scratch()
-        self.errors: list[BaseException] = []
-
-    def nbytes(self, key: int) -> int:
-        return len(self._tasks)
-
-    def step(self, key: int) -> int:
-        return 1 + len(self._tasks) // 1000  # to claim many small ones takes longer than to run them
-
-    def memory(self, key: int) -> None:
-        return None
-
-    def make(self, key: int, memory: None, start: int, stop: int, ahead: bool) -> None:
-        try:
-            for task in self._tasks[start:stop]:
-                task(self._scratch.memory)
-        except BaseException as error:
-            self.errors.append(error)
-            raise
-
-
 def _run_all(tasks: Sequence[Task], threads: int) -> None:
     """Run tasks on this thread and others; raise the first error."""
-    work = _Tasks(tasks)
-    if threads < 2:
-        work.make(0, None, 0, len(tasks), ahead=False)
-        return
-    with closing(Ahead(work, 0, order=[0], threads=threads - 1)) as ahead:
-        if ahead.take(0) is None:
-            raise work.errors[0]
+    remaining = iter(tasks)
+    lock = threading.Lock()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        scratch = Scratch().memory
+        try:
+            while not errors:
+                with lock:
+                    task = next(remaining, None)
+                if task is None:
+                    return
+                task(scratch)
+        except BaseException as error:
+            errors.append(error)
+
+    helpers: list[threading.Thread] = []
+    with suppress(RuntimeError):  # no more threads: those that are there do all
+        for _ in range(threads - 1):
+            helper = threading.Thread(target=work, name="tensorwire-load", daemon=True)
+            helper.start()
+            helpers.append(helper)
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[0]

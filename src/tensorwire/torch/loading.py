@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint that stay compressed: what ``load_file(..., compressed=True)`` asks for by name."""
+"""The loader of tensors that stay compressed: ``load_file(..., compressed=True)`` and `open_file` use it."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_pairwise_waits_where_p_means_nothing(culprit: int) -> None:
 @every_rank
 @pytest.mark.parametrize("partial", [False, True], ids=["full", "partial"])
 def test_an_all_to_all_to_which_a_rank_comes_late(culprit: int, partial: bool) -> None:
-    """P holds where every rank exchanges something with every other, see test_diagnosis_all_to_all.py."""
+    """P holds where every rank exchanges something with every other."""
     at = job_at_rate({culprit: 0.5}, timed_after=0.0, rooted=partial, name="all_to_all_single")
     finding = only(last(at, 60))
     assert (finding.code, finding.suspects) == ("TW-S1", [culprit])
