@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from tensorwire.torch.device import kernels
+from tensorwire.torch.device import kernels as device_kernels
 from tensorwire.torch.device import products
 from tensorwire.torch.device.fields import BY_GROUP
 from tensorwire.torch.device.plan import leading
@@ -34,7 +34,7 @@ F8 = {"exponent_bits": 4, "mantissa_bits": 3, "rest_bits": 4, "trail": 0}
 
 def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     """All kernels. No kernel of products works by group."""
-    k, lead = kernels, {w: BY_GROUP.value if by_group else leading(w) for w in range(1, 5)}
+    k, lead = device_kernels, {w: BY_GROUP.value if by_group else leading(w) for w in range(1, 5)}
     tiers, enec = {"widths": 0x8322, "last": 3}, {"quads_log2": 2, "m": 3, "nb": 6}
     resident = {"widths": 0x84, "last": 1, "lead": lead[4]}
     permuted = {"permutation": permutation, "runs": 8}
