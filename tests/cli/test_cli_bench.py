@@ -15,26 +15,29 @@ from tensorwire.cli import main, measure
 from tensorwire.peers import codecs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PATTERN = np.random.default_rng(0).integers(0, 1 << 16, (100, 256), np.uint16)
 
 
-class Wrong(codecs.Codec):
+def copying(*settings: Any) -> codecs.Codec:
+    return codecs.Codec(bytes, lambda packed, out: packed)
+
+
+def wrong(*settings: Any) -> codecs.Codec:
     """Loses the last byte."""
-
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        out[:] = packed
-        out[-1] ^= 1
-        return out
+    return codecs.Codec(bytes, lambda packed, out: packed[:-1] + bytes([packed[-1] ^ 1]))
 
 
-class Failing(codecs.Codec):
-    def compress(self, prepared: Any) -> Any:
+def failing(*settings: Any) -> codecs.Codec:
+    def compress(prepared: memoryview) -> bytes:
         raise RuntimeError("first line\nsecond line")
 
+    return codecs.Codec(compress, lambda packed, out: packed)
 
-def adapter(name: str, factory: type[codecs.Codec] = codecs.Codec, module: str | None = None) -> codecs.Adapter:
+
+def adapter(name: str, factory: Callable[..., codecs.Codec] = copying, module: str | None = None) -> codecs.Adapter:
     return codecs.Adapter(name, "tensorwire", module, factory)
 
 
@@ -71,8 +74,8 @@ def test_sample_of_a_compressed_directory_is_that_of_the_plain_one(file: Path) -
 def test_table(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     adapters = (
         adapter("copy"),
-        adapter("wrong", Wrong),
-        adapter("failing", Failing),
+        adapter("wrong", wrong),
+        adapter("failing", failing),
         adapter("absent", module="absent_"),
     )
     monkeypatch.setattr(codecs, "ADAPTERS", adapters)
@@ -104,7 +107,7 @@ def test_json(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def test_a_wrong_result_of_ours_is_bad_data(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "ADAPTERS", (adapter("tensorwire fast", Wrong),))
+    monkeypatch.setattr(codecs, "ADAPTERS", (adapter("tensorwire fast", wrong),))
     assert main(["bench", str(file)]) == 1
 
 

@@ -6,7 +6,10 @@ what it returns is valid until its next call. Memory is page-aligned and reused 
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import memmove
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -15,116 +18,97 @@ from .._ground.version import __version__
 from ..codec import compress, compress_bound, decompress, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from collections.abc import Callable
 
     from ..codec import Profile
 
 __all__ = ["ADAPTERS", "Adapter", "Codec"]
 
 
+@dataclass(frozen=True)
 class Codec:
-    """What is measured. The base class copies: as memcpy it is the yardstick."""
+    """What is measured.
 
-    def __init__(self, dtype: str, threads: int, verify: bool) -> None:
-        """As for `Adapter.make`."""
-        self.dtype = dtype
-        self._threads = threads
-        self._copy = new_buffer(0)
-        self._executor: Executor | None = None
+    Attributes:
+        compress: what `prepare` gives becomes something that len() tells the size of.
+        decompress: that becomes the content as a buffer: the second argument, or memory of the peer's own where it
+            cannot write into ours.
+        prepare: data becomes what `compress` takes, and may destroy. Not timed.
+    """
 
-    def prepare(self, data: memoryview) -> Any:
-        """`data` in the form that `compress` takes, and which that may destroy. Not timed."""
-        return data
+    compress: Callable[[Any], Any]
+    decompress: Callable[[Any, memoryview], Any]
+    prepare: Callable[[memoryview], Any] = lambda data: data
 
-    def compress(self, prepared: Any) -> Any:
-        """Something that len() tells the size of."""
-        if len(self._copy) != len(prepared):
-            self._copy = new_buffer(len(prepared))
-        self._memcpy(self._copy, prepared)
-        return self._copy
 
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        """The content as a buffer: `out`, or memory of the peer's own where it cannot write into ours."""
-        self._memcpy(out, packed)
+def _memcpy(dtype: str, threads: int, verify: bool) -> Codec:
+    """The yardstick: one copy for each thread, by the C library."""
+    executor = ThreadPoolExecutor(threads)
+    result = new_buffer(0)
+
+    def copy(data: memoryview, out: memoryview) -> memoryview:
+        target, source, nbytes = _address(out), _address(data), len(data)
+        if threads == 1:
+            memmove(target, source, nbytes)
+            return out
+        part = -(-nbytes // threads // 4096) * 4096
+        starts = range(0, nbytes, part)
+        list(executor.map(lambda i: memmove(target + i, source + i, min(part, nbytes - i)), starts))  # without the GIL
         return out
 
-    def _memcpy(self, out: memoryview, data: memoryview) -> None:
-        """One copy for each thread, by the C library."""
-        from ctypes import memmove  # releases the GIL
+    def to_result(prepared: memoryview) -> memoryview:
+        nonlocal result
+        if len(result) != len(prepared):
+            result = new_buffer(len(prepared))
+        return copy(prepared, result)
 
-        target, source, nbytes = _address(out), _address(data), len(data)
-        if self._threads == 1:
-            memmove(target, source, nbytes)
-            return
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._executor = ThreadPoolExecutor(self._threads)
-        part = -(-nbytes // self._threads // 4096) * 4096
-        starts = range(0, nbytes, part)
-        list(self._executor.map(lambda i: memmove(target + i, source + i, min(part, nbytes - i)), starts))
+    return Codec(to_result, copy)
 
 
-class _Tensorwire(Codec):
+def _tensorwire(dtype: str, threads: int, verify: bool, profile: Profile) -> Codec:
     """The public functions, into memory that is used again: what `out` is for."""
+    frame = new_buffer(0)
 
-    def __init__(self, dtype: str, threads: int, verify: bool, profile: Profile) -> None:
-        super().__init__(dtype, threads, verify)
-        self._verify = verify
-        self._profile: Profile = profile
-        self._frame = new_buffer(0)
+    def to_frame(prepared: memoryview) -> memoryview:
+        nonlocal frame
+        bound = compress_bound(prepared, dtype=dtype, profile=profile)
+        if len(frame) < bound:
+            frame = new_buffer(bound)
+        return compress(prepared, dtype=dtype, profile=profile, out=frame, threads=threads)
 
-    def compress(self, prepared: Any) -> Any:
-        bound = compress_bound(prepared, dtype=self.dtype, profile=self._profile)
-        if len(self._frame) < bound:
-            self._frame = new_buffer(bound)
-        return compress(prepared, dtype=self.dtype, profile=self._profile, out=self._frame, threads=self._threads)
-
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        return decompress(packed, out=out, threads=self._threads, verify=self._verify)
+    return Codec(to_frame, lambda packed, out: decompress(packed, out=out, threads=threads, verify=verify))
 
 
-class _ZipNN(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool) -> None:
-        super().__init__(dtype, threads, verify)
-        names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-        names |= {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
-        if dtype not in names:
-            raise ValueError(f"ZipNN does not take {dtype}")
-        self._peer = import_module("zipnn").ZipNN(bytearray_dtype=names[dtype], threads=threads)
-
-    def prepare(self, data: memoryview) -> Any:
-        return bytearray(data)  # it overwrites its input
-
-    def compress(self, prepared: Any) -> Any:
-        return self._peer.compress(prepared)
-
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        return self._peer.decompress(packed)
+def _zipnn(dtype: str, threads: int, verify: bool) -> Codec:
+    names = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+    names |= {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+    if dtype not in names:
+        raise ValueError(f"ZipNN does not take {dtype}")
+    peer = import_module("zipnn").ZipNN(bytearray_dtype=names[dtype], threads=threads)
+    return Codec(peer.compress, lambda packed, out: peer.decompress(packed), bytearray)  # it overwrites its input
 
 
-class _OpenZL(Codec):
-    """Splits floats as OpenZL's own nodes do; each byte plane of both parts goes through `graph`."""
+class _OpenZL:
+    """Splits floats as OpenZL's own nodes do; each byte plane of both parts goes through a graph."""
 
-    def __init__(self, dtype: str, threads: int, verify: bool, graph: str) -> None:
-        super().__init__(dtype, threads, verify)
+    _SAMPLES = 16
+    _SAMPLE_NBYTES = 1 << 20
+
+    def __init__(self, dtype: str, verify: bool) -> None:
+        self.dtype = dtype
         self._zl = import_module("openzl.ext")
         self._checksum = 1 if verify else 2  # enable, disable
         if dtype_bits(dtype) not in (8, 16, 32, 64):
             raise ValueError(f"OpenZL does not take {dtype}")
         self._decoder = self._zl.DCtx()
-        self._context = self._new_context((True, graph, graph))
 
     def prepare(self, data: memoryview) -> Any:
         return self._zl.Input(self._zl.Type.Numeric, _numbers(data, self.dtype))
 
-    def compress(self, prepared: Any) -> Any:
-        return self._context.compress([prepared])
-
     def decompress(self, packed: Any, out: memoryview) -> Any:
         return self._decoder.decompress(packed)[0].content.as_nparray()
 
-    def _new_context(self, plan: tuple[bool, str, str]) -> Any:
+    def new_context(self, plan: tuple[bool, str, str]) -> Any:
         """`plan`: whether floats are split, the graph of sign and mantissa (or of all planes), that of exponents."""
         zl = self._zl
         compressor = zl.Compressor()
@@ -152,107 +136,88 @@ class _OpenZL(Codec):
         node = getattr(zl.nodes, nodes[self.dtype])()
         return node(compressor, sign_frac=planes, exponent=getattr(zl.graphs, exponents)())
 
-
-class _OpenZLTrained(_OpenZL):
-    """The smallest of many graphs on a sample of the data itself. OpenZL's trainer is not in its package on PyPI."""
-
-    _SAMPLES = 16
-    _SAMPLE_NBYTES = 1 << 20
-
-    def __init__(self, dtype: str, threads: int, verify: bool) -> None:
-        super().__init__(dtype, threads, verify, "Fse")
-        self._trained = False
-
-    def prepare(self, data: memoryview) -> Any:
-        if not self._trained:
-            self._train(data)
-        return super().prepare(data)
-
-    def _train(self, data: memoryview) -> None:
+    def trained_context(self, data: memoryview) -> Any:
+        """That of the smallest of many graphs on a sample of the data."""
         step = max(len(data) // self._SAMPLES // 64 * 64, self._SAMPLE_NBYTES)
-        inputs = [super(_OpenZLTrained, self).prepare(data[i : i + self._SAMPLE_NBYTES])
-                  for i in range(0, len(data), step)]  # fmt: skip
+        inputs = [self.prepare(data[i : i + self._SAMPLE_NBYTES]) for i in range(0, len(data), step)]
         graphs = ("Fse", "Huffman", "Compress", "Zstd")
         plans = [(True, rest, exponents) for rest in graphs for exponents in ("Fse", "Huffman")]
         plans += [(False, rest, "Fse") for rest in graphs]
-        best = None
-        for plan in plans:
-            context = self._new_context(plan)
-            nbytes = sum(len(context.compress([part])) for part in inputs)
-            if best is None or nbytes < best:
-                best, self._context = nbytes, context
-        self._trained = True
+
+        def nbytes(plan: tuple[bool, str, str]) -> int:
+            context = self.new_context(plan)
+            return sum(len(context.compress([part])) for part in inputs)
+
+        return self.new_context(min(plans, key=nbytes))
 
 
-class _Zstandard(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool, level: int) -> None:
-        super().__init__(dtype, threads, verify)
-        zstandard = import_module("zstandard")
-        workers = 0 if threads == 1 else threads
-        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=verify, threads=workers)
-        self._decompressor = zstandard.ZstdDecompressor()
-
-    def compress(self, prepared: Any) -> Any:
-        return self._compressor.compress(prepared)
-
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        return self._decompressor.decompress(packed)
+def _openzl(dtype: str, threads: int, verify: bool, graph: str) -> Codec:
+    openzl = _OpenZL(dtype, verify)
+    context = openzl.new_context((True, graph, graph))
+    return Codec(lambda prepared: context.compress([prepared]), openzl.decompress, openzl.prepare)
 
 
-class _Blosc2(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool, filter_name: str, codec_name: str) -> None:
-        super().__init__(dtype, threads, verify)
-        self._blosc2 = blosc2 = import_module("blosc2")
-        self._parameters = blosc2.CParams(
-            typesize=_item_nbytes(dtype),
-            filters=[getattr(blosc2.Filter, filter_name)],
-            filters_meta=[0],
-            codec=getattr(blosc2.Codec, codec_name),
-            clevel=1,
-            nthreads=threads,
-        )
-        self._decoding = blosc2.DParams(nthreads=threads)
+def _openzl_trained(dtype: str, threads: int, verify: bool) -> Codec:
+    """Trained on the first data that it prepares. OpenZL's own trainer is not in its package on PyPI."""
+    openzl = _OpenZL(dtype, verify)
+    context: Any = None
 
-    def compress(self, prepared: Any) -> Any:
-        return self._blosc2.compress2(prepared, cparams=self._parameters)
+    def prepare(data: memoryview) -> Any:
+        nonlocal context
+        if context is None:
+            context = openzl.trained_context(data)
+        return openzl.prepare(data)
 
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        self._blosc2.decompress2(packed, dst=out, dparams=self._decoding)
+    return Codec(lambda prepared: context.compress([prepared]), openzl.decompress, prepare)
+
+
+def _zstandard(dtype: str, threads: int, verify: bool, level: int) -> Codec:
+    zstandard = import_module("zstandard")
+    workers = 0 if threads == 1 else threads
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=verify, threads=workers)
+    decompressor = zstandard.ZstdDecompressor()
+    return Codec(compressor.compress, lambda packed, out: decompressor.decompress(packed))
+
+
+def _blosc2(dtype: str, threads: int, verify: bool, filter_name: str, codec_name: str) -> Codec:
+    blosc2 = import_module("blosc2")
+    encoding = blosc2.CParams(
+        typesize=_item_nbytes(dtype),
+        filters=[getattr(blosc2.Filter, filter_name)],
+        filters_meta=[0],
+        codec=getattr(blosc2.Codec, codec_name),
+        clevel=1,
+        nthreads=threads,
+    )
+    decoding = blosc2.DParams(nthreads=threads)
+
+    def to_out(packed: Any, out: memoryview) -> memoryview:
+        blosc2.decompress2(packed, dst=out, dparams=decoding)
         return out
 
+    return Codec(lambda prepared: blosc2.compress2(prepared, cparams=encoding), to_out)
 
-class _Pcodec(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool, kind: str, level: int) -> None:
-        super().__init__(dtype, threads, verify)
-        if kind == "float" and dtype not in ("F16", "F32", "F64"):
-            raise ValueError(f"pcodec has no float mode for {dtype}")
-        self._view = f"{kind}{8 * _item_nbytes(dtype)}"
-        pcodec = import_module("pcodec")
-        self._standalone = pcodec.standalone
-        self._config = pcodec.ChunkConfig(compression_level=level, enable_8_bit=self._view == "uint8")
 
-    def prepare(self, data: memoryview) -> Any:
-        return _numbers(data, self.dtype).view(self._view)
+def _pcodec(dtype: str, threads: int, verify: bool, kind: str, level: int) -> Codec:
+    if kind == "float" and dtype not in ("F16", "F32", "F64"):
+        raise ValueError(f"pcodec has no float mode for {dtype}")
+    view = f"{kind}{8 * _item_nbytes(dtype)}"
+    pcodec = import_module("pcodec")
+    config = pcodec.ChunkConfig(compression_level=level, enable_8_bit=view == "uint8")
 
-    def compress(self, prepared: Any) -> Any:
-        return self._standalone.simple_compress(prepared, self._config)
+    def prepare(data: memoryview) -> Any:
+        return _numbers(data, dtype).view(view)
 
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        self._standalone.simple_decompress_into(packed, _numbers(out, self.dtype).view(self._view))
+    def to_out(packed: Any, out: memoryview) -> memoryview:
+        pcodec.standalone.simple_decompress_into(packed, prepare(out))
         return out
 
+    return Codec(lambda numbers: pcodec.standalone.simple_compress(numbers, config), to_out, prepare)
 
-class _LZ4(Codec):
-    def __init__(self, dtype: str, threads: int, verify: bool) -> None:
-        super().__init__(dtype, threads, verify)
-        self._verify = verify
-        self._frame = import_module("lz4.frame")
 
-    def compress(self, prepared: Any) -> Any:
-        return self._frame.compress(prepared, content_checksum=self._verify)
-
-    def decompress(self, packed: Any, out: memoryview) -> Any:
-        return self._frame.decompress(packed)
+def _lz4(dtype: str, threads: int, verify: bool) -> Codec:
+    lz4 = import_module("lz4.frame")
+    return Codec(partial(lz4.compress, content_checksum=verify), lambda packed, out: lz4.decompress(packed))
 
 
 @dataclass(frozen=True)
@@ -263,7 +228,7 @@ class Adapter:
         name: of the codec and its setting.
         package: the distribution that it comes from, as pip names it; "memcpy" for the yardstick.
         module: what is imported; None for what is always there.
-        factory, options: the class, and what it takes besides dtype, threads and verify.
+        factory, options: what makes the codec, and what that takes besides dtype, threads and verify.
         threaded: whether it has threads of its own.
         checksums: whether it has checksums that can be left out.
     """
@@ -271,7 +236,7 @@ class Adapter:
     name: str
     package: str
     module: str | None
-    factory: type[Codec]
+    factory: Callable[..., Codec]
     options: tuple[Any, ...] = ()
     threaded: bool = False
     checksums: bool = False
@@ -304,23 +269,23 @@ class Adapter:
 
 
 ADAPTERS = (
-    Adapter("memcpy", "memcpy", None, Codec, threaded=True),
-    Adapter("tensorwire fast", "tensorwire", None, _Tensorwire, ("fast",), threaded=True, checksums=True),
-    Adapter("tensorwire compact", "tensorwire", None, _Tensorwire, ("compact",), threaded=True, checksums=True),
-    Adapter("tensorwire resident", "tensorwire", None, _Tensorwire, ("resident",), threaded=True, checksums=True),
-    Adapter("tensorwire enec", "tensorwire", None, _Tensorwire, ("enec",), threaded=True, checksums=True),
-    Adapter("zipnn", "zipnn", "zipnn", _ZipNN, threaded=True),
-    Adapter("openzl huffman", "openzl", "openzl", _OpenZL, ("Huffman",), checksums=True),
-    Adapter("openzl fse", "openzl", "openzl", _OpenZL, ("Fse",), checksums=True),
-    Adapter("openzl trained", "openzl", "openzl", _OpenZLTrained, checksums=True),
-    Adapter("zstandard 3", "zstandard", "zstandard", _Zstandard, (3,), threaded=True, checksums=True),
-    Adapter("blosc2 shuffle zstd 1", "blosc2", "blosc2", _Blosc2, ("SHUFFLE", "ZSTD"), threaded=True),
-    Adapter("blosc2 bitshuffle lz4 1", "blosc2", "blosc2", _Blosc2, ("BITSHUFFLE", "LZ4"), threaded=True),
-    Adapter("pcodec 8 int", "pcodec", "pcodec", _Pcodec, ("uint", 8)),
-    Adapter("pcodec 8 float", "pcodec", "pcodec", _Pcodec, ("float", 8)),
-    Adapter("pcodec 12 int", "pcodec", "pcodec", _Pcodec, ("uint", 12)),
-    Adapter("pcodec 12 float", "pcodec", "pcodec", _Pcodec, ("float", 12)),
-    Adapter("lz4", "lz4", "lz4", _LZ4, checksums=True),
+    Adapter("memcpy", "memcpy", None, _memcpy, threaded=True),
+    Adapter("tensorwire fast", "tensorwire", None, _tensorwire, ("fast",), threaded=True, checksums=True),
+    Adapter("tensorwire compact", "tensorwire", None, _tensorwire, ("compact",), threaded=True, checksums=True),
+    Adapter("tensorwire resident", "tensorwire", None, _tensorwire, ("resident",), threaded=True, checksums=True),
+    Adapter("tensorwire enec", "tensorwire", None, _tensorwire, ("enec",), threaded=True, checksums=True),
+    Adapter("zipnn", "zipnn", "zipnn", _zipnn, threaded=True),
+    Adapter("openzl huffman", "openzl", "openzl", _openzl, ("Huffman",), checksums=True),
+    Adapter("openzl fse", "openzl", "openzl", _openzl, ("Fse",), checksums=True),
+    Adapter("openzl trained", "openzl", "openzl", _openzl_trained, checksums=True),
+    Adapter("zstandard 3", "zstandard", "zstandard", _zstandard, (3,), threaded=True, checksums=True),
+    Adapter("blosc2 shuffle zstd 1", "blosc2", "blosc2", _blosc2, ("SHUFFLE", "ZSTD"), threaded=True),
+    Adapter("blosc2 bitshuffle lz4 1", "blosc2", "blosc2", _blosc2, ("BITSHUFFLE", "LZ4"), threaded=True),
+    Adapter("pcodec 8 int", "pcodec", "pcodec", _pcodec, ("uint", 8)),
+    Adapter("pcodec 8 float", "pcodec", "pcodec", _pcodec, ("float", 8)),
+    Adapter("pcodec 12 int", "pcodec", "pcodec", _pcodec, ("uint", 12)),
+    Adapter("pcodec 12 float", "pcodec", "pcodec", _pcodec, ("float", 12)),
+    Adapter("lz4", "lz4", "lz4", _lz4, checksums=True),
 )
 """Ours first, then the peers, the nearest rivals first."""
 
