@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,42 +54,32 @@ class Existing(NamedTuple):
     inside: dict[str, str] | None = None
 
 
+@dataclass(eq=False)
 class Destination:
     """A path at which a result is to appear.
 
     `check` it before the work and give what it returns to `replace` when the result is whole.
+
+    Attributes:
+        path: absolute.
+        force: whether anything at all may be replaced.
+        is_directory: whether the result is a directory.
+        source: the file or directory that the result is made from.
+        source_files: the files in it, and all others that the result is made from.
+        owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that must
+            stay. For a directory it returns the relative paths of all that may go with it: files, and with a slash at
+            the end directories in which no such file stands.
+        example: the name of a file, for advice.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        force: bool,
-        is_directory: bool = False,
-        source: Path | None = None,
-        source_files: Sequence[Path] = (),
-        owned: Owned | None = None,
-        example: str = "model.safetensors",
-    ) -> None:
-        """
-        Args:
-            path: absolute.
-            force: whether anything at all may be replaced.
-            is_directory: whether the result is a directory.
-            source: the file or directory that the result is made from.
-            source_files: the files in it, and all others that the result is made from.
-            owned: called with `path` if what stands there is of the result's kind. It raises FileExistsError if that
-                must stay. For a directory it returns the relative paths of all that may go with it: files, and with
-                a slash at the end directories in which no such file stands.
-            example: the name of a file, for advice.
-        """
-        self.path = path
-        self.force = force
-        self.is_directory = is_directory
-        self.source = source
-        self._source_files = source_files
-        self._owned = owned
-        self._example = example
+    path: Path
+    _: KW_ONLY
+    force: bool
+    is_directory: bool = False
+    source: Path | None = None
+    source_files: Sequence[Path] = ()
+    owned: Owned | None = None
+    example: str = "model.safetensors"
 
     def check(self) -> Existing | None:
         """The thing that stands there and may be replaced; None if nothing stands there.
@@ -108,15 +99,15 @@ class Destination:
         if self.is_directory:
             self._check_place(status)
             existing = existing._replace(inside=self._check_inside(status))
-        elif self._owned is not None:
-            self._owned(self.path)
+        elif self.owned is not None:
+            self.owned(self.path)
         if not self.force:
             raise self._refusal(f"already exists; pass force=True to replace it, or {NAMED_OTHERWISE}")
         return existing
 
     def check_no_source_in(self, place: Path) -> None:
         """Raise ValueError if a source is, or lies in, a path whose content will be removed."""
-        sources = [*self._source_files, *([] if self.source is None else [self.source])]
+        sources = [*self.source_files, *([] if self.source is None else [self.source])]
         for source in sources if place.is_dir() else ():
             if lies_in(source, place):
                 raise ValueError(f"{source} lies in {place}, which tensorwire writes to; move it")
@@ -227,7 +218,7 @@ class Destination:
         if self.path.is_mount() or os.fsencode(real(self.path)) in mounts():
             raise self._refusal(f"is a mount point, which is never replaced; {NAMED_OTHERWISE}")
         if stat.S_ISDIR(mode) and not self.is_directory:
-            place = self.path / self._example
+            place = self.path / self.example
             raise self._refusal(f"is a directory, and the result is a file; name the file: {str(place)!r}")
         if stat.S_ISREG(mode) and self.is_directory:
             raise self._refusal(f"is a file, and the result is a directory; {NAMED_OTHERWISE}")
@@ -253,7 +244,7 @@ class Destination:
         directories: set[str] = set()
         for path, entry in walk(self.path):
             if owned is None:  # an empty directory belongs to nobody
-                owned = frozenset(() if self._owned is None else self._owned(self.path))
+                owned = frozenset(() if self.owned is None else self.owned(self.path))
                 directories = {str(parent) for path in owned for parent in Path(f"{path}*").parents}
             mode = entry.st_mode
             if not (path in directories if stat.S_ISDIR(mode) else path in owned and stat.S_ISREG(mode)):
@@ -270,7 +261,7 @@ class Destination:
 
     def _check_no_source_inside(self, device: int, inodes: set[int]) -> None:
         """Links may lead from a source into the directory."""
-        for source in self._source_files:
+        for source in self.source_files:
             with suppress(FileNotFoundError):
                 status = source.stat()
                 if status.st_dev == device and status.st_ino in inodes:

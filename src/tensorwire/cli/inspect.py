@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -89,16 +89,14 @@ def command(
         from .plot import draw
 
         figure.write(draw(report, plot.suffix.removeprefix(".")))
-    rows = [_Row.of([tensor], tensor.name) for tensor in report.tensors]
-    if summary:
-        rows = _groups(report.tensors)
+    rows = _groups(report.tensors) if summary else [_row([tensor], tensor.name) for tensor in report.tensors]
     if sort is not None:
         rows.sort(key=lambda row: row.sort_key(sort))
     if not as_json:
         _print(report, rows, summary)
     elif summary:
-        members = {key: value for key, value in output.plain(report).items() if key != "tensors"}
-        output.print_json({**members, "groups": [row.as_json() for row in rows]})
+        groups = [_without_tensors(vars(row)) for row in rows]
+        output.print_json({**_without_tensors(output.members(report)), "groups": groups})
     else:
         output.print_json(replace(report, tensors=tuple(tensor for row in rows for tensor in row.tensors)))
 
@@ -114,56 +112,50 @@ def _plot_file(path: Path, force: bool) -> NewFile:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the table: one tensor, or several of one dtype.
+    """A row of the table: one tensor, or several of one dtype; with --json, a group.
 
-    `bits` and `bound` are means over the elements of the compressed tensors; without one, `bound` is that of all.
+    The bits and the entropy of exponents are means over the elements of the compressed tensors. Without one, the
+    entropy is that of all.
     """
 
     name: str
-    tensors: Sequence[TensorInfo]
     dtype: str
+    num_tensors: int
+    numel: int
     nbytes: int
     stored_nbytes: int
-    bits: float | None
-    bound: float | None
-
-    @classmethod
-    def of(cls, tensors: Sequence[TensorInfo], name: str) -> _Row:
-        return cls(
-            name,
-            tensors,
-            " ".join(dict.fromkeys(tensor.dtype for tensor in tensors)),
-            sum(tensor.nbytes for tensor in tensors),
-            sum(tensor.stored_nbytes for tensor in tensors),
-            *_mean_bits(tensors),
-        )
+    ratio: float | None
+    exponent_bits: float | None
+    exponent_entropy: float | None
+    tensors: Sequence[TensorInfo]
 
     @property
-    def ratio(self) -> float | None:
-        return self.nbytes / self.stored_nbytes if self.stored_nbytes else None
-
-    @property
-    def numbers(self) -> tuple[str, str, str]:
-        return output.decimals(self.ratio), output.decimals(self.bits), output.decimals(self.bound)
+    def numbers(self) -> tuple[str, ...]:
+        return tuple(map(output.decimals, (self.ratio, self.exponent_bits, self.exponent_entropy)))
 
     def sort_key(self, key: str) -> str | float:
-        if key in ("name", "dtype"):
-            return str(getattr(self, key))
-        value = self.nbytes if key == "size" else getattr(self, key)
-        return float("inf") if value is None else -value
+        value = getattr(self, {"size": "nbytes", "bits": "exponent_bits", "bound": "exponent_entropy"}.get(key, key))
+        return value if isinstance(value, str) else float("inf") if value is None else -value
 
-    def as_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "num_tensors": len(self.tensors),
-            "numel": sum(tensor.numel for tensor in self.tensors),
-            "nbytes": self.nbytes,
-            "stored_nbytes": self.stored_nbytes,
-            "ratio": self.ratio,
-            "exponent_bits": self.bits,
-            "exponent_entropy": self.bound,
-        }
+
+def _row(tensors: Sequence[TensorInfo], name: str) -> _Row:
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    stored_nbytes = sum(tensor.stored_nbytes for tensor in tensors)
+    return _Row(
+        name,
+        " ".join(dict.fromkeys(tensor.dtype for tensor in tensors)),
+        len(tensors),
+        sum(tensor.numel for tensor in tensors),
+        nbytes,
+        stored_nbytes,
+        nbytes / stored_nbytes if stored_nbytes else None,
+        *_mean_bits(tensors),
+        tensors,
+    )
+
+
+def _without_tensors(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if name != "tensors"}
 
 
 def _groups(tensors: Iterable[TensorInfo]) -> list[_Row]:
@@ -171,7 +163,7 @@ def _groups(tensors: Iterable[TensorInfo]) -> list[_Row]:
     groups: dict[tuple[str, str], list[TensorInfo]] = {}
     for tensor in tensors:
         groups.setdefault((_NUMBER.sub("*", tensor.name), tensor.dtype), []).append(tensor)
-    return [_Row.of(group, group[0].name if len(group) == 1 else pattern) for (pattern, _), group in groups.items()]
+    return [_row(group, group[0].name if len(group) == 1 else pattern) for (pattern, _), group in groups.items()]
 
 
 def _mean_bits(tensors: Iterable[TensorInfo]) -> tuple[float | None, float | None]:
@@ -187,12 +179,12 @@ def _mean_bits(tensors: Iterable[TensorInfo]) -> tuple[float | None, float | Non
 
 
 def _print(report: InspectReport, rows: list[_Row], summary: bool) -> None:
-    total = _Row.of(report.tensors, "all")
+    total = _row(report.tensors, "all")
     is_relative = any(tensor.base_hash is not None for tensor in report.tensors)
     if summary:
         output.print_table(
             ("tensors", ">number", "dtype", ">size", ">ratio", ">bits", ">bound"),
-            [(row.name, f"{len(row.tensors):,}", row.dtype, output.size(row.nbytes), *row.numbers) for row in rows],
+            [(row.name, f"{row.num_tensors:,}", row.dtype, output.size(row.nbytes), *row.numbers) for row in rows],
             total=("all", f"{len(report.tensors):,}", "", output.size(report.nbytes), *total.numbers),
             less_important=("bound", "bits", "number", "size"),
         )

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from ..checkpoint import open_file
@@ -91,9 +92,8 @@ def synthetic() -> list[Sample]:
     generator = np.random.default_rng(0)
     weights = generator.standard_normal((rows, columns), dtype=np.float32)
     weights *= (0.02 * np.exp(0.3 * generator.standard_normal((rows, 1)))).astype(np.float32)
-    bits = weights.view(np.uint32)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # to nearest, ties to even
-    return [Sample("BF16", _joined([rounded.astype(np.uint16).reshape(-1).view(np.uint8)], SAMPLE_NBYTES))]
+    rounded = weights.astype(ml_dtypes.bfloat16)
+    return [Sample("BF16", _joined([rounded.reshape(-1).view(np.uint8)], SAMPLE_NBYTES))]
 
 
 def measure(adapter: Adapter, sample: Sample) -> Measurement:
@@ -104,7 +104,7 @@ def measure(adapter: Adapter, sample: Sample) -> Measurement:
         out = new_buffer(len(sample.data))
         packed, first_compress = _timed(codec.compress, codec.prepare(sample.data))
         result, first_decompress = _timed(codec.decompress, packed, out)
-        if not _equal(result, sample.data):
+        if not np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(sample.data, np.uint8)):
             return Measurement(*what, error="wrong result")
         nbytes = len(packed)
         decompress_seconds = _median(first_decompress, lambda: _timed(codec.decompress, packed, out)[1])
@@ -128,10 +128,6 @@ def _median(first: float, timed: Callable[[], float]) -> float:
     while len(times) < _MIN_RUNS or (len(times) < _MAX_RUNS and sum(times) < _MIN_SECONDS):
         times.append(timed())
     return statistics.median(times)
-
-
-def _equal(result: Any, data: memoryview) -> bool:
-    return np.array_equal(np.frombuffer(result, np.uint8), np.frombuffer(data, np.uint8))
 
 
 def _joined(chunks: list[Any], nbytes: int) -> memoryview:

@@ -16,7 +16,6 @@ from .._ground.text import escape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rich.console import Console
     from rich.table import Table
 
     Progress = Callable[[int, int, str], None]
@@ -31,7 +30,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 def print_json(value: Any) -> None:
     """Print a JSON document on one line; dataclasses become objects with their properties."""
-    print(json.dumps(plain(value)))
+    print(json.dumps(value, default=members))
 
 
 def print_line(text: str) -> None:
@@ -161,25 +160,17 @@ def progress(title: str, *, in_bytes: bool = True, quiet: bool = False) -> Itera
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import Progress as Bars
     from rich.table import Column
 
-    console: Console = Console(file=sys.stderr, highlight=False)
-    kinds = (DownloadColumn, TransferSpeedColumn, TimeRemainingColumn) if in_bytes else (MofNCompleteColumn,)
-    numbers = [kind(table_column=Column(no_wrap=True)) for kind in kinds]
-    with Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        *numbers,
+    console = Console(file=sys.stderr, highlight=False)
+    in_bytes_kinds = (rich.DownloadColumn, rich.TransferSpeedColumn, rich.TimeRemainingColumn)
+    kinds = in_bytes_kinds if in_bytes else (rich.MofNCompleteColumn,)
+    with rich.Progress(
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(bar_width=None),
+        *(kind(table_column=Column(no_wrap=True)) for kind in kinds),
         console=console,
         transient=True,
         expand=True,
@@ -241,14 +232,8 @@ def shape_text(shape: Sequence[int]) -> str:
     return _TIMES.join(map(str, shape)) or "scalar"
 
 
-def plain(value: Any) -> Any:
-    """`value` with dicts in place of dataclasses, their properties included."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        names += [name for name, member in vars(type(value)).items() if isinstance(member, property)]
-        return {name: plain(getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
+def members(record: Any) -> dict[str, Any]:
+    """The fields and the properties of a dataclass."""
+    names = [field.name for field in dataclasses.fields(record)]
+    names += [name for name, member in vars(type(record)).items() if isinstance(member, property)]
+    return {name: getattr(record, name) for name in names}

@@ -73,13 +73,8 @@ def _draw_histograms(axes: Axes, tensors: list[TensorInfo]) -> None:
             label=f"{dtype}, all elements",
         )
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylim(_RARE, 1)
-    axes.set_xlabel("exponent, bias removed")
-    axes.set_ylabel("share of elements")
-    axes.set_title("Exponents (thin: each tensor)")
-    axes.grid(alpha=0.2)
-    axes.legend(frameon=False)
+    _finish(axes, "Exponents (thin: each tensor)", "exponent, bias removed", "share of elements", "best")
 
 
 def _shares(counts: list[int] | tuple[int, ...], bias: int) -> tuple[list[int], list[float]]:
@@ -109,9 +104,12 @@ def _draw_bits(axes: Axes, tensors: list[TensorInfo]) -> None:
         )
     axes.set_ylim(0, 1.15 * max(*bounds, *(tensor.exponent_bits or 0.0 for tensor in tensors)) or 1)
     axes.set_xlim(-0.5, len(tensors) - 0.5)
+    across, up = "tensor, in the order of the file", "bits per exponent, overhead included"
+    _finish(axes, "Bits against the bound", across, up, "lower right")
+
+
+def _finish(axes: Axes, title: str, across: str, up: str, legend: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlabel("tensor, in the order of the file")
-    axes.set_ylabel("bits per exponent, overhead included")
-    axes.set_title("Bits against the bound")
+    axes.set(title=title, xlabel=across, ylabel=up)
     axes.grid(alpha=0.2)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc=legend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -21,9 +22,8 @@ from ..output import count
 from .verdict import no_finding_text, thresholds_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from rich.console import RenderableType
 
@@ -50,41 +50,22 @@ _LEAST_LATE = 0.01
 _LEAVE = "Ctrl-C leaves; the job goes on"
 
 
-class Screen:
-    """The alternate screen of the terminal while the block lasts; then the old content comes back."""
+@contextmanager
+def screen(path: Path, thresholds: Thresholds) -> Iterator[Callable[[History, Sequence[Finding], Sequence[str]], None]]:
+    """The alternate screen of the terminal while the block lasts; then the old content comes back.
 
-    def __init__(self, path: Path, thresholds: Thresholds) -> None:
-        self._path = path
-        self._thresholds = thresholds
-        self._console = Console(highlight=False)
-        self._live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+    Call what the block gets to draw the job, the most important first. Lines that do not fit are cut off below; the
+    last one says so. The third argument has troubles of the watch itself; the last one is drawn.
+    """
+    console = Console(highlight=False)
 
-    def __enter__(self) -> Screen:
-        self._live.start()
-        return self
+    def show(history: History, findings: Sequence[Finding], troubles: Sequence[str]) -> None:
+        width, height = console.size
+        drawn = draw(history, findings, path, width=width, height=height, thresholds=thresholds, troubles=troubles)
+        live.update(fit(console, drawn, height), refresh=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, history: History, findings: Sequence[Finding], troubles: Sequence[str] = ()) -> None:
-        """Draw the job, the most important first. Lines that do not fit are cut off below; the last one says so.
-
-        Args:
-            troubles: those of the watch itself; the last one is drawn.
-        """
-        size = self._console.size
-        drawn = draw(
-            history,
-            findings,
-            self._path,
-            width=size.width,
-            height=size.height,
-            thresholds=self._thresholds,
-            troubles=troubles,
-        )
-        self._live.update(fit(self._console, drawn, size.height), refresh=True)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        yield show
 
 
 def fit(console: Console, drawn: RenderableType, height: int) -> RenderableType:
@@ -169,12 +150,9 @@ def _rank_status(history: History, findings: Sequence[Finding], width: int) -> T
     named = {rank for finding in findings if finding.level == "finding" for rank in finding.suspects}
     groups = status_groups(history.statuses, apart=named)
     suspected = {together(status) for status in history.statuses.of(named)}
-    table = _table()
-    table.add_column(Text("ranks"), justify="right", no_wrap=True)
-    table.add_column(Text("where they stand"), overflow="fold", ratio=1)
-    table.add_column(Text("for"), justify="right", no_wrap=True)
+    table = _table(">ranks", "where they stand", ">for")
     if not narrow:
-        table.add_column(Text("which"), no_wrap=True, overflow="ellipsis", max_width=max(width // 3, _MIN_WHICH))
+        table.add_column("which", no_wrap=True, overflow="ellipsis", max_width=max(width // 3, _MIN_WHICH))
     for group in groups[:_MAX_STATUS_GROUPS]:
         style = _SUSPECT if together(group) in suspected and group.state not in ("moves", "waits", "idle") else ""
         seconds = words.seconds(group.seconds) if group.seconds else ""
@@ -188,10 +166,7 @@ def _rank_status(history: History, findings: Sequence[Finding], width: int) -> T
 
 
 def _rates(rates: Mapping[Family, float]) -> Iterable[RenderableType]:
-    table = _table()
-    table.add_column(Text("process group"), overflow="fold", ratio=1)
-    table.add_column(Text("ranks each"), justify="right", no_wrap=True)
-    table.add_column(Text("operations/s"), justify="right", no_wrap=True)
+    table = _table("process group", ">ranks each", ">operations/s")
     for family, rate in list(rates.items())[:_MAX_RATES]:
         table.add_row(Text(escape(family.name)), f"{family.size:,}", words.per_second(rate))
     yield table
@@ -201,9 +176,7 @@ def _rates(rates: Mapping[Family, float]) -> Iterable[RenderableType]:
 
 def _slowest(history: History) -> Table:
     """The ranks that others wait for, and by how much: at this moment or in timed rounds, else over many polls."""
-    table = _table()
-    table.add_column(Text("slowest"), justify="right", no_wrap=True)
-    table.add_column(Text("by how much"), overflow="fold", ratio=1)
+    table = _table(">slowest", "by how much")
     late = slowest(history.statuses)
     middle = middle_of_rounds(history.statuses)
     for status in late:
@@ -230,5 +203,12 @@ def _lateness(status: RankStatus, middle: float) -> str:
     return ", ".join(parts)
 
 
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)
+def _table(*titles: str) -> Table:
+    """A title that begins with ">" sets its column flush right; the others share the room."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim", expand=True)
+    for title in titles:
+        if title.startswith(">"):
+            table.add_column(title[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(title, overflow="fold", ratio=1)
+    return table

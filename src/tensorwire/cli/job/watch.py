@@ -79,11 +79,11 @@ def command(
                     output.print_json(verdict.as_object(history, findings))
                     sys.stdout.flush()
             elif is_screen:
-                from .screen import Screen
+                from .screen import screen
 
-                with Screen(path, arguments.used(source, limits)[0]) as screen:
+                with screen(path, arguments.used(source, limits)[0]) as show:
                     for findings, _ in polls:
-                        screen.show(history, findings, troubles)
+                        show(history, findings, troubles)
             else:
                 for _, started in polls:
                     for finding in started:
