@@ -5,16 +5,11 @@ from __future__ import annotations
 import importlib
 import re
 
-__all__ = ["check_version", "is_older", "require"]
-
 
 def require(package: str, least: tuple[int, int], needs: str) -> None:
-    """Import a package, or say in an ImportError what needs it, in which version, and how to get that.
+    """Import a package, or say in an ImportError how to get a version that is not below `least`.
 
-    Args:
-        package: its name.
-        least: its oldest version that will do.
-        needs: what needs it, and the name by which its users know it.
+    `needs` is what needs it, and the name by which its users know it.
     """
     try:
         version = str(importlib.import_module(package).__version__)

@@ -37,11 +37,8 @@ def convert(
 ) -> int:
     """Run `operation` on each SRC, print the reports and return the exit code.
 
-    Args:
-        beside: gives the place of a result without DST; None if DST must be given.
-        places: the arguments: one or several SRC, then DST unless `output` is given.
-        output: DST as an option.
-        settings: passed on.
+    `places` are the arguments, `output` is DST as an option. `beside` gives the place of a result without DST; without
+    `beside` DST must be given.
     """
     sources, dst = _sources_and_dst(places, output)
     if dst is None and (beside is None or sources[0] == STANDARD_STREAM):
@@ -51,7 +48,7 @@ def convert(
     if dst is not None and not dst.parent.is_dir():
         advice = "make it first, or name another DST"
         raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
-    if STANDARD_STREAM in (sources[0], dst):
+    if dst is not None and STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside or Path)
     if len(sources) > 1 and dst is not None:
@@ -101,11 +98,11 @@ def _convert_one(
 
 
 def _convert_stream(
-    operation: Operation, source: Path, dst: Path | None, *, as_json: bool, quiet: bool, **settings: Any
+    operation: Operation, source: Path, dst: Path, *, as_json: bool, quiet: bool, **settings: Any
 ) -> int:
     from ..checkpoint.operations.stream import convert_stream
 
-    to_stdout = dst is None or dst == STANDARD_STREAM
+    to_stdout = dst == STANDARD_STREAM
     if settings.get("exclude"):
         raise click.UsageError("--exclude is for directories: '-' is one file")
     if as_json and to_stdout:
@@ -115,7 +112,7 @@ def _convert_stream(
         report = convert_stream(
             action,
             standard_input() if source == STANDARD_STREAM else source,
-            standard_output(force=settings["force"]) if dst is None or to_stdout else dst,
+            standard_output(force=settings["force"]) if to_stdout else dst,
             profile=settings.get("profile"),
             base=settings["base"],
             threads=settings["threads"],

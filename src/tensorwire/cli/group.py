@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class CommandGroup(click.Group):
-    """Each command is the attribute `command` of the module of its name.
-
-    Args:
-        package: where the modules are.
-        modules: their names, in the order in which they are listed.
-    """
+    """Each command is the attribute `command` of the module of its name in `package`; they are listed in order."""
 
     def __init__(self, *, package: str, modules: Sequence[str], **settings: Any) -> None:
         super().__init__(invoke_without_command=True, **settings)

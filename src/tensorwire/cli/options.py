@@ -43,9 +43,6 @@ NEW_PATH = click.Path(path_type=Path)
 class _Place(_PathOrStream):
     """SRC or DST. A Path forgets a slash at its end, so the context remembers it."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
         if ctx is not None and str(value).endswith("/"):
@@ -59,9 +56,10 @@ def as_written(path: Path) -> str:
     return f"{path}/" if path in slashed else str(path)
 
 
-places_argument = click.argument("places", type=_Place(), nargs=-1, required=True, metavar="SRC... [DST]")
+_PLACE = _Place(path_type=Path)
+places_argument = click.argument("places", type=_PLACE, nargs=-1, required=True, metavar="SRC... [DST]")
 output_option = click.option(
-    "-o", "--output", type=_Place(), metavar="DST", help="Write the result to DST. Every argument is a SRC then."
+    "-o", "--output", type=_PLACE, metavar="DST", help="Write the result to DST. Every argument is a SRC then."
 )
 
 json_option = click.option(

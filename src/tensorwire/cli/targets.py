@@ -17,17 +17,10 @@ if TYPE_CHECKING:
 
 
 def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside: Callable[[Path], Path]) -> list[Path]:
-    """Where the results of several sources go; nothing is written.
+    """Where the results of files and directories go; nothing is written.
 
-    Args:
-        sources: files and directories.
-        dst: with several sources the directory that takes a result for each, under the source's name; it exists or
-            the caller makes it. With one source the result itself. None: each result stands where `beside` says.
-
-    Raises:
-        ValueError: two results would have one name, or one would replace a source.
-        FileNotFoundError, NotADirectoryError: `dst` is not a directory and cannot be made one.
-        FileExistsError: one source that is a file, and `dst` is a directory.
+    With several sources `dst` is the directory that takes a result for each, under the source's name; it exists or the
+    caller makes it. With one source it is the result itself. Without `dst` each result stands where `beside` says.
     """
     if dst is None:
         places = [beside(source) for source in sources]

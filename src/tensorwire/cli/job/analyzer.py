@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -112,4 +111,4 @@ def command(
 
 
 def _log(what: str, address: tuple[str, int]) -> None:
-    print(f"tensorwire: listening for {what} at {address[0]}:{address[1]}", file=sys.stderr, flush=True)
+    arguments.warn(f"listening for {what} at {address[0]}:{address[1]}")

@@ -144,40 +144,23 @@ def threshold_options(defaults: Thresholds) -> Callable[[Callable[..., Any]], Ca
 
 
 def thresholds_of(options: dict[str, float]) -> Thresholds:
-    """The thresholds from the values of `threshold_options`.
-
-    Raises:
-        click.UsageError: they contradict each other, or the analyzer that is asked has its own.
-    """
+    """The thresholds from the values of `threshold_options`; an analyzer that is asked has its own."""
     if click.get_current_context().params.get("analyzer_directory") is not None:
-        given = [name for name in options if is_given(name)]
-        if given:
-            name = f"--{given[0].replace('_', '-')}"
+        for option in _given(options):
+            name = f"--{option.replace('_', '-')}"
             raise click.UsageError(f"{name} has no effect with --analyzer-dir; give it to tensorwire job analyzer")
-    try:
-        return Thresholds(**options)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    return _thresholds(options)
 
 
 def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thresholds, str]:
-    """The thresholds of the options, else of the analyzer that made the recording, else an analyzer's defaults.
-
-    Returns:
-        the thresholds, and a text that says whose they are.
-
-    Raises:
-        click.UsageError: they contradict each other.
-    """
+    """The thresholds of the options, else of the analyzer that made the recording, else an analyzer's defaults; and
+    whose they are."""
     from ...diagnosis.service import recording as recordings
 
     recorded = recordings.recorded_thresholds(recording)
     whose = "the recording has none: an analyzer's defaults" if recorded is None else "of the recording"
-    given = {name: value for name, value in options.items() if is_given(name)}
-    try:
-        limits = dataclasses.replace(recorded or Thresholds(), **given)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    given = _given(options)
+    limits = _thresholds(given, recorded)
     return limits, f"{whose}, where no option says otherwise" if given else whose
 
 
@@ -186,11 +169,7 @@ def open_job(
     directory: Path | None, analyzer_directory: Path | None, thresholds: Thresholds
 ) -> Iterator[tuple[Source, Path]]:
     """The job that an analyzer sees, or else one whose probes write to a directory of this machine; and the directory.
-
-    Raises:
-        FileNotFoundError: there is no page of a rank, or no state of an analyzer.
-        click.UsageError: both directories are given.
-    """
+    FileNotFoundError if there is no page of a rank, or no state of an analyzer."""
     from ...diagnosis import words
     from ...diagnosis.service.job_directory import job_directory
     from ...diagnosis.service.journal import AnalyzerState
@@ -205,8 +184,7 @@ def open_job(
         raise click.UsageError("expected --dir or --analyzer-dir, got both")
     state = AnalyzerState(analyzer_directory)
     if state.silent_seconds > _SILENT_SECONDS:
-        silence = words.seconds(state.silent_seconds)
-        print(f"tensorwire: the analyzer wrote this {silence} ago and nothing since", file=sys.stderr)
+        warn(f"the analyzer wrote this {words.seconds(state.silent_seconds)} ago and nothing since")
     yield state, analyzer_directory
 
 
@@ -219,6 +197,14 @@ def used(source: Source, thresholds: Thresholds) -> tuple[Thresholds, str]:
     return thresholds, ""
 
 
-def is_given(option: str) -> bool:
-    """Whether an option of the present command was written down, and is not its default."""
-    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
+def _thresholds(options: dict[str, float], others: Thresholds | None = None) -> Thresholds:
+    try:
+        return dataclasses.replace(others or Thresholds(), **options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _given(options: dict[str, float]) -> dict[str, float]:
+    """The options of the present command that were written down, and are not its defaults."""
+    source = click.get_current_context().get_parameter_source
+    return {name: value for name, value in options.items() if source(name) is not ParameterSource.DEFAULT}

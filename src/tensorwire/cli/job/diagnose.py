@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -85,7 +84,7 @@ def _ask_ras(address: str | None, seconds: float, *, as_json: bool) -> int:
     after = query_ras(address)
     findings = findings_of(before, after, seconds)
     if as_json:
-        output.print_json({"nccl_version": after.nccl_version, "findings": [asdict(finding) for finding in findings]})
+        output.print_json({"nccl_version": after.nccl_version, "findings": findings})
     else:
         verdict.print_findings(findings)
         if not findings:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ...diagnosis import words
 from .. import output
 from ..failures import FINDING
 
@@ -37,7 +37,7 @@ def as_object(history: History, findings: Sequence[Finding]) -> dict[str, Any]:
         "world_size": last.world_size,
         "lives": rank_status.lives(last),
         "silent_nodes": last.silent_nodes,
-        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "findings": findings,
         "rank_status": rank_status.status_groups(history.statuses)[:_MAX_STATUS_GROUPS],
         "slowest": rank_status.slowest(history.statuses),
         "stragglers": history.stragglers.ranking(),
@@ -79,7 +79,6 @@ def print_end(history: History) -> None:
 
 def print_findings(findings: Sequence[Finding], history: History | None = None) -> None:
     """Print each finding with its age, its evidence, its stacks and what to do."""
-    from ...diagnosis import words
     from ...diagnosis.report.codes import MEANINGS, advice, confidence_text
     from ...diagnosis.report.stack import grouped
 
@@ -102,7 +101,6 @@ def print_findings(findings: Sequence[Finding], history: History | None = None) 
 
 def print_rank_status(history: History, findings: Sequence[Finding]) -> None:
     """Print where the ranks stand, the most serious status first."""
-    from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
     groups = rank_status.status_groups(history.statuses, apart={rank for one in findings for rank in one.suspects})
@@ -124,7 +122,6 @@ def print_summary(
     history: History, findings: Sequence[Finding], thresholds: Thresholds, path: Path, whose: str
 ) -> None:
     """Print which job was polled and, where there is no finding, how near it came to one."""
-    from ...diagnosis import words
     from ...diagnosis.report import rank_status
 
     last = history.last
@@ -141,8 +138,6 @@ def print_summary(
 
 def no_finding_text(history: History, thresholds: Thresholds | None) -> str:
     """ "no finding", and how near the job came to one."""
-    from ...diagnosis import words
-
     if thresholds is None:
         return "no finding"
     places = history.ranks.places
