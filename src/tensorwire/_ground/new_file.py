@@ -6,14 +6,11 @@ import errno
 import os
 import secrets
 import stat
-from typing import TYPE_CHECKING
+from io import FileIO
+from pathlib import Path
 
 from .destination import Destination
 from .filesystem import absolute, kind, lstat, naming
-
-if TYPE_CHECKING:
-    from io import FileIO
-    from pathlib import Path
 
 
 class NewFile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import click
 
@@ -12,9 +12,6 @@ from .._ground.version import __version__
 from . import failures
 from .group import CommandGroup, print_help
 from .options import COMPLETION_VARIABLE, PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["main"]
 

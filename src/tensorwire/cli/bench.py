@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,8 +11,6 @@ from . import options, output
 from .failures import BAD_DATA
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .measure import Measurement
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,6 @@ from . import output as printing
 from .conversion import convert, left_out
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..checkpoint import Estimate
 
 

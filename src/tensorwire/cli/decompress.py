@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
 from . import options
 from .conversion import apply, convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,8 +12,6 @@ from . import options, output
 from .failures import FINDING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..checkpoint import DeltaStats, DiffReport, TensorDiff
 
 

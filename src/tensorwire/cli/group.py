@@ -5,14 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from . import failures
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class CommandGroup(click.Group):

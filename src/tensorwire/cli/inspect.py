@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +15,6 @@ from .._ground.new_file import NewFile
 from . import options, output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from ..checkpoint import InspectReport, TensorInfo
 
 _SORT_KEYS = ("name", "dtype", "size", "ratio", "bits", "bound")

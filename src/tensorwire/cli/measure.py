@@ -6,6 +6,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -18,8 +19,6 @@ from ..checkpoint import open_file
 from ..codec import cpu_target, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from ..peers.codecs import Adapter
 
 SAMPLE_NBYTES = 64 << 20

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from .._ground.filesystem import absolute, resolved
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROGRAM = "tensorwire"
 COMPLETION_VARIABLE = "_TENSORWIRE_COMPLETE"

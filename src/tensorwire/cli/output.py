@@ -8,14 +8,13 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .._ground.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from rich.table import Table
 
     Progress = Callable[[int, int, str], None]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .._ground.destination import NAMED_OTHERWISE
 from .._ground.filesystem import absolute, is_same, lies_in, lstat, resolved
 from .options import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def targets(sources: Sequence[Path], dst: str | os.PathLike[str] | None, beside: Callable[[Path], Path]) -> list[Path]:

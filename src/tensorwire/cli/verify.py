@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +15,6 @@ from . import options, output
 from .failures import BAD_DATA, FINDING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..checkpoint import VerifyReport
 
 

@@ -6,6 +6,7 @@ what it returns is valid until its next call. Memory is page-aligned and reused 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import memmove
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ from .._ground.version import __version__
 from ..codec import compress, compress_bound, decompress, dtype_bits, new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..codec import Profile
 
 __all__ = ["ADAPTERS", "Adapter", "Codec"]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from ..._ground.text import escape
 from . import arguments
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _POLL_SECONDS = 1.0
 

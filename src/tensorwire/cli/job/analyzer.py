@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,9 +14,6 @@ from .. import options
 from . import arguments, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ...diagnosis.model import Finding
     from ...diagnosis.service.service import View
 

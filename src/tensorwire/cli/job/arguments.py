@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,6 @@ from click.core import ParameterSource
 from ...diagnosis.model import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from ...diagnosis.model import Finding
     from ...diagnosis.service.follow import Source
 

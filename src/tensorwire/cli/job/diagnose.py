@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from ...diagnosis.model import ASKED, ASKED_SECONDS
 from .. import options, output
 from . import arguments, verdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...diagnosis import words
@@ -11,9 +13,6 @@ from .. import output
 from ..failures import FINDING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from ...diagnosis.model import Finding, Thresholds
     from ...diagnosis.report import History
 

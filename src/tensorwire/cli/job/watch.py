@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,9 +15,6 @@ from .. import output
 from . import arguments, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from ...diagnosis.report import History
     from ...diagnosis.service.follow import Poll
 
