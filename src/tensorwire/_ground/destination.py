@@ -173,10 +173,10 @@ class Destination:
             if status is None or mark(status) != checked.inside[path]:
                 continue
             open_up(place.parent)
-            if not stat.S_ISDIR(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
+                remove_empty(place)  # what it holds is kept
+            else:
                 place.unlink()
-                continue
-            remove_empty(place)  # what it holds is kept
         return None if remove_empty(old) else self.keep(old)
 
     def keep(self, place: Path) -> Path:

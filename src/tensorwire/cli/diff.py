@@ -12,7 +12,7 @@ from . import options, output
 from .failures import FINDING
 
 if TYPE_CHECKING:
-    from ..checkpoint import DeltaStats, DiffReport, TensorDiff
+    from ..checkpoint import ChangedWords, DeltaStats, DiffReport, DtypeStats, TensorDiff
 
 
 @click.command()
@@ -88,9 +88,7 @@ def _print_stats(stats: DeltaStats) -> None:
         [
             (
                 row.dtype,
-                f"{row.num_words:,}",
-                f"{row.num_changed:,}",
-                f"{row.share:.3%}",
+                *_changed(row),
                 output.size(row.nbytes),
                 *(output.size(row.delta_nbytes[name]) for name in profiles),
                 " / ".join(output.decimals(bits, 2) for bits in (row.bits_per_change or {}).values()) or "-",
@@ -108,9 +106,7 @@ def _print_stats(stats: DeltaStats) -> None:
                 (
                     row.dtype,
                     str(row.exponent),
-                    f"{row.num_words:,}",
-                    f"{row.num_changed:,}",
-                    f"{row.share:.3%}",
+                    *_changed(row),
                     output.decimals(row.position_bits, 2),
                     output.decimals(row.step_bits, 2),
                 )
@@ -122,6 +118,10 @@ def _print_stats(stats: DeltaStats) -> None:
         output.print_line("exponent: of A, as it is stored; positions, steps: entropy in bits for each changed word")
     sizes = ", ".join(f"{output.size(nbytes)} {name}" for name, nbytes in stats.delta_nbytes.items())
     output.print_line(f"a delta from A to B: {sizes}, for {output.size(stats.nbytes)} of tensors")
+
+
+def _changed(row: DtypeStats | ChangedWords) -> tuple[str, str, str]:
+    return f"{row.num_words:,}", f"{row.num_changed:,}", f"{row.share:.3%}"
 
 
 def _row(tensor: TensorDiff, by_file: bool) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -44,8 +45,6 @@ class Measurement:
 
     Attributes:
         dtype, nbytes: of the sample.
-        codec, version: what was measured; version is "" for memcpy.
-        compressed_nbytes: size of the result.
         compress_seconds, decompress_seconds: medians; one thread.
         error: why there are no figures, or that the result was wrong; None if all is well.
     """
@@ -159,10 +158,8 @@ def _rows_within(dtype: str, shape: Sequence[int], nbytes: int) -> int:
 
 
 def _cpu_name() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()

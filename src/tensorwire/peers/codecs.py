@@ -252,15 +252,10 @@ class Adapter:
         return __version__ if self.package == "tensorwire" else metadata.version(self.package)
 
     def make(self, dtype: str, *, threads: int = 1, verify: bool = True) -> Codec:
-        """A codec for one dtype.
-
-        Args:
-            threads: how many, itself included.
-            verify: with checksums, checked when decompressing, where the peer has any.
+        """A codec for one dtype; with `verify` it has checksums, checked when decompressing, where the peer has any.
 
         Raises:
             ValueError: the peer does not take the dtype, or has no threads.
-            ImportError: the peer is not installed.
         """
         if threads != 1 and not self.threaded:
             raise ValueError(f"{self.name} runs on one thread only")
