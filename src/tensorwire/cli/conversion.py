@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,7 @@ def convert(
     for source, result in zip(sources, results, strict=True):
         report = _convert_one(operation, source, result, quiet, settings)
         reports.append(report)
-        if not (as_json or quiet):
-            printing.print_text(_describe(report))
+        _print(report, as_json=False, quiet=quiet or as_json)
     if as_json:
         printing.print_json(reports[0] if len(reports) == 1 else {"results": reports})
     return FINDING if any(report.changed for report in reports) else 0
@@ -119,7 +119,8 @@ def _convert_stream(
             force=settings["force"],
             progress=progress,
         )
-    _print(report, as_json=as_json, quiet=quiet, to_stderr=to_stdout)
+    with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
+        _print(report, as_json=as_json, quiet=quiet)
     return 0
 
 
@@ -131,36 +132,28 @@ def apply(operation: Operation, source: Path, base: Path, *, as_json: bool, quie
     return FINDING if report.changed else 0
 
 
-def _print(report: CheckpointReport, *, as_json: bool, quiet: bool, to_stderr: bool = False) -> None:
+def _print(report: CheckpointReport, *, as_json: bool, quiet: bool) -> None:
+    """Print a table of files if there are several, a line about all of them, and notes."""
     if as_json:
         printing.print_json(report)
-    elif not quiet:
-        printing.print_text(_describe(report), to_stderr=to_stderr)
-
-
-def _title(operation: Operation) -> str:
-    return operation.__name__.removesuffix("_checkpoint")
-
-
-def _describe(report: CheckpointReport) -> str:
-    """A table of files if there are several, a line about all of them, and notes."""
+    if as_json or quiet:
+        return
     restores = report.action in ("decompress", "apply")
-    uncompressed = report.nbytes_out if restores else report.nbytes_in
-    text = ""
+    before, after, ratio = printing.size(report.nbytes_in), printing.size(report.nbytes_out), f"{report.ratio:.3f}"
     if len(report.files) > 1:
-        rows = [_row(report, file) for file in report.files]
-        total = ("total", "", printing.size(report.nbytes_in), printing.size(report.nbytes_out), f"{report.ratio:.3f}")
         columns = ("file", "content", ">before", ">after", ">ratio")
-        text = printing.table(columns, rows, total=total, less_important=("content", "before", "ratio")) + "\n"
-    dst = "standard output" if report.dst == "-" else escape(report.dst)
-    done = "changed" if report.action == "apply" else "wrote"
-    lines = [
-        f"{done} {dst}: {printing.size(report.nbytes_in)} to "
-        f"{printing.size(report.nbytes_out)}, ratio {report.ratio:.3f}, {report.seconds:.2f} s"
-        + ("" if report.action == "transcode" else f" ({printing.speed(uncompressed, report.seconds)})")
-    ]
+        rows = [_row(report, file) for file in report.files]
+        total = ("total", "", before, after, ratio)
+        printing.print_table(columns, rows, total=total, less_important=("content", "before", "ratio"))
+        print()
+    dst = "standard output" if report.dst == "-" else report.dst
     if report.action == "apply" and all(file.resumed for file in report.files):
-        lines = [f"nothing to change: {dst} is what {escape(report.src)} leads to"]
+        printing.print_line(f"nothing to change: {dst} is what {report.src} leads to")
+    else:
+        done = "changed" if report.action == "apply" else "wrote"
+        speed = printing.speed(report.nbytes_out if restores else report.nbytes_in, report.seconds)
+        took = f"{report.seconds:.2f} s" + ("" if report.action == "transcode" else f" ({speed})")
+        printing.print_line(f"{done} {dst}: {before} to {after}, ratio {ratio}, {took}")
     notes = printing.first([file.message for file in report.changed], "file")
     if not report.exact and not report.changed:
         notes.append("SRC has no record of its original file: tensors are restored, its header is new")
@@ -171,8 +164,12 @@ def _describe(report: CheckpointReport) -> str:
     notes += left_out(report.excluded, by_this_run=report.action == "compress")
     notes += printing.first(report.ignored, "path", "not carried over, since the manifest does not list it: {}".format)
     notes += printing.first(report.notices, "note")
-    lines += [f"note: {escape(note)}" for note in notes]
-    return text + "".join(f"{line}\n" for line in lines)
+    for note in notes:
+        printing.print_line(f"note: {note}")
+
+
+def _title(operation: Operation) -> str:
+    return operation.__name__.removesuffix("_checkpoint")
 
 
 def left_out(paths: Sequence[str], *, by_this_run: bool = True) -> list[str]:

@@ -48,11 +48,6 @@ def print_wrapped(text: str) -> None:
     print(text)
 
 
-def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Print escaped lines."""
-    print(text, end="", file=sys.stderr if to_stderr else sys.stdout)
-
-
 def first(items: Sequence[str], noun: str, line: Callable[[str], str] = str) -> list[str]:
     """A line for each of the first 20 items, and one that counts the rest.
 
@@ -63,19 +58,14 @@ def first(items: Sequence[str], noun: str, line: Callable[[str], str] = str) -> 
     return [*lines, f"{count(rest, f'more {noun}')}; --json lists all"] if rest else lines
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], **settings: Any) -> None:
-    """Print a `table`."""
-    print_text(table(columns, rows, **settings))
-
-
-def table(
+def print_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
     total: Sequence[str] | None = None,
     less_important: Sequence[str] = (),
-) -> str:
-    """The lines of a table. A title that begins with ">" sets its column flush right; `total` is a last row, set apart.
+) -> None:
+    """Print a table. A title that begins with ">" sets its column flush right; `total` is a last row, set apart.
 
     If a terminal is too narrow, the names in the first column are abbreviated. If that is not enough, or makes two
     names the same, the `less_important` columns are left out one by one. If two names are still the same, names take
@@ -111,7 +101,7 @@ def table(
         text += f"no room for {', '.join(left_out)}: use a wider terminal, or a pipe\n"
     if abbreviated:
         text += "names are abbreviated to fit this terminal; a pipe gets them whole\n"
-    return text
+    print(text, end="")
 
 
 def _width(lines: Sequence[Sequence[str]]) -> int:
