@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
 def _find_script(arguments: list[str]) -> tuple[CodeType, ModuleType]:
     path = arguments[0]
     try:
-        with io.open_code(os.fspath(path)) as file:
+        with io.open_code(path) as file:
             source = file.read()
     except OSError as error:
         print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)

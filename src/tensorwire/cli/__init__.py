@@ -10,7 +10,7 @@ import click
 
 from .._ground.version import __version__
 from . import failures
-from .group import CommandGroup, print_help
+from .group import CommandGroup
 from .options import COMPLETION_VARIABLE, PROGRAM
 
 __all__ = ["main"]
@@ -23,8 +23,7 @@ __all__ = ["main"]
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
-@click.pass_context
-def _commands(ctx: click.Context) -> None:
+def _commands() -> None:
     """Lossless compression of model checkpoints, bit for bit; and the slow or hung rank of a training job, by name.
 
     A checkpoint is a .safetensors file, or a directory of them with everything beside them. A job is what was started
@@ -40,7 +39,6 @@ def _commands(ctx: click.Context) -> None:
     Exit codes: 0 ok; 1 bad data, or reading or writing failed; 2 usage; 3 finding (diff: a difference;
     verify, decompress, transcode: an edited or missing file beside the tensors; job: trouble); 130 Ctrl-C.
     """
-    print_help(ctx)
 
 
 def main(args: Sequence[str] | None = None) -> int:

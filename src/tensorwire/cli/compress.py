@@ -60,7 +60,7 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
       tensorwire compress step-2000 delta --base step-1000
       curl -s $URL | tensorwire compress - model.safetensors
     """
-    from ..checkpoint import compress_checkpoint
+    from ..checkpoint import compress_checkpoint, estimate_ratio
 
     if not estimate:
         beside = options.compressed_path
@@ -71,8 +71,6 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
         raise click.UsageError("--estimate does not take --force: it writes nothing")
     if settings["base"] is not None:
         raise click.UsageError("--estimate does not take --base: diff --stats OLD SRC says what a delta takes")
-    from ..checkpoint import estimate_ratio
-
     found = estimate_ratio(places[0], **{name: settings[name] for name in ("profile", "exclude", "threads")})
     if as_json:
         printing.print_json(found)

@@ -42,13 +42,12 @@ def convert(
     `beside` DST must be given.
     """
     sources, dst = _sources_and_dst(places, output)
-    if dst is None and (beside is None or sources[0] == STANDARD_STREAM):
-        if beside is None:
-            raise click.UsageError("Missing argument 'DST'.", click.get_current_context())
+    if dst is None and beside is None:
+        raise click.UsageError("Missing argument 'DST'.")
+    if dst is None and sources[0] == STANDARD_STREAM:
         dst = STANDARD_STREAM
     if dst is not None and not dst.parent.is_dir():
-        advice = "make it first, or name another DST"
-        raise click.UsageError(f"no directory {str(dst.parent)!r}: {advice}", click.get_current_context())
+        raise click.UsageError(f"no directory {str(dst.parent)!r}: make it first, or name another DST")
     if dst is not None and STANDARD_STREAM in (sources[0], dst):
         return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside or Path)

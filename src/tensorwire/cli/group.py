@@ -17,7 +17,7 @@ class CommandGroup(click.Group):
     """Each command is the attribute `command` of the module of its name in `package`; they are listed in order."""
 
     def __init__(self, *, package: str, modules: Sequence[str], **settings: Any) -> None:
-        super().__init__(invoke_without_command=True, **settings)
+        super().__init__(**settings)
         self._package = package
         self._modules = tuple(modules)
 
@@ -30,6 +30,12 @@ class CommandGroup(click.Group):
         command: click.Command = importlib.import_module(f"{self._package}.{cmd_name}").command
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:  # click's own help here is no error before 8.2
+            print(ctx.get_help(), file=sys.stderr)
+            ctx.exit(failures.USAGE)
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -39,10 +45,3 @@ class CommandGroup(click.Group):
             advice = f"did you mean '{near[0]}'?" if near else f"the commands are {', '.join(self._modules)}."
             raise click.UsageError(f"No such command {name!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def print_help(ctx: click.Context) -> None:
-    """Print the help of a group that was called without a command, and exit."""
-    if ctx.invoked_subcommand is None:
-        print(ctx.get_help(), file=sys.stderr)
-        ctx.exit(failures.USAGE)

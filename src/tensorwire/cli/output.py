@@ -24,7 +24,6 @@ _PIPE_WIDTH = 10_000  # a table in a pipe is as wide as it wants to be
 _MIN_NAME_WIDTH = 16
 _MIN_WRAPPED_WIDTH = 40
 _BAR_NAME_WIDTH = 24
-_TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def print_json(value: Any) -> None:
@@ -218,7 +217,7 @@ def decimals(value: float | None, places: int = 3) -> str:
 
 def shape_text(shape: Sequence[int]) -> str:
     """30522x384, with a multiplication sign; "scalar" for no dimensions."""
-    return _TIMES.join(map(str, shape)) or "scalar"
+    return "\N{MULTIPLICATION SIGN}".join(map(str, shape)) or "scalar"
 
 
 def members(record: Any) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from ..group import CommandGroup, print_help
+from ..group import CommandGroup
 
 
 @click.group(cls=CommandGroup, package=__name__, modules=("watch", "diagnose", "report", "agent", "analyzer"))
-@click.pass_context
-def command(ctx: click.Context) -> None:
+def command() -> None:
     """Name the slow or hung rank of a training job.
 
     The probe reports on each rank: start the job with torchrun ARGS -m tensorwire.probe train.py instead of torchrun
@@ -21,4 +20,3 @@ def command(ctx: click.Context) -> None:
       torchrun --nproc-per-node 8 -m tensorwire.probe train.py
       tensorwire job diagnose     # in another shell, when the job seems to hang
     """
-    print_help(ctx)

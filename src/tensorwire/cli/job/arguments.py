@@ -112,7 +112,6 @@ def _arguments_of(text: str | None) -> list[str] | None:
 
 
 def seconds_option(text: str, *, default: float | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option for how long to poll."""
     return click.option(
         "seconds",
         "--for",
@@ -125,8 +124,6 @@ def seconds_option(text: str, *, default: float | None = None) -> Callable[[Call
 
 
 def threshold_options(defaults: Thresholds) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """An option for each threshold."""
-
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, text in reversed(_HELP.items()):
             function = click.option(
