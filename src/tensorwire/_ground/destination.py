@@ -184,12 +184,10 @@ class Destination:
         number = 1
         while True:
             kept = self.path.with_name(f"{self.path.name}.kept" + (f"-{number}" if number > 1 else ""))
-            try:
+            with suppress(FileExistsError):
                 rename_new(place, kept)
-            except FileExistsError:
-                number += 1
-            else:
                 return kept
+            number += 1
 
     def _check_parent(self) -> None:
         parent = self.path.parent

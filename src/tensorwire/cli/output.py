@@ -42,8 +42,7 @@ def print_wrapped(text: str) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     if width >= _MIN_WRAPPED_WIDTH:
         indent = " " * (len(text) - len(text.lstrip(" ")) + 2)
-        lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-        text = "\n".join(lines)
+        text = textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     print(text)
 
 

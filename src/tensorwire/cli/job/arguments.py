@@ -156,8 +156,7 @@ def recorded_thresholds(recording: Path, options: dict[str, float]) -> tuple[Thr
     recorded = recordings.recorded_thresholds(recording)
     whose = "the recording has none: an analyzer's defaults" if recorded is None else "of the recording"
     given = _given(options)
-    limits = _thresholds(given, recorded)
-    return limits, f"{whose}, where no option says otherwise" if given else whose
+    return _thresholds(given, recorded), f"{whose}, where no option says otherwise" if given else whose
 
 
 @contextmanager
