@@ -272,8 +272,8 @@ def test_every_error_is_a_document(command: str, tmp_path: Path, run: Run) -> No
     damaged.write_bytes(b"\x08" + bytes(7) + b"[       ")
     last = {"transcode": [tmp_path / "y", "--profile", "fast"], "diff": [damaged]}.get(command, [])
     for arguments, code, kind in (
-        (["--no-such-option"], 2, "NoSuchOption"),
-        ([tmp_path / "none", *last], 2, "BadParameter"),
+        (["--no-such-option"], 2, "UsageError"),
+        ([tmp_path / "none", *last], 2, "UsageError"),
         ([damaged, *last], 1, "CorruptDataError"),
     ):
         ran = run(command, *arguments, "--json")

@@ -63,8 +63,8 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
     from ..checkpoint import compress_checkpoint, estimate_ratio
 
     if not estimate:
-        beside = options.compressed_path
-        return convert(compress_checkpoint, beside=beside, places=places, output=output, as_json=as_json, **settings)
+        settings.update(places=places, output=output, as_json=as_json)
+        return convert("compress", compress_checkpoint, beside=options.compressed_path, **settings)
     if len(places) != 1 or output is not None or places[0] == options.STANDARD_STREAM or not places[0].exists():
         raise click.UsageError("--estimate takes one SRC that exists, and no DST")
     if settings["force"]:

@@ -17,16 +17,18 @@ from .options import STANDARD_STREAM, as_written, standard_input, standard_outpu
 from .targets import targets
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
 
     from ..checkpoint import CheckpointReport, FileReport
 
     Operation = Callable[..., CheckpointReport]
+    Action = Literal["compress", "decompress", "transcode"]
 
 _STANDARD_OUTPUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def convert(
+    action: Action,
     operation: Operation,
     *,
     beside: Callable[[Path], Path] | None,
@@ -36,7 +38,7 @@ def convert(
     quiet: bool,
     **settings: Any,
 ) -> int:
-    """Run `operation` on each SRC, print the reports and return the exit code.
+    """Run `operation`, the function for `action`, on each SRC, print the reports and return the exit code.
 
     `places` are the arguments, `output` is DST as an option. `beside` gives the place of a result without DST; without
     `beside` DST must be given.
@@ -49,13 +51,13 @@ def convert(
     if dst is not None and not dst.parent.is_dir():
         raise click.UsageError(f"no directory {str(dst.parent)!r}: make it first, or name another DST")
     if dst is not None and STANDARD_STREAM in (sources[0], dst):
-        return _convert_stream(operation, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
+        return _convert_stream(action, sources[0], dst, as_json=as_json, quiet=quiet, **settings)
     results = targets(sources, None if dst is None else as_written(dst), beside or Path)
     if len(sources) > 1 and dst is not None:
         dst.mkdir(exist_ok=True)
     reports = []
     for source, result in zip(sources, results, strict=True):
-        report = _convert_one(operation, source, result, quiet, settings)
+        report = _convert_one(action, operation, source, result, quiet, settings)
         reports.append(report)
         _print(report, as_json=False, quiet=quiet or as_json)
     if as_json:
@@ -83,10 +85,10 @@ def _sources_and_dst(places: Sequence[Path], output: Path | None) -> tuple[list[
 
 
 def _convert_one(
-    operation: Operation, source: Path, dst: Path, quiet: bool, settings: dict[str, Any]
+    action: Action, operation: Operation, source: Path, dst: Path, quiet: bool, settings: dict[str, Any]
 ) -> CheckpointReport:
     try:
-        with printing.progress(_title(operation), quiet=quiet) as progress:
+        with printing.progress(action, quiet=quiet) as progress:
             return operation(source, dst, progress=progress, **settings)
     except KeyboardInterrupt:
         partial = dst.with_name(f"{dst.name}.partial")
@@ -96,17 +98,15 @@ def _convert_one(
         raise
 
 
-def _convert_stream(
-    operation: Operation, source: Path, dst: Path, *, as_json: bool, quiet: bool, **settings: Any
-) -> int:
+def _convert_stream(action: Action, source: Path, dst: Path, *, as_json: bool, quiet: bool, **settings: Any) -> int:
     from ..checkpoint.operations.stream import convert_stream
 
     to_stdout = dst == STANDARD_STREAM
-    if settings.get("exclude"):
-        raise click.UsageError("--exclude is for directories: '-' is one file")
+    for option in ("exclude", "strict"):
+        if settings.get(option):
+            raise click.UsageError(f"--{option} is for directories: '-' is one file")
     if as_json and to_stdout:
         raise click.UsageError("--json and DST '-' both need standard output: name a file as DST")
-    action: Any = _title(operation)
     with printing.progress(action, quiet=quiet) as progress:
         report = convert_stream(
             action,
@@ -165,10 +165,6 @@ def _print(report: CheckpointReport, *, as_json: bool, quiet: bool) -> None:
     notes += printing.first(report.notices, "note")
     for note in notes:
         printing.print_line(f"note: {note}")
-
-
-def _title(operation: Operation) -> str:
-    return operation.__name__.removesuffix("_checkpoint")
 
 
 def left_out(paths: Sequence[str], *, by_this_run: bool = True) -> list[str]:

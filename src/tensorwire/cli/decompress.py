@@ -52,8 +52,8 @@ def command(places: tuple[Path, ...], output: Path | None, base: Path | None, in
     from ..checkpoint import apply_checkpoint, decompress_checkpoint
 
     if not in_place:
-        beside = options.decompressed_path
-        return convert(decompress_checkpoint, beside=beside, places=places, output=output, base=base, **settings)
+        settings.update(places=places, output=output, base=base)
+        return convert("decompress", decompress_checkpoint, beside=options.decompressed_path, **settings)
     if base is None:
         raise click.UsageError("--in-place needs --base OLD, the checkpoint that is to be changed")
     if len(places) != 1 or output is not None:

@@ -74,17 +74,16 @@ def _print(report: DiffReport) -> None:
     if counts["changed"]:
         kinds[0] += f" in {output.count(report.num_different_elements, 'element')}"
     details = f" ({', '.join(kinds)})" if kinds else ""
-    output.print_line(
-        f"{output.count(len(report.tensors), 'tensor')} differ{details}, {report.num_equal:,} equal; "
-        f"{report.seconds:.2f} s"
-    )
+    differ = f"{output.count(len(report.tensors), 'tensor')} {'differs' if len(report.tensors) == 1 else 'differ'}"
+    output.print_line(f"{differ}{details}, {report.num_equal:,} equal; {report.seconds:.2f} s")
 
 
 def _print_stats(stats: DeltaStats) -> None:
     profiles = list(stats.delta_nbytes)
+    both = " / ".join(profiles)
     print()
     output.print_table(
-        ("dtype", ">words", ">changed", ">share", ">size", *(f">{name}" for name in profiles), ">bits/change"),
+        ("dtype", ">words", ">changed", ">share", ">size", *(f">{name}" for name in profiles), f">bits/change: {both}"),
         [
             (
                 row.dtype,

@@ -75,5 +75,9 @@ def _fields(error: BaseException, message: str) -> dict[str, object]:
         place["file"] = None if error.file is None else str(error.file)
     elif isinstance(error, OSError) and error.filename is not None:
         place["file"] = str(error.filename)
-    kind = "KeyboardInterrupt" if isinstance(error, click.Abort) else type(error).__name__
+    kind = type(error).__name__
+    if isinstance(error, click.ClickException):  # whose classes are click's own business
+        kind = click.UsageError.__name__
+    elif isinstance(error, click.Abort):
+        kind = KeyboardInterrupt.__name__
     return {"kind": kind, "message": message, **place}

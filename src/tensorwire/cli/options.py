@@ -72,7 +72,10 @@ threads_option = click.option(
 )
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print errors only: neither progress nor result.")
 force_option = click.option(
-    "-f", "--force", is_flag=True, help="Replace DST when the result is whole, as far as docs/cli.md allows it."
+    "-f",
+    "--force",
+    is_flag=True,
+    help="Replace DST when the result is whole. A link, or a directory with files of others, is never replaced.",
 )
 base_option = click.option(
     "--base",

@@ -34,4 +34,4 @@ def command(**settings: Any) -> int:
     """
     from ..checkpoint import transcode_checkpoint
 
-    return convert(transcode_checkpoint, beside=None, **settings)
+    return convert("transcode", transcode_checkpoint, beside=None, **settings)
