@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import _thread
+import gc
+import os
 import random
+import signal
+import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +20,7 @@ from tensorwire.checkpoint import compress_checkpoint
 from tensorwire.files import load_ahead
 from tensorwire.files.load_ahead import LoadAhead
 from tensorwire.files.reader import StoredFile
+from tensorwire.storage.ahead import Ahead
 from tests.support.checkpoint_models import container, random_bytes, weights
 
 if TYPE_CHECKING:
@@ -162,3 +169,81 @@ def test_without_threads(file: StoredFile, monkeypatch: pytest.MonkeyPatch) -> N
     ahead = LoadAhead(pairs(file), never, 3)
     for name, content in CONTENT.items():
         assert ahead.take(file, file.tensors[name]).data == content
+
+
+def test_an_empty_tensor_after_the_end(file: StoredFile) -> None:
+    ahead = LoadAhead(pairs(file), never, 1)
+    ahead.close()
+    assert bytes(ahead.take(file, file.tensors["empty"]).data) == b""
+
+
+def test_the_collector_may_forget_it_in_a_thread_of_its_own(file: StoredFile) -> None:
+    """That thread holds a lock that another one waits for."""
+    dropped = threading.Event()
+
+    def collect(stored: StoredFile, tensor: StoredTensor) -> bool:
+        dropped.wait(10)
+        time.sleep(0.1)
+        gc.collect()
+        return False
+
+    large = [(file, file.tensors["large"])]
+    gc.disable()
+    try:
+        holder: list[Any] = [LoadAhead(large, collect, 4)]
+        engine, gone = holder[0]._ahead, weakref.ref(holder[0])
+        wait_for(lambda: len(engine._threads) > 1)
+        holder.append(holder)  # a cycle
+        del holder
+        dropped.set()
+        wait_for(lambda: gone() is None and not engine._threads)
+    finally:
+        gc.enable()
+
+
+class Slow:
+    """Work that takes long in the background."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def nbytes(self, key: int) -> int:
+        return 2
+
+    def step(self, key: int) -> int:
+        return 1
+
+    def memory(self, key: int) -> bytearray:
+        return bytearray(2)
+
+    def make(self, key: int, memory: bytearray, start: int, stop: int, ahead: bool) -> None:
+        if ahead:
+            self.begun.set()
+            time.sleep(0.5)
+        memory[start:stop] = b"x" * (stop - start)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_while_a_caller_waits() -> None:
+    """A signal handler forks; in the child the threads are gone that were at parts of what is waited for."""
+    children = []
+
+    def fork(*_: object) -> None:
+        children.append(os.fork())
+        if children == [0]:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a child that hangs
+
+    work, old = Slow(), signal.signal(signal.SIGALRM, fork)
+    try:
+        with closing(Ahead(work, 100, order=[0], threads=2)) as ahead:
+            assert work.begun.wait(10)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            lease = ahead.take(0)
+            if children == [0]:
+                os._exit(0 if lease is None else 1)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert lease is not None
+    assert len(children) == 1
+    assert os.waitpid(children[0], 0)[1] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,7 +61,7 @@ class LoadAhead:
         self._work = _Loads(tensors, as_frame)
         self._indexes = {(id(stored), tensor.name): index for index, (stored, tensor) in enumerate(tensors)}
         self._ahead = Ahead(self._work, _LEAD_NBYTES, order=range(len(tensors)), threads=threads - 1)
-        self.close = weakref.finalize(self, self._ahead.close)
+        self.close = weakref.finalize(self, self._ahead.forget)
         """End the threads, once they have done what they are at."""
 
     def take(self, stored: StoredFile, tensor: StoredTensor) -> Loaded:
@@ -119,6 +118,7 @@ class _Loads:
         self._as_frame = as_frame
         self._scratch = Scratch()
         self._starts = list(accumulate((tensor.entry.nbytes for _, tensor in tensors), initial=0))
+        self._advising = threading.Lock()
         self._first = self._advised = 0  # from where on the kernel was asked to read, and up to where
 
     def nbytes(self, index: int) -> int:
@@ -133,19 +133,25 @@ class _Loads:
     def make(self, index: int, memory: _Loading, start: int, stop: int, ahead: bool) -> None:
         if start == 0:
             self._read_ahead(index)
-        tasks, nbytes = memory.begun()[1], self.nbytes(index)
+        tasks, nbytes = memory.begun()[1], max(1, self.nbytes(index))
         for task in tasks[-(-start * len(tasks) // nbytes) : -(-stop * len(tasks) // nbytes)]:
             task(self._scratch.memory)
 
     def _read_ahead(self, index: int) -> None:
         """Let the kernel read what comes next, once: up to a tensor that begins far enough behind this one."""
-        if not self._first <= index <= self._advised:
-            self._first = self._advised = index
-        end = self._starts[index] + _READ_LEAD_NBYTES
-        with suppress(ValueError):  # a file is closed: the caller who needs it is told
+        if not self._advising.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if not self._first <= index <= self._advised:
+                self._first = self._advised = index
+            end = self._starts[index] + _READ_LEAD_NBYTES
             while self._advised < len(self._tensors) and self._starts[self._advised] <= end:
                 stored, tensor = self._tensors[self._advised]
                 self._advised += 1
                 begin, nbytes = stored.header.data_start + tensor.entry.start, tensor.entry.nbytes
                 for start in range(0, nbytes, _ADVICE_NBYTES):
                     stored.file.read_ahead(begin + start, min(_ADVICE_NBYTES, nbytes - start))
+        except ValueError:  # a file is closed: the caller that needs it is told
+            pass
+        finally:
+            self._advising.release()

@@ -25,7 +25,7 @@ ALIGNMENT = 4096
 
 _MAX_ENTRIES = 16
 _LINGER_SECONDS = 0.5
-"""How long a thread waits in an order that is learned before it ends. So it keeps nothing alive for long."""
+"""How long a thread waits for work before it ends. So it keeps nothing alive for long, whatever was interrupted."""
 
 _POLL_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
@@ -92,6 +92,11 @@ class _Entry(Generic[Key]):
         return self.start + self.nbytes
 
     @property
+    def leased(self) -> bool:
+        """Whether a lease is alive. The length of a WeakSet may count one for ever that is not."""
+        return any(True for _ in self.leases)
+
+    @property
     def ready(self) -> bool:
         return self.done_nbytes == self.nbytes
 
@@ -133,12 +138,12 @@ class Ahead(Generic[Key]):
 
     An order that is not given is learned: the last pass tells what follows what. All that is alive, in use or ahead,
     lies in one piece of memory, which is lent and used over and over. If a thing is half made when it is asked for, the
-    caller makes the rest, so that it never waits long for a thread that gets no time. The threads end when they idle.
+    caller makes the rest, so that it never waits long for a thread that gets no time.
 
     In an order that is given, a thing has memory of its own. If it was not begun when it is asked for, it comes first,
-    and the things behind it come next. A caller that waits helps. The threads end when this is closed.
+    and the things behind it come next. A caller that waits helps.
 
-    Thread-safe. A forked child begins anew, with what was learned.
+    The threads end when they idle. Thread-safe. A forked child begins anew, with what was learned.
     """
 
     def __init__(
@@ -213,14 +218,21 @@ class Ahead(Generic[Key]):
                 self._make(part, ahead=False)
         return lease if entry.ready else None
 
-    def close(self) -> None:
-        """End the threads and free the memory. What is in use stays as it is."""
+    def forget(self) -> None:
+        """Free the memory, and let the threads end once they have done what they are at. What is in use stays as it is.
+        It does not wait: the garbage collector may call it in any thread, whatever that holds.
+        """
         with self._lock:
             self._closed = True
             self._following.clear()
             self._drop(*self._entries)
             self._memory = None
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """The same, and wait until the threads have ended."""
+        self.forget()
+        with self._lock:
             while self._threads - {threading.get_ident()} and not sys.is_finalizing():
                 self._changed.wait(_POLL_SECONDS)
 
@@ -258,10 +270,10 @@ class Ahead(Generic[Key]):
                 self._changed.wait(_POLL_SECONDS)
                 if entry.done_nbytes != done:
                     done, deadline = entry.done_nbytes, time.monotonic() + _PATIENCE_SECONDS
-                elif self._learns and time.monotonic() > deadline:
+                elif time.monotonic() > deadline:
                     break
             entry.over |= not entry.ready
-            if not self._learns:
+            if not self._learns and entry.key in self._held:  # it is not in a child that was forked meanwhile
                 self._drop(entry)
                 self._plan()
         return None
@@ -281,7 +293,7 @@ class Ahead(Generic[Key]):
         if entry is not None and (not self._learns or entry.next > self._least * entry.nbytes):
             return entry
         if not self._learns or self._find(self._following.get(key)) is None:
-            self._drop(*(entry for entry in self._entries if not entry.leases))
+            self._drop(*(entry for entry in self._entries if not entry.leased))
             self._end = key
         elif entry is not None:
             self._drop(entry)
@@ -294,14 +306,14 @@ class Ahead(Generic[Key]):
     def _plan(self) -> None:
         """Begin what will be used next, if there is room."""
         if self._learns:
-            self._drop(*(entry for entry in self._entries if entry.over or (entry.used and not entry.leases)))
+            self._drop(*(entry for entry in self._entries if entry.over or (entry.used and not entry.leased)))
         if self._next_entry() is not None:
             self._start()
 
     def _drop(self, *entries: _Entry[Key]) -> None:
         for entry in entries:
             entry.over = True
-            busy = self._learns and (entry.leases or entry.parts)
+            busy = self._learns and (entry.leased or any(True for _ in entry.parts))
             if not busy and self._held.get(entry.key) is entry:
                 del self._held[entry.key]
                 self._held_nbytes -= entry.nbytes
@@ -380,7 +392,7 @@ class Ahead(Generic[Key]):
         """Make one part, in a thread; False if there is nothing to do, for a while."""
         with self._lock:
             while (part := self._next_part()) is None:
-                if self._closed or not self._changed.wait(_LINGER_SECONDS if self._learns else None):
+                if self._closed or not self._changed.wait(_LINGER_SECONDS):
                     return False
         with suppress(BaseException):  # met again, and told, where the thing is needed
             self._make(part, ahead=True)
@@ -398,6 +410,8 @@ _all: weakref.WeakSet[Ahead[Any]] = weakref.WeakSet()
 def _begin_anew() -> None:
     """In a forked child, which has none of the threads: one may have held a lock, or have been at work."""
     for ahead in list(_all):
+        for entry in ahead._entries:  # a `take` that was under way waits for none of them
+            entry.over = True
         ahead._begin()
 
 
