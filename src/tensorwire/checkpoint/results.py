@@ -2,7 +2,16 @@
 
 Every class is a frozen dataclass of numbers, strings, tuples and dicts of these, so ``dataclasses.asdict`` and
 ``json.dumps`` take it as it is. Paths of files inside a checkpoint are relative, with forward slashes; the path of a
-single file is its own name. Sizes are in bytes, times in seconds.
+single file is its own name. Sizes are in bytes, times in seconds. What these attributes mean is the same everywhere:
+
+Attributes:
+    src, dst, path, a, b, base: the paths of checkpoints as given; None as `base` if there was none.
+    dtype: as in safetensors.
+    seconds: wall time.
+    changed: files beside the tensors that are not what they were when the checkpoint was compressed.
+    excluded: files and directories that are left out, or were when the checkpoint was compressed: those that match
+        `exclude`, and the history of a clone. A directory's path ends with a slash.
+    ignored: files and directories in a compressed directory that its manifest does not know; they are not carried over.
 """
 
 from __future__ import annotations
@@ -73,22 +82,13 @@ class CheckpointReport:
 
     Attributes:
         action: "compress", "decompress", "transcode" or "apply".
-        src: as given.
-        dst: as given.
-        base: as given; None if there was none.
         profile: profile of the compressed side of the operation, after it for "transcode"; None where it is not known.
         files: in the order of their names.
-        seconds: wall time.
         exact: the checkpoint is the original byte for byte, by the SHA-256 of every file. False after decompressing a
             file without a record of its original, which gives all tensors bit for bit under a new header, and where a
             changed file was kept or left out; always True for "compress", which writes the record.
-        ignored: files and directories in a compressed directory that its manifest does not know; they are not carried
-            over.
-        changed: files beside the tensors that are not what they were when the checkpoint was compressed.
         notices: what files had that their results do not get, such as access control lists; and where something is
             kept that came to `dst` at the last moment.
-        excluded: files and directories that are left out, or were when the checkpoint was compressed: those that match
-            `exclude`, and the history of a clone. A directory's path ends with a slash.
     """
 
     action: str
@@ -127,7 +127,6 @@ class Estimate:
     """What `estimate_ratio` expects of compressing a checkpoint.
 
     Attributes:
-        src: as given.
         profile: of the compression.
         nbytes_in: size of all files.
         nbytes_out: what they are expected to take.
@@ -135,8 +134,6 @@ class Estimate:
         num_samples: samples of tensors that were encoded.
         sample_nbytes: their size.
         sample_share: their size as a part of that of all tensors.
-        seconds: wall time.
-        excluded: as in `CheckpointReport`.
     """
 
     src: str
@@ -190,19 +187,14 @@ class VerifyReport:
     """What `verify` found. `ok` is True when there are no problems: all tensors are as they were.
 
     Attributes:
-        path: as given.
         kind: "compressed", or "plain" for safetensors files that hold nothing of ours (their structure was checked,
             there is nothing to check their data against).
         num_files, num_tensors: how many were checked.
         nbytes: uncompressed bytes that were decoded and checked.
-        seconds: wall time.
         exact: decompressing gives the original byte for byte, by the SHA-256 of every file.
         problems: in the order found; at most one for each tensor, plus those of files.
-        base: as given; None if there was none.
         num_relative: tensors that are relative to a base.
         num_unchecked: how many of them there was no base for: their blocks were checked and their content was not.
-        ignored: files and directories in the directory that its manifest does not know.
-        changed: files beside the tensors that are not what they were when the checkpoint was compressed.
     """
 
     path: str
@@ -231,7 +223,6 @@ class TensorInfo:
     Attributes:
         name: its original name.
         file: relative path of the file that holds it.
-        dtype: as in safetensors.
         shape: sizes of the dimensions.
         numel: number of elements.
         nbytes: uncompressed size.
@@ -294,14 +285,12 @@ class InspectReport:
     """What `inspect` found.
 
     Attributes:
-        path: as given.
         kind: "compressed" or "plain".
         files: relative paths of the safetensors files.
         tensors: by file, then in the order of their data.
         metadata: ``__metadata__`` of the files without our own entries, merged (the first file wins).
         file_nbytes: size of the safetensors files on disk.
         restorable: a record of the original files is there, so that decompressing restores them byte for byte.
-        base: as given; None if there was none.
         recorded_base: what the base was called, and the hash of all its tensors, as far as that is recorded.
     """
 
@@ -362,7 +351,6 @@ class DtypeStats:
     """What a delta would take for all tensors of one dtype.
 
     Attributes:
-        dtype: as in safetensors.
         num_tensors, nbytes: of B.
         num_words: words of those of them that A has in the same dtype and size; an element of a dtype that is not whole
             bytes counts as its bytes.
@@ -395,7 +383,6 @@ class ChangedWords:
     """The words of one dtype whose base has one exponent.
 
     Attributes:
-        dtype: as in safetensors.
         exponent: of the base, as it is stored; None for a dtype whose words are not split.
         num_words, num_changed: how many there are, and how many differ.
         position_bits: the entropy of which of them changed, in bits for each that did; None if none did.
@@ -444,7 +431,6 @@ class DiffReport:
     """What `diff` found. `equal` is True when no tensor and no other file differs.
 
     Attributes:
-        a, b: as given.
         num_equal: tensors with the same name, dtype, shape and bytes.
         by_file: a name stands in several files of a side, so tensors of the same name and the same relative path of
             their file were compared; else those of the same name.
@@ -453,7 +439,6 @@ class DiffReport:
         files: other files (neither safetensors nor index) whose original content differs or that one side lacks,
             sorted; always empty unless both sides are directories.
         stats: what a delta would take, if that was asked for.
-        seconds: wall time.
     """
 
     a: str
