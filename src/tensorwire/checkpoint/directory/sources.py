@@ -164,13 +164,21 @@ def compressed_directory(root: Path) -> Sources:
     return Sources(files, manifest.directories, manifest, tuple(sorted(ignored)), manifest.excluded)
 
 
-def check_complete(sources: Sources) -> None:
-    """Raise FileNotFoundError if a file that holds tensors is missing: before hours of work, not after."""
+def compressed(src: Path) -> Sources:
+    """What is to be restored: a file, or the files of a directory that its manifest lists.
+
+    Raises:
+        FileNotFoundError: one that holds tensors is missing: that is told before hours of work, not after.
+    """
+    if not src.is_dir():
+        return single_file(src)
+    sources = compressed_directory(src)
     missing = [file.location for file in sources.files if file.kind == SAFETENSORS and not file.location.exists()]
     if missing:
         others = f"; so are {len(missing) - 1} others" if len(missing) > 1 else ""
         text = f"this file of tensors, which {MANIFEST_NAME} lists, is missing{others}; fetch it"
         raise FileNotFoundError(errno.ENOENT, text, str(missing[0]))
+    return sources
 
 
 def check_original(stored: StoredFile) -> None:

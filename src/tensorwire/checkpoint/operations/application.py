@@ -30,9 +30,10 @@ from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import parents, scan
 from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
-from ..directory.sources import check_complete, compressed_directory, single_file
-from ..results import ChangedFile, CheckpointReport, FileReport
-from .changes import current_sha256, find_change
+from ..directory.sources import compressed
+from ..results import CheckpointReport, FileReport
+from .changes import current_sha256
+from .outcome import Outcome
 from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
 
 if TYPE_CHECKING:
@@ -93,32 +94,16 @@ def apply_checkpoint(
         raise ValueError(f"{source_path} and {root} must both be files or both be directories; {OUT}")
     if is_same(source_path, root) or lies_in(source_path, root) or lies_in(root, source_path):
         raise ValueError(f"{source_path} and {root} are the same or lie in each other; name the base")
-    if source_path.is_dir():
-        sources = compressed_directory(source_path)
-        check_complete(sources)
-    else:
-        sources = single_file(source_path)
-    applying = _Application(root, sources, strict, threads, force)
+    sources = compressed(source_path)
+    outcome = Outcome(sources, strict=strict)
+    applying = _Application(source_path, root, sources, outcome, threads, force)
     with ErrorContext(file=source_path), _alone(root):
         steps = applying.plan()
         applying.try_places(steps)
         applying.make_directories()
         meter = Meter(progress, sources.nbytes)
-        files = [applying.take(step, meter) for step in steps]
-    return CheckpointReport(
-        action="apply",
-        src=str(src),
-        dst=str(base),
-        profile=applying.profile_found or (sources.manifest.profile if sources.manifest else None),
-        files=tuple(sorted(files, key=lambda file: file.path)),
-        seconds=time.monotonic() - started,
-        exact=not applying.changed,
-        ignored=sources.ignored,
-        changed=tuple(applying.changed),
-        notices=tuple(applying.notices),
-        excluded=sources.excluded,
-        base=str(base),
-    )
+        outcome.files += [applying.take(step, meter) for step in steps]
+    return outcome.report("apply", src, base, base, started)
 
 
 @contextmanager
@@ -148,23 +133,17 @@ def _alone(root: Path) -> Iterator[None]:
 
 
 class _Application:
-    """One delta and its base.
+    """One delta, as the user has named it, and its base."""
 
-    Attributes:
-        profile_found: profile of the delta, if a file of it tells.
-        changed: files of the delta beside the tensors that were edited or lost.
-        notices: what the user has to know of files of the base.
-    """
-
-    def __init__(self, root: Path, sources: Sources, strict: bool, threads: int | None, force: bool) -> None:
+    def __init__(
+        self, src: Path, root: Path, sources: Sources, outcome: Outcome, threads: int | None, force: bool
+    ) -> None:
+        self._src = src
         self._root = root
         self._sources = sources
-        self._strict = strict
+        self._outcome = outcome
         self._threads = threads
         self._force = force
-        self.profile_found: str | None = None
-        self.changed: list[ChangedFile] = []
-        self.notices: list[str] = []
 
     def plan(self) -> list[Step]:
         """What is to be done; files of tensors first. Nothing is written."""
@@ -180,16 +159,16 @@ class _Application:
             if step is not None:
                 steps.append(step)
         if not any(step.num_relative for step in steps):
-            raise ValueError(f"nothing of {self._named()} is relative to a base; {OUT}")
+            raise ValueError(f"nothing of {self._src} is relative to a base; {OUT}")
         if self._root.is_dir():
             others = unlisted(paths, scan(self._root))
-            self.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
+            self._outcome.notices += [f"left as it is, since the delta does not list it: {path}" for path in others]
         return steps
 
     def make_directories(self) -> None:
         """Make the directories in which no file stands, and that the base lacks."""
         for path in self._sources.directories:
-            place, like = self._root / path, self._named() / path
+            place, like = self._root / path, self._src / path
             if not place.is_dir():
                 place.mkdir(parents=True)
                 if like.is_dir():
@@ -206,7 +185,7 @@ class _Application:
         for step in steps:
             if not step.is_done and step.place.parent.is_dir():
                 with self._staging(step.place) as work:
-                    self.notices += work.notices
+                    self._outcome.notices += work.notices
 
     def _staging(self, place: Path) -> Staging:
         """Where the new file is made that is to stand at a place."""
@@ -221,17 +200,12 @@ class _Application:
                 text = f"stands where the new checkpoint has a directory; move it, or {OUT}"
                 raise FileExistsError(errno.EEXIST, text, str(place))
 
-    def _named(self) -> Path:
-        """The delta as the user has named it."""
-        first = self._sources.files[0]
-        return first.location.parents[first.path.count("/")] if self._sources.manifest else first.location
-
     def _place(self, source: SourceFile) -> Path:
         return self._root.joinpath(*source.path.split("/")) if self._root.is_dir() else self._root
 
     def _plan_tensors(self, source: SourceFile, place: Path) -> Step:
         with StoredFile(source.location) as stored:
-            self.profile_found = stored.profile or self.profile_found
+            self._outcome.profile = stored.profile or self._outcome.profile
             record = source.record(stored)
             if record is None:
                 raise ValueError(f"{stored.path} has no record of its original, whose bytes are to be restored; {OUT}")
@@ -314,9 +288,7 @@ class _Application:
     def _plan(self, source: SourceFile, place: Path) -> Step | None:
         """The step for a file beside the tensors; None for one that is left out."""
         current = current_sha256(source)
-        change = find_change(source, current, strict=self._strict)
-        if change is not None:
-            self.changed.append(change)
+        self._outcome.note_change(source, current)
         assert source.known is not None
         new = source.known.sha256 if source.kind == REPLACED else current
         if new is None:
@@ -355,7 +327,7 @@ class _Application:
         source, place = step.source, step.place
         place.parent.mkdir(parents=True, exist_ok=True)
         with self._staging(place) as work:
-            self.notices += work.notices
+            self._outcome.notices += work.notices
             if step.is_done:
                 return
             if (None if work.existing is None else work.existing.mark) != step.mark:
@@ -367,7 +339,7 @@ class _Application:
                 self._write(step, file, meter)
                 file.sync()
             if step.mark is not None:
-                self.notices += [f"not kept: {name} of {source.path}" for name in dropped(place)]
+                self._outcome.notices += [f"not kept: {name} of {source.path}" for name in dropped(place)]
             work.commit(None)
 
     def _write(self, step: Step, file: OutputFile, meter: Meter) -> None:

@@ -15,10 +15,11 @@ from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
-from ..directory.sources import check_complete, compressed_directory, originals, single_file
+from ..directory.sources import compressed, originals
 from ..results import CheckpointReport, FileReport
 from .bases import check_another, check_apart, fingerprint, open_base
 from .converter import Converter, Task
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     import os
@@ -154,13 +155,15 @@ def _convert(
     progress: Progress | None,
 ) -> CheckpointReport:
     started = time.monotonic()
-    profile, base = options.profile, options.base
+    profile = options.profile
     source_path, target_path = absolute(src), absolute(dst)
     is_directory = source_path.is_dir()
-    sources = _sources(action, source_path, options.exclude)
+    sources = originals(source_path, options.exclude) if action == "compress" else compressed(source_path)
     meter = Meter(progress, sources.nbytes)
     with ExitStack() as stack:
-        opened = None if base is None else stack.enter_context(closing(open_base(base, profile)))
+        opened = None
+        if options.base is not None:
+            opened = stack.enter_context(closing(open_base(options.base, profile)))
         if opened is not None and profile is not None:
             check_another(source_path, opened)
         if opened is not None:
@@ -176,41 +179,19 @@ def _convert(
             example=source_path.name,
         )
         work = stack.enter_context(Staging(destination, _purpose(action, profile, source_path, opened)))
-        task = Task(action, profile, options.threads, opened, is_directory, options.strict)
-        conversion = Converter(task, work, meter)
+        outcome = Outcome(sources, strict=options.strict)
+        conversion = Converter(Task(action, profile, options.threads, opened, is_directory), work, meter, outcome)
         with ErrorContext(file=source_path):
             conversion.run(sources)
             if is_directory:
                 nbytes_in = (source_path / MANIFEST_NAME).stat().st_size if sources.manifest is not None else 0
                 nbytes_out = conversion.write_manifest(sources) if profile is not None else 0
-                conversion.reports.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
+                outcome.files.append(FileReport(MANIFEST_NAME, "manifest", nbytes_in, nbytes_out))
         paths = {*conversion.written, *sources.directories}
         written.intersection_update(paths)
         work.commit(paths if is_directory else None, source_path if is_directory else None)
-    return CheckpointReport(
-        action=action,
-        src=str(src),
-        dst=str(dst),
-        profile=profile or conversion.profile_found or (sources.manifest.profile if sources.manifest else None),
-        files=tuple(sorted(conversion.reports, key=lambda report: report.path)),
-        seconds=time.monotonic() - started,
-        exact=conversion.exact,
-        ignored=sources.ignored,
-        changed=tuple(conversion.changed),
-        notices=(*conversion.notices(), *work.notices),
-        excluded=sources.excluded,
-        base=None if base is None else str(base),
-    )
-
-
-def _sources(action: Action, src: Path, exclude: Sequence[str]) -> Sources:
-    if action == "compress":
-        return originals(src, exclude)
-    if not src.is_dir():
-        return single_file(src)
-    sources = compressed_directory(src)
-    check_complete(sources)
-    return sources
+    outcome.notices += work.notices
+    return outcome.report(action, src, dst, options.base, started)
 
 
 def _owned(action: Action, sources: Sources, written: Collection[str]) -> Owned:

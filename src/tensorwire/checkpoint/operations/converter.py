@@ -26,14 +26,10 @@ from ..directory.manifest import (
     dump_object,
 )
 from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
-from ..directory.sources import (
-    check_compressed,
-    check_original,
-    check_size,
-)
-from ..results import ChangedFile, FileReport
+from ..directory.sources import check_compressed, check_original, check_size
+from ..results import FileReport
 from .bases import BaseFiles
-from .changes import current_sha256, find_change
+from .changes import current_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +41,7 @@ if TYPE_CHECKING:
     from ...storage.readable import Readable, Writable
     from ...storage.staging import Staging
     from ..directory.sources import SourceFile, Sources
+    from .outcome import Outcome
 
 Action = Literal["compress", "decompress", "transcode"]
 
@@ -59,7 +56,6 @@ class Task(NamedTuple):
         profile: of the result; None to restore originals.
         base: what is compressed is relative to it, and what is relative is read with it.
         is_directory: the checkpoint is one.
-        strict: a file beside the tensors that was edited or lost is an error.
     """
 
     action: Action
@@ -67,7 +63,6 @@ class Task(NamedTuple):
     threads: int | None
     base: Base | None
     is_directory: bool
-    strict: bool
 
     @property
     def has_manifest(self) -> bool:
@@ -76,34 +71,26 @@ class Task(NamedTuple):
 
 
 class Converter:
-    """Converts files; after `run` it knows what became of them.
+    """Converts files; after `run` the outcome tells what became of them.
 
     Attributes:
         entries: what the manifest of a compressed directory says of the files.
-        reports: what is told to the caller.
         written: paths of the files of the result.
-        profile_found: profile of the last compressed file that was read and tells.
-        exact: whether every file is the original, by its SHA-256.
-        changed: files beside the tensors that were edited or lost.
     """
 
-    def __init__(self, task: Task, work: Staging, meter: Meter) -> None:
+    def __init__(self, task: Task, work: Staging, meter: Meter, outcome: Outcome) -> None:
         self._task = task
         self._work = work
         self._meter = meter
+        self._outcome = outcome
         self._base_files = BaseFiles(task.base) if task.base is not None and task.has_manifest else None
         self._is_relative = False
         self._shards: dict[str, Shard] = {}
         self._manifest_nbytes = 0
         self.entries: list[ManifestFile] = []
-        self.reports: list[FileReport] = []
         self.written: list[str] = []
-        self.profile_found: str | None = None
-        self.exact = True
-        self.changed: list[ChangedFile] = []
         self._access: Access | None = None
         self._dropped: dict[str, list[str]] = {}
-        self._notices: list[str] = []
 
     def run(self, sources: Sources) -> None:
         """Convert all files; those that depend on others come last."""
@@ -121,10 +108,13 @@ class Converter:
                 elif source.kind == SAFETENSORS:
                     self._transfer(source, access)
                 elif source.known is not None and not source.location.exists():
-                    self._note_change(source, None)
+                    self._outcome.note_change(source, None)
                 else:
                     self._copy(source, access)
             self._meter.end()
+        for name, paths in self._dropped.items():
+            others = f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else ""
+            self._outcome.notices.append(f"not kept: {name} of {paths[0]}{others}")
 
     def write_manifest(self, sources: Sources) -> int:
         """Write the manifest of a compressed directory; return its size. A file may be excluded for its name."""
@@ -140,14 +130,6 @@ class Converter:
             file.write(0, data)
             file.sync()
         return len(data)
-
-    def notices(self) -> list[str]:
-        """What files had that their results do not get, and which tensors have no base."""
-        return self._notices + [
-            f"not kept: {name} of {paths[0]}"
-            + (f" and {len(paths) - 1} other file{'s' * (len(paths) > 2)}" if len(paths) > 1 else "")
-            for name, paths in self._dropped.items()
-        ]
 
     def _note_access(self, source: SourceFile) -> Access:
         """What the result of a file allows. The manifest tells of all files, so it allows what all of them do."""
@@ -173,7 +155,7 @@ class Converter:
             record = source.record(stored) if self._task.action != "compress" else None
             original = OriginalReader(stored, record, self._task.threads)
             relative_before = self._num_relative_nbytes()
-            self.profile_found = stored.profile or self.profile_found
+            self._outcome.profile = self._task.profile or stored.profile or self._outcome.profile
             done = self._write(original, file)
             check_size(source, original.nbytes)
             file.sync()
@@ -181,29 +163,21 @@ class Converter:
             entry = ManifestFile(source.path, SAFETENSORS, original.nbytes, done.sha256, header)
             if not done.relative:
                 entry = self._beside_base(entry)
-            report = FileReport(
-                path=source.path,
-                kind=SAFETENSORS,
-                nbytes_in=stored.file.nbytes,
-                nbytes_out=done.nbytes,
-                num_tensors=len(stored.tensors),
-                num_compressed=len(done.compressed),
-                num_relative=len(done.relative),
-            )
+            report = report_of_tensors(source.path, stored, done)
             self._finish(source, stored.file, entry, report, self._num_relative_nbytes() - relative_before)
 
     def _write(self, original: OriginalReader, file: Writable) -> Written:
         task, path = self._task, original.stored.base_file
         has_record = original.record is not None
         if task.profile is None:
-            self.exact = self.exact and has_record
+            self._outcome.exact = self._outcome.exact and has_record
             return restore_file(original, file, advance=self._meter.advance)
         keep_record = not task.is_directory and (task.action == "compress" or has_record)
         coding = Coding(task.profile, task.threads, task.base)
         done = compress_file(original, file, coding, keep_record=keep_record, advance=self._meter.advance)
         self._is_relative = self._is_relative or bool(done.relative)
         if done.notice is not None:
-            self._notices.append(f"{path}: {done.notice}")
+            self._outcome.notices.append(f"{path}: {done.notice}")
         self._shards[path] = Shard(done.compressed, done.data_nbytes, float_dtype(original.stored))
         return done
 
@@ -219,22 +193,15 @@ class Converter:
         with InputFile(source.location) as origin, self._output(source.path, access) as file:
             sha256 = copy_file(origin, file, advance=self._meter.advance)
             if source.known is not None:
-                self._note_change(source, sha256)
+                self._outcome.note_change(source, sha256)
             file.sync()
             entry = self._beside_base(ManifestFile(source.path, COPIED, origin.nbytes, sha256))
             self._finish(source, origin, entry, FileReport(source.path, COPIED, origin.nbytes, origin.nbytes))
 
-    def _note_change(self, source: SourceFile, current: str | None) -> None:
-        """Note what has become of a file beside the tensors; raise an error if that is asked for."""
-        change = find_change(source, current, strict=self._task.strict)
-        if change is not None:
-            self.changed.append(change)
-            self.exact = self.exact and change.outcome == "restored"
-
     def _replace(self, source: SourceFile, access: Access) -> None:
         original = source.content()
         if source.known is not None:
-            self._note_change(source, current_sha256(source))
+            self._outcome.note_change(source, current_sha256(source))
         new = self._replacement(source, original)
         data = original if new is None else new
         with self._output(source.path, access) as file:
@@ -248,7 +215,7 @@ class Converter:
             entry = entry._replace(content=pack(original), stored_sha256=hashlib.sha256(new).hexdigest())
         self._enter(entry)
         report_kind = kind if self._task.profile is not None else source.kind
-        self.reports.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
+        self._outcome.files.append(FileReport(source.path, report_kind, nbytes_in, len(data)))
 
     def _replacement(self, source: SourceFile, original: bytes) -> bytes | None:
         """What stands in the place of a config.json or index in the result; None for the original itself."""
@@ -274,8 +241,10 @@ class Converter:
         num_relative_nbytes: int = 0,
     ) -> None:
         self._enter(entry)
-        self.reports.append(report)
-        is_changed = any(change.path == source.path for change in self.changed)  # a later run is to tell of it too
+        self._outcome.files.append(report)
+        is_changed = any(
+            change.path == source.path for change in self._outcome.changed
+        )  # a later run is to tell of it too
         is_large = source.kind == SAFETENSORS or report.nbytes_out >= _MIN_JOURNALED_NBYTES
         if is_large and not is_changed:
             facts = {
@@ -283,8 +252,8 @@ class Converter:
                 "entry": entry.as_json(),
                 "report": asdict(report),
                 "num_relative_nbytes": num_relative_nbytes,
-                "profile": self.profile_found,
-                "exact": self.exact,
+                "profile": self._outcome.profile,
+                "exact": self._outcome.exact,
             }
             self._work.record(source.path, facts)
 
@@ -326,10 +295,23 @@ class Converter:
                 self._shards[source.path] = Shard(compressed, stored.header.data_nbytes, float_dtype(stored))
         self.written.append(source.path)
         self._enter(ManifestFile(**facts["entry"]))
-        self.profile_found = facts["profile"] or self.profile_found
-        self.exact = self.exact and facts["exact"]
+        self._outcome.profile = facts["profile"]
+        self._outcome.exact = self._outcome.exact and facts["exact"]
         report = FileReport(**facts["report"])
         self._is_relative = self._is_relative or report.num_relative > 0
         if self._task.base is not None:
             self._task.base.num_relative_nbytes += facts["num_relative_nbytes"]
-        self.reports.append(replace(report, resumed=True))
+        self._outcome.files.append(replace(report, resumed=True))
+
+
+def report_of_tensors(path: str, stored: StoredFile, done: Written) -> FileReport:
+    """The report of a file that was coded or decoded."""
+    return FileReport(
+        path=path,
+        kind=SAFETENSORS,
+        nbytes_in=stored.file.nbytes,
+        nbytes_out=done.nbytes,
+        num_tensors=len(stored.tensors),
+        num_compressed=len(done.compressed),
+        num_relative=len(done.relative),
+    )

@@ -29,11 +29,11 @@ from ...storage.local import OutputFile
 from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
-from ..directory.manifest import SAFETENSORS
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import check_compressed, check_original
-from ..results import CheckpointReport, FileReport
+from ..results import CheckpointReport
 from .bases import check_another, check_apart, open_base
+from .converter import report_of_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,21 +103,12 @@ def convert_stream(
                 keep_record = action == "compress" or record is not None
                 done = compress_file(original, file, coding, keep_record=keep_record, advance=meter.advance, kept=kept)
         meter.end()
-        file_report = FileReport(
-            path=stored.path.name,
-            kind=SAFETENSORS,
-            nbytes_in=stored.file.nbytes,
-            nbytes_out=done.nbytes,
-            num_tensors=len(stored.tensors),
-            num_compressed=len(done.compressed),
-            num_relative=len(done.relative),
-        )
         return CheckpointReport(
             action=action,
             src=_name(src),
             dst=_name(dst),
             profile=profile or stored.profile,
-            files=(file_report,),
+            files=(report_of_tensors(stored.path.name, stored, done),),
             seconds=time.monotonic() - started,
             exact=action == "compress" or record is not None,
             notices=() if done.notice is None else (done.notice,),
