@@ -83,11 +83,13 @@ class InputFile:
 
     @property
     def descriptor(self) -> Descriptor:
-        """Its descriptor; ValueError once it is closed."""
-        return self._opened()
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
+        return descriptor
 
     def read_into(self, offset: int, out: memoryview) -> None:
-        descriptor = self._opened()
+        descriptor = self.descriptor
         done = 0
         with naming(self.path):
             while done < len(out):
@@ -108,34 +110,28 @@ class InputFile:
     def read_ahead(self, offset: int, nbytes: int) -> None:
         """They come into the page cache meanwhile."""
         with suppress(OSError):  # a file system that cannot
-            os.posix_fadvise(self._opened().number, offset, nbytes, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(self.descriptor.number, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
     @cached_property
     def map(self) -> mmap.mmap:
         """The file as memory. A page is read when touched; to touch one that the file has lost kills the process."""
         flags = mmap.MAP_PRIVATE | _MAP_NORESERVE  # writable, as torch wants it, without a claim on memory
         with naming(self.path):
-            return mmap.mmap(self._opened().number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            return mmap.mmap(self.descriptor.number, self.nbytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
     def stop(self) -> None:
         """A file's read does not wait for long."""
 
     def check_size(self) -> None:
         """Raise OSError if the file got longer or shorter since it was opened."""
-        nbytes = os.fstat(self._opened().number).st_size
+        nbytes = os.fstat(self.descriptor.number).st_size
         if nbytes != self.nbytes:
             change = "longer" if nbytes > self.nbytes else "shorter"
             message = f"the file got {change} while it was read: expected {self.nbytes} bytes, got {nbytes}"
             raise OSError(errno.EBUSY, message, str(self.path))
 
     def check_unchanged(self) -> None:
-        check_identity(self._opened().number, self.identity, self.path)
-
-    def _opened(self) -> Descriptor:
-        descriptor = self._descriptor
-        if descriptor is None:
-            raise ValueError(f"{self.path} is closed: read from it inside its with statement")
-        return descriptor
+        check_identity(self.descriptor.number, self.identity, self.path)
 
     def close(self) -> None:
         """A read that another thread is in ends as it would have."""

@@ -214,10 +214,13 @@ class Staging:
                 kept = self._destination.discard(place, old)
             elif found is not None:
                 kept = self._destination.keep(place)
-            if kept is not None:
-                self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
+            self._note_kept(kept)
         self._replacing = None
         self.finished.clear()
+
+    def _note_kept(self, kept: Path | None) -> None:
+        if kept is not None:
+            self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
 
     def _open_journal(self, records: list[dict[str, Any]]) -> None:
         if records and records[0] == self._purpose:
@@ -259,8 +262,7 @@ class Staging:
         sync_directory(self._partial)
         kept = self._destination.replace(self.result, existing, self._partial / _OLD)
         self.finished.clear()
-        if kept is not None:
-            self.notices.append(f"kept beside {self._dst.name}: {kept}, where files came in while it was replaced")
+        self._note_kept(kept)
         if like is not None:
             give_access(self._dst, access_of(like))
         sync_directory(self._dst.parent)

@@ -11,7 +11,6 @@ from ...files.base import Base
 from ...files.reader import StoredFile
 from ...files.transfer import file_sha256
 from ..directory.manifest import read_manifest
-from ..directory.paths import scan
 from ..directory.shards import safetensors_files
 
 if TYPE_CHECKING:
@@ -71,19 +70,13 @@ class BaseFiles:
     """The SHA-256 of the original files of a base that is a directory."""
 
     def __init__(self, base: Base) -> None:
-        self._files: dict[str, Path | str] = {}
-        root = base.root
-        if not root.is_dir():
-            return
-        manifest = read_manifest(root)
-        if manifest is not None:
-            self._files.update({file.path: file.sha256 for file in manifest.files})
-        else:
-            self._files.update({file.path: file.location for file in scan(root).files})
+        self._root = base.root
+        manifest = read_manifest(base.root) if base.root.is_dir() else None
+        self._recorded = None if manifest is None else {file.path: file.sha256 for file in manifest.files}
 
     def sha256(self, path: str) -> str | None:
         """That of the file at a relative path; None if there is none."""
-        found = self._files.get(path)
-        if found is None or isinstance(found, str):
-            return found
-        return file_sha256(found)
+        if self._recorded is not None:
+            return self._recorded.get(path)
+        place = self._root / path
+        return file_sha256(place) if place.is_file() else None

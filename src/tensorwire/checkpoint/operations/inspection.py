@@ -14,9 +14,8 @@ from ...errors import BaseMismatchError, ErrorContext
 from ...files.reader import StoredFile
 from ...storage.pipeline import WINDOW_NBYTES
 from ...storage.progress import Meter
-from ..directory.paths import MANIFEST_NAME
+from ..directory.manifest import read_manifest
 from ..directory.shards import safetensors_files
-from ..directory.sources import compressed_directory
 from ..results import InspectReport, RecordedBase, TensorInfo
 from .bases import open_base
 
@@ -88,10 +87,9 @@ def _inspect(
             meter.end()
     if names and not tensors:
         raise ValueError(f"{root} has no tensor whose name matches {' or '.join(map(repr, names))}")
-    if root.is_dir() and (root / MANIFEST_NAME).exists():
-        manifest = compressed_directory(root).manifest
-        if manifest is not None and manifest.base is not None:
-            recorded = RecordedBase(*manifest.base)
+    manifest = read_manifest(root) if root.is_dir() else None
+    if manifest is not None:
+        recorded = recorded if manifest.base is None else RecordedBase(*manifest.base)
         restorable = True
     if recorded is not None and recorded.hash is not None and base is not None:
         recorded = replace(recorded, found=base.tensors_hash(threads) == recorded.hash)
