@@ -81,24 +81,13 @@ class Sources(NamedTuple):
         return sum(file.nbytes for file in self.files)
 
 
-def single_file(path: Path) -> Sources:
-    """A checkpoint that is one file.
-
-    Raises:
-        FormatError: it is no valid safetensors file.
-    """
-    with StoredFile(path) as stored:
-        nbytes = sum(stored.layout(name)[2] for name in stored.tensors)
-    return Sources((SourceFile(path.name, path, SAFETENSORS, nbytes),))
-
-
 def originals(src: Path, exclude: Sequence[str]) -> Sources:
     """What is to be compressed: a file, or the files of a directory but those that match `exclude`."""
     if src.is_dir():
         return _original_directory(src, exclude)
     if exclude:
         raise ValueError(f"exclude is for the files of a directory, {src} is a file")
-    return single_file(src)
+    return Sources((SourceFile(src.name, src, SAFETENSORS, src.stat().st_size),))
 
 
 def _original_directory(root: Path, exclude: Sequence[str]) -> Sources:
@@ -171,7 +160,9 @@ def compressed(src: Path) -> Sources:
         FileNotFoundError: one that holds tensors is missing: that is told before hours of work, not after.
     """
     if not src.is_dir():
-        return single_file(src)
+        with StoredFile(src) as stored:
+            nbytes = sum(stored.layout(name)[2] for name in stored.tensors)
+        return Sources((SourceFile(src.name, src, SAFETENSORS, nbytes),))
     sources = compressed_directory(src)
     missing = [file.location for file in sources.files if file.kind == SAFETENSORS and not file.location.exists()]
     if missing:

@@ -32,8 +32,7 @@ from ..directory.replaceable import check_same
 from ..directory.shards import safetensors_files
 from ..directory.sources import compressed
 from ..results import CheckpointReport, FileReport
-from .changes import current_sha256
-from .outcome import Outcome
+from .outcome import Outcome, current_sha256
 from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from ..directory.paths import MANIFEST_NAME, is_index, is_listable, parent
 from ..directory.sources import check_compressed, check_original, check_size
 from ..results import FileReport
 from .bases import BaseFiles
-from .changes import current_sha256
+from .outcome import current_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,10 +30,10 @@ from ...storage.progress import Meter
 from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.replaceable import check_same, made_by_us
-from ..directory.sources import check_compressed, check_original
-from ..results import CheckpointReport
+from ..directory.sources import Sources, check_compressed, check_original
 from .bases import check_another, check_apart, open_base
 from .converter import report_of_tensors
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...storage.progress import Progress
     from ...storage.readable import Writable
+    from ..results import CheckpointReport
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -103,17 +104,12 @@ def convert_stream(
                 keep_record = action == "compress" or record is not None
                 done = compress_file(original, file, coding, keep_record=keep_record, advance=meter.advance, kept=kept)
         meter.end()
-        return CheckpointReport(
-            action=action,
-            src=_name(src),
-            dst=_name(dst),
-            profile=profile or stored.profile,
-            files=(report_of_tensors(stored.path.name, stored, done),),
-            seconds=time.monotonic() - started,
-            exact=action == "compress" or record is not None,
-            notices=() if done.notice is None else (done.notice,),
-            base=None if base is None else str(base),
-        )
+        outcome = Outcome(Sources(()), strict=False)
+        outcome.profile = profile or stored.profile
+        outcome.exact = action == "compress" or record is not None
+        outcome.files.append(report_of_tensors(stored.path.name, stored, done))
+        outcome.notices += [] if done.notice is None else [done.notice]
+        return outcome.report(action, _name(src), _name(dst), base, started)
 
 
 @contextmanager

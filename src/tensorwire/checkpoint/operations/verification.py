@@ -19,7 +19,7 @@ from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
 from .bases import open_base
-from .changes import current_sha256, find_change
+from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
