@@ -189,10 +189,27 @@ _library = ctypes.CDLL(str(find_library("_tensorwire.so")))
 
 
 def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A call of the C ABI. Given a tw_error as its last argument, it raises the exception that its status means."""
     function = _library[name]
     function.restype = result
     function.argtypes = arguments
+    if arguments and arguments[-1] is _error:
+        function.errcheck = _check
     return function
+
+
+def _check(status: Any, _: object, arguments: Any) -> Any:
+    error: Error | None = arguments[-1]
+    if status == _OK or error is None:
+        return status
+    message = error.message.decode("utf-8", "replace")
+    if status in _FORMAT_ERRORS:
+        raise _FORMAT_ERRORS[status](message, block=None if error.block == _NO_BLOCK else error.block, byte=error.byte)
+    if status == _NO_MEMORY:
+        raise MemoryError(message)
+    if status in (_INVALID_ARGUMENT, _BUFFER_TOO_SMALL):
+        raise ValueError(message)
+    raise SystemError(f"the core returned status {status}, which this binding does not know: {message}")
 
 
 _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
@@ -232,29 +249,14 @@ _block_infos = function(
 )  # fmt: skip
 
 
-def check(status: int, error: Error) -> None:
-    if status == _OK:
-        return
-    message = error.message.decode("utf-8", "replace")
-    if status in _FORMAT_ERRORS:
-        raise _FORMAT_ERRORS[status](message, block=None if error.block == _NO_BLOCK else error.block, byte=error.byte)
-    if status == _NO_MEMORY:
-        raise MemoryError(message)
-    if status in (_INVALID_ARGUMENT, _BUFFER_TOO_SMALL):
-        raise ValueError(message)
-    raise SystemError(f"the core returned status {status}, which this binding does not know: {message}")
-
-
 def version() -> str:
     """Version of the library."""
-    text: bytes = _version()
-    return text.decode()
+    return str(_version(), "ascii")
 
 
 def cpu_target() -> str:
     """ "scalar", "avx2", "avx512" or "neon": what runs here."""
-    text: bytes = _cpu_target()
-    return text.decode()
+    return str(_cpu_target(), "ascii")
 
 
 def _check_forced_target() -> None:
@@ -285,10 +287,9 @@ def frame_init(
         raise ValueError(f"expected a base's hash of {_HASH_NBYTES} bytes, got {len(base_hash)}")
     if not dtype.isascii() or "\0" in dtype:
         raise ValueError(f"expected a dtype of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}")
-    frame, error = Frame(), Error()
+    frame = Frame()
     sizes = (_u64 * max(len(shape), 1))(*shape)
-    status = _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, block_words, base_hash, error)
-    check(status, error)
+    _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, block_words, base_hash, Error())
     return frame
 
 
@@ -299,19 +300,17 @@ def frame_fit(frame: Frame, content: Buffer, base: Buffer | None = None) -> None
     with Pin(content) as source, _pin_base(base) as origin:
         if source.nbytes < needed or (base is not None and origin.nbytes < needed):
             raise ValueError(f"expected the first {needed} bytes of the content and of a base")
-        _frame_fit(frame, source.address, None if base is None else origin.address)
+        _frame_fit(frame, source.address, origin.address)
 
 
 def frame_bound(frame: Frame) -> int:
     """The most bytes that a whole frame can take, however it is fitted."""
-    nbytes: int = _frame_bound(frame)
-    return nbytes
+    return int(_frame_bound(frame))
 
 
 def data_bound(nbytes: int) -> int:
     """The most bytes that the blocks of `nbytes` of content can take."""
-    bound: int = _data_bound(nbytes)
-    return bound
+    return int(_data_bound(nbytes))
 
 
 def _check_apart(source: Pin, target: Pin, name: str) -> None:
@@ -323,26 +322,18 @@ def _pin_base(base: Buffer | None) -> AbstractContextManager[Pin]:
     return _NO_BASE if base is None else Pin(base)
 
 
-def _base_address(base: Buffer | None, origin: Pin, nbytes: int) -> int | None:
-    """Where the base is, which has as many bytes as the content; None without one."""
-    if base is None:
-        return None
-    if origin.nbytes != nbytes:
+def _check_base(base: Buffer | None, origin: Pin, nbytes: int) -> None:
+    if base is not None and origin.nbytes != nbytes:
         raise ValueError(f"expected a base of {nbytes} bytes, got {origin.nbytes}")
-    return origin.address
 
 
 def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer | None = None) -> None:
     """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`."""
-    error = Error()
     with Pin(src) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
         _check_apart(source, target, "the array")
         _check_apart(origin, target, "the base")
-        status = _compress(
-            frame, source.address, source.nbytes, _base_address(base, origin, source.nbytes), target.address,
-            target.nbytes, threads, error,
-        )  # fmt: skip
-    check(status, error)
+        _check_base(base, origin, source.nbytes)
+        _compress(frame, source.address, source.nbytes, origin.address, target.address, target.nbytes, threads, Error())
 
 
 def encode_blocks(
@@ -358,58 +349,52 @@ def encode_blocks(
     base_leaves: Leaves | None = None,
 ) -> int:
     """The next chunk of content to blocks; returns their size. `base` has the same bytes of the base."""
-    written, error = _u64(), Error()
+    written = _u64()
     with (
         Pin(src) as source,
         _pin_base(base) as origin,
         Pin(dst, writable=True) as target,
         Pin(index, writable=True) as entries,
     ):
-        status = _encode_blocks(
-            frame, first_byte, source.address, source.nbytes, _base_address(base, origin, source.nbytes), data_offset,
-            target.address, target.nbytes, written, entries.address, leaves, base_leaves,
-            threads, error,
+        _check_base(base, origin, source.nbytes)
+        _encode_blocks(
+            frame, first_byte, source.address, source.nbytes, origin.address, data_offset, target.address,
+            target.nbytes, written, entries.address, leaves, base_leaves, threads, Error(),
         )  # fmt: skip
-    check(status, error)
     return written.value
 
 
 def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, dst: Buffer) -> None:
     """Header and index to `dst`, at most `frame.header_nbytes` bytes; completes `frame`, which then says how many."""
-    error = Error()
     with Pin(index) as entries, Pin(leaves) as hashes, Pin(dst, writable=True) as target:
         if target.nbytes < frame.header_nbytes:
             raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
-        status = _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, error)
-    check(status, error)
+        _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, Error())
 
 
 def decode_header(src: Buffer) -> Frame:
     """The facts in header and index, once checked."""
-    frame, error = Frame(), Error()
+    frame = Frame()
     with Pin(src) as source:
-        status = _decode_header(source.address, source.nbytes, frame, error)
-    check(status, error)
+        _decode_header(source.address, source.nbytes, frame, Error())
     return frame
 
 
 def header_size(src: Buffer) -> int:
     """Size of header and index, of which `src` may hold only the first FIXED_HEADER_NBYTES."""
-    frame, error = Frame(), Error()
+    frame = Frame()
     with Pin(src) as source:
-        status = _decode_header(source.address, source.nbytes, frame, error)
-    if status != _TRUNCATED or frame.header_nbytes == 0:
-        check(status, error)
-    nbytes: int = frame.header_nbytes
-    return nbytes
+        status = _decode_header(source.address, source.nbytes, frame, None)
+    if status not in (_OK, _TRUNCATED) or frame.header_nbytes == 0:
+        frame = decode_header(src)  # which raises what is wrong
+    return int(frame.header_nbytes)
 
 
 def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[int, int]:
     """The bytes of the blocks that content bytes [start, stop) need, counted from the first block."""
-    data_start, data_stop, error = _u64(), _u64(), Error()
+    data_start, data_stop = _u64(), _u64()
     with Pin(header) as head:
-        status = _block_range(frame, head.address, start, stop, data_start, data_stop, error)
-    check(status, error)
+        _block_range(frame, head.address, start, stop, data_start, data_stop, Error())
     return data_start.value, data_stop.value
 
 
@@ -436,17 +421,15 @@ def decode(
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")
         if leaves is None:
-            status = decode_at(
+            decode_at(
                 frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
-                origin.nbytes, start, stop, target.address, threads, parallel, _VERIFY if verify else 0,
-                error := Error(),
+                origin.nbytes, start, stop, target.address, threads, parallel, _VERIFY if verify else 0, Error(),
             )  # fmt: skip
         else:
-            status = _decode_and_hash(
+            _decode_and_hash(
                 frame, head.address, source.address, source.nbytes, origin.address, origin.nbytes, target.address,
-                threads, hashes.address, base_hashes.address, error := Error(),
+                threads, hashes.address, base_hashes.address, Error(),
             )  # fmt: skip
-    check(status, error)
 
 
 def hash_leaves(src: Buffer, threads: int) -> bytearray:
@@ -486,10 +469,7 @@ def block_infos(
     frame: Frame, header: Buffer, data: Buffer, data_offset: int, first: int, count: int
 ) -> list[BlockInfo]:
     """Facts of blocks [first, first + count)."""
-    infos, error = (BlockInfo * max(count, 1))(), Error()
+    infos = (BlockInfo * max(count, 1))()
     with Pin(header) as head, Pin(data) as source:
-        status = _block_infos(
-            frame, head.address, source.address, data_offset, source.nbytes, first, count, infos, error
-        )
-    check(status, error)
+        _block_infos(frame, head.address, source.address, data_offset, source.nbytes, first, count, infos, Error())
     return list(infos[:count])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
+from ..errors import CorruptDataError, TruncatedDataError
 from . import core, products
 from .arrays import byte_view, checked_shape
 from .dtypes import dtype_bits
@@ -415,6 +416,13 @@ def _kind_name(info: core.BlockInfo) -> str:
     if info.kind == _SAME:
         return "same"
     return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
+
+
+def check_frame_size(info: FrameInfo, nbytes: int) -> None:
+    """Raise TruncatedDataError or CorruptDataError if `nbytes` are not one whole frame."""
+    if nbytes != info.frame_nbytes:
+        error = TruncatedDataError if nbytes < info.frame_nbytes else CorruptDataError
+        raise error(f"expected a frame of {info.frame_nbytes} bytes, got {nbytes}", byte=min(nbytes, info.frame_nbytes))
 
 
 def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str, *, relative: bool = False) -> core.Frame:

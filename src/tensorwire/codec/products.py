@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 
-from .core import Error, Frame, Pin, check, decode_at, find_dtype, function
+from .core import Error, Frame, Pin, decode_at, find_dtype, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,19 +47,17 @@ class PlacedFrame:
 
     def decode(self, start: int, stop: int, out: int, threads: int, parallel: int | None, verify: bool) -> None:
         """Content bytes [start, stop) to the address `out`."""
-        status = decode_at(
+        decode_at(
             self._frame, self._header_address, self._address, 0, self._nbytes, None, 0, 0, start, stop, out, threads,
-            parallel, _VERIFY if verify else 0, error := Error(),
+            parallel, _VERIFY if verify else 0, Error(),
         )  # fmt: skip
-        check(status, error)
 
     def linear(self, inputs: int, count: int, outputs: int, threads: int, parallel: int | None, verify: bool) -> None:
         """`count` inputs at one address, float32 and contiguous, to outputs at another."""
-        status = _linear(
+        _linear(
             self._frame, self._header_address, self._address, self._nbytes, inputs, count, outputs, threads, parallel,
-            _VERIFY if verify else 0, error := Error(),
+            _VERIFY if verify else 0, Error(),
         )  # fmt: skip
-        check(status, error)
 
 
 def linear_dense(
@@ -67,14 +65,12 @@ def linear_dense(
     parallel: int | None,
 ) -> None:  # fmt: skip
     """The same with weights that are not compressed."""
-    error = Error()
     with Pin(weights) as source, Pin(inputs) as given, Pin(outputs, writable=True) as target:
         row = find_dtype(dtype)
         if row is None or source.nbytes != rows * columns * row.word_nbytes:
             raise ValueError(f"expected {rows} x {columns} weights of {dtype}, got {source.nbytes} bytes")
         count = _check_product(given, target, rows, columns)
-        status = _linear_dense(
+        _linear_dense(
             dtype.encode(), source.address, rows, columns, given.address, count, target.address, threads, parallel,
-            error,
+            Error(),
         )  # fmt: skip
-    check(status, error)

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError
+from ..errors import LimitExceededError
 from . import core
-from .arrays import (
-    TensorView,
-    array_shape,
-    as_array,
-    byte_view,
-    check_framework,
-    lasting_view,
-    tensor_view,
-)
-from .frames import (
-    FrameInfo,
-    FrameReader,
-    Profile,
-    new_frame,
-)
+from .arrays import TensorView, array_shape, as_array, byte_view, check_framework, lasting_view, tensor_view
+from .frames import FrameInfo, FrameReader, Profile, check_frame_size, new_frame
 from .memory import BytesBuilder, new_buffer
 from .relative import (
     base_to_encode,
@@ -330,7 +317,7 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
     content = new_buffer(last.uncompressed_nbytes)
     source = old.data
     for whole, reader in frames:
-        _decode_blocks(whole, reader, 0, len(content), content, threads, True, source)
+        reader.decode(_blocks(whole, reader), content, base=source, threads=threads)
         check_result(reader.info, hash_of(content, threads))
         source = content
     return compress(
@@ -370,16 +357,12 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
     """The bytes of exactly one frame, and what reads them."""
     whole = byte_view(frame)
     reader = FrameReader(whole.data)
-    info = reader.info
-    if len(whole.data) < info.frame_nbytes:
-        raise TruncatedDataError(
-            f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=len(whole.data)
-        )
-    if len(whole.data) > info.frame_nbytes:
-        raise CorruptDataError(
-            f"expected a frame of {info.frame_nbytes} bytes, got {len(whole.data)}", byte=info.frame_nbytes
-        )
+    check_frame_size(reader.info, len(whole.data))
     return whole, reader
+
+
+def _blocks(whole: TensorView, reader: FrameReader) -> memoryview:
+    return whole.data[reader.info.header_nbytes :]
 
 
 def _decoded_bytes(
@@ -406,40 +389,14 @@ def _decode(
     own: bool,
 ) -> None:
     """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's."""
-    info = reader.info
+    info, blocks = reader.info, _blocks(whole, reader)
     old = check_base_size(info, base)
-    if old is None or not verify:
-        if old is not None:
-            is_same_memory(old.data, out)
-        _decode_blocks(whole, reader, start, stop, out, threads, verify, None if old is None else old.data)
-    elif stop - start < info.uncompressed_nbytes:
-        is_same_memory(old.data, out)
-        check_base_hash(info, hash_of(old.data, threads))
-        _decode_blocks(whole, reader, start, stop, out, threads, verify, old.data)
-    else:
-        blocks = whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
+    if old is not None and verify and (start, stop) == (0, info.uncompressed_nbytes):
         decode_checked(reader, blocks, out, old.data, threads, own=own)
-
-
-def _decode_blocks(
-    whole: TensorView,
-    reader: FrameReader,
-    start: int,
-    stop: int,
-    out: memoryview,
-    threads: int | None,
-    verify: bool,
-    base: memoryview | None = None,
-) -> None:
-    lo, hi = reader.data_range(start, stop)
-    first_block = reader.info.header_nbytes
-    reader.decode(
-        whole.data[first_block + lo : first_block + hi],
-        out,
-        start=start,
-        stop=stop,
-        data_offset=lo,
-        base=base,
-        threads=threads,
-        verify=verify,
-    )
+        return
+    if old is not None:
+        is_same_memory(old.data, out)
+        if verify:
+            check_base_hash(info, hash_of(old.data, threads))
+    data = None if old is None else old.data
+    reader.decode(blocks, out, start=start, stop=stop, base=data, threads=threads, verify=verify)
