@@ -43,8 +43,8 @@ def sources(permutation: int, *, by_group: bool = False) -> list[Source]:
     product = {"chunks": 4, "rows": 4, "inputs": 1, "lead": 2}
     permuted_product = {**product, "permutation": permutation}
     kernels = [
-        (k.stored_kernel, {"word_nbytes": 2}, "*u32"),
-        (k.constant_kernel, {"word_nbytes": 4}, "*u32"),
+        (k.copy_kernel, {"word_nbytes": 2, "constant": 0}, "*u32"),
+        (k.copy_kernel, {"word_nbytes": 4, "constant": 1}, "*u32"),
         (k.count_kernel, {"rest_bits": 8, "widths": 0x8322, "tier": 3, "lead": lead[3], "runs": 8}, "*u64"),
         (k.count_kernel, {"rest_bits": 8, "widths": 0x84, "tier": 1, "lead": lead[4], "runs": 8}, "*u64"),
         (k.count_mask_kernel, {"rest_bits": 8, "m": 3, "quads_log2": 2, "lead": lead[1], "runs": 8}, "*u64"),

@@ -36,27 +36,6 @@ from .fields import (
     subtract_in_bytes,
 )
 
-__all__ = [
-    "block_row",
-    "block_stream",
-    "cascade_exponents",
-    "enec_exponents",
-    "escapes_of_rows",
-    "interval",
-    "later_octets",
-    "later_runs",
-    "mask_bits",
-    "mask_of_runs",
-    "num_words",
-    "numbers_in_tier",
-    "octet",
-    "octet_of_words",
-    "ordinal",
-    "pairs_of_words",
-    "ranks_in_run",
-    "tier_stream",
-]
-
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
 
@@ -145,15 +124,6 @@ def interval(row: tl.tensor, tier: tl.constexpr, widths: tl.constexpr) -> Any:
     return begin, below, jump
 
 
-@_jit
-def _names_of_tier(
-    digits: tl.tensor, escapes: tl.tensor, first: tl.tensor, below: tl.tensor, jump: tl.tensor, tier: tl.constexpr
-) -> tl.tensor:
-    """The exponents that digits name; anything where they escape."""
-    named = digits & ~(escapes * 255)  # else the sum of an escape might carry into the next byte
-    return named + bytes_of(first) if tier == 1 else add_in_bytes(named, first, below, jump)
-
-
 # Ranks: the counters of the rows of a word, one byte each, are summed together over the words of a run -------------
 
 
@@ -211,7 +181,8 @@ def cascade_exponents(
     """
     digits = numbers_in_group(field, count, run, in_run, j, k, w, lead, whole)
     escapes = escapes_in(digits, w)
-    names = _names_of_tier(digits, escapes, first, below, jump, tier)
+    names = digits & ~(escapes * 255)  # else the sum of an escape might carry into the next byte
+    names = names + bytes_of(first) if tier == 1 else add_in_bytes(names, first, below, jump)
     place = earlier + ((rank >> (8 * k)) & 0xFF).to(tl.int32)
     start = earlier >> 2 if lead == BY_GROUP else 0
     at = (place >> 2) - start

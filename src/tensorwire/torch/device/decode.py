@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from .plan import Plan
 
-__all__ = ["DeviceFrame", "decode_frame"]
-
 _RUNS_OF_WORDS = 16  # runs that a program of one warp decodes at a time: 128 words a thread
 _LATER_RUNS = 8
 _BEHIND = 512  # bytes behind the resolved exponents that a group may read
@@ -158,9 +156,9 @@ class DeviceFrame:
         for launch, table, count in self.launches(begin, end):
             grid = (count, -(-self.runs_per_block // _RUNS_OF_WORDS))
             if isinstance(launch, StoredLaunch):
-                kernels.stored_kernel[(count,)](self.source(launch), table, *copied)
+                kernels.copy_kernel[(count,)](self.source(launch), table, *copied, False)
             elif isinstance(launch, ConstantLaunch):
-                kernels.constant_kernel[(count,)](table, *copied)
+                kernels.copy_kernel[(count,)](self.frame, table, *copied, True)
             else:
                 assert fields is not None
                 self.resolve(launch, table, count, resolved)

@@ -24,29 +24,6 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = [
-    "BY_GROUP",
-    "OVERREAD",
-    "PRMT",
-    "PRMT_IN_STEPS",
-    "SHIFTS",
-    "add_in_bytes",
-    "bytes_of",
-    "escapes_in",
-    "field_nwords",
-    "group",
-    "lanes",
-    "look_up",
-    "merge",
-    "numbers_in_group",
-    "permute",
-    "row_stride",
-    "select_following",
-    "spread_sign",
-    "stream_nwords",
-    "subtract_in_bytes",
-]
-
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 
 # How bytes are permuted: by shifts and masks; by an instruction of NVIDIA's; as it does, step by step, for tests.

@@ -40,49 +40,28 @@ from .blocks import (
 )
 from .fields import BY_GROUP, escapes_in, field_nwords, lanes, numbers_in_group, row_stride, stream_nwords
 
-__all__ = [
-    "cascade_words_kernel",
-    "constant_kernel",
-    "count_kernel",
-    "count_mask_kernel",
-    "enec_words_kernel",
-    "escapes_kernel",
-    "high_kernel",
-    "resolve_kernel",
-    "stored_kernel",
-]
-
 _jit: Callable[[Callable[..., Any]], Any] = triton.jit
 _SEGMENT = tl.constexpr(1024)
 
 
 @_jit
-def stored_kernel(
+def copy_kernel(
     blocks: tl.tensor, table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32,
-    word_nbytes: tl.constexpr,
+    word_nbytes: tl.constexpr, constant: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Copy words; `words` is 32-bit ones, of which a full block has `block_nwords`."""
+    """Copy words, or fill with one: of a constant block, number 3 of the launch data is 32 bits of such words. `words`
+    is 32-bit ones, of which a full block has `block_nwords`."""
     row = block_row(table, tl.program_id(0))
     n = (num_words(row) * word_nbytes + 3) >> 2
     source = block_stream(blocks, row)
     target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
-        tl.store(target + i, tl.load(source + i, mask=i < n, other=0), mask=i < n)
-
-
-@_jit
-def constant_kernel(
-    table: tl.tensor, words: tl.tensor, first_block: tl.int32, block_nwords: tl.int32, word_nbytes: tl.constexpr
-) -> None:
-    """The same of one word: number 3 of a block's launch data is 32 bits of such words."""
-    row = block_row(table, tl.program_id(0))
-    n = (num_words(row) * word_nbytes + 3) >> 2
-    word = tl.load(row + 3).to(tl.uint32, bitcast=True)
-    target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
-    for start in range(0, n, _SEGMENT):
-        i = start + tl.arange(0, _SEGMENT)
-        tl.store(target + i, (i * 0).to(tl.uint32) + word, mask=i < n)
+        if constant:
+            values = (i * 0).to(tl.uint32) + tl.load(row + 3).to(tl.uint32, bitcast=True)
+        else:
+            values = tl.load(source + i, mask=i < n, other=0)
+        tl.store(target + i, values, mask=i < n)
 
 
 @_jit

@@ -13,19 +13,8 @@ from typing import NamedTuple
 import torch
 
 from ...codec import FloatFields, FrameReader, float_fields
-from ...errors import CorruptDataError, TruncatedDataError, UnsupportedTensorError
-
-__all__ = [
-    "CascadeLaunch",
-    "ConstantLaunch",
-    "EnecLaunch",
-    "Launch",
-    "Plan",
-    "StoredLaunch",
-    "field_nbytes",
-    "leading",
-    "plan",
-]
+from ...codec.frames import check_frame_size
+from ...errors import CorruptDataError, UnsupportedTensorError
 
 _DESCRIPTOR_NBYTES = 32  # blocks are multiples of this, and no descriptor that is read here is longer
 _CONSTANT, _ENEC, _CASCADE, _EXTENDED = 1, 2, 3, 7
@@ -185,11 +174,7 @@ def _open(frame: torch.Tensor) -> FrameReader:
     """Check header, index and size."""
     header_nbytes = FrameReader.header_size(host_bytes(frame[: FrameReader.MIN_HEADER_NBYTES]))
     reader = FrameReader(host_bytes(frame[:header_nbytes]))
-    expected, got = reader.info.frame_nbytes, len(frame)
-    if got < expected:
-        raise TruncatedDataError(f"expected a frame of {expected} bytes, got {got}", byte=got)
-    if got > expected:
-        raise CorruptDataError(f"expected a frame of {expected} bytes, got {got}", byte=expected)
+    check_frame_size(reader.info, len(frame))
     return reader
 
 
