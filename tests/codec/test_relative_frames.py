@@ -216,6 +216,13 @@ def test_the_error_can_be_pickled_and_copied() -> None:
 # Ranges -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_range_as_long_as_the_tensor_lies_within_it_too() -> None:
+    old, new = training_step(1000)
+    frame = tensorwire.compress(new, base=old)
+    with pytest.raises(ValueError, match=r"expected a range within \[0, 2000\)"):
+        tensorwire.decompress_range(frame, 2, 2002, base=old, out=bytearray(2000))
+
+
 def test_ranges_need_the_same_blocks_of_the_base() -> None:
     old, new = training_step(1_000_000)
     frame = tensorwire.compress(new, base=old)

@@ -10,6 +10,7 @@ import operator
 import sys
 from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
 from ..errors import UnsupportedTensorError
 from . import core
@@ -27,7 +28,7 @@ _TITLES = {"np": "NumPy", "pt": "torch"}
 _AS_BYTES = 'framework="bytes" gives its bytes'
 
 
-class TensorView:
+class TensorView(NamedTuple):
     """The bytes of a tensor, and what they mean.
 
     Attributes:
@@ -38,14 +39,11 @@ class TensorView:
         owner: keeps the memory of `data` alive; hold on to the TensorView while `data` is in use.
     """
 
-    __slots__ = ("bits", "data", "dtype", "owner", "shape")
-
-    def __init__(self, dtype: str, bits: int, shape: tuple[int, ...], data: memoryview, owner: object) -> None:
-        self.dtype = dtype
-        self.bits = bits
-        self.shape = shape
-        self.data = data
-        self.owner = owner
+    dtype: str
+    bits: int
+    shape: tuple[int, ...]
+    data: memoryview
+    owner: Any
 
     def check_memory(self) -> None:
         """Raise BufferError if the owner has freed, moved or cut the memory since: FSDP frees storages, for one. An
@@ -236,12 +234,6 @@ class _Source:
         is_buffer: whether it is a plain buffer, whose shape means nothing in another dtype.
         data, owner: as in TensorView.
     """
-
-    dtype: str | None
-    native_dtype: str
-    shape: tuple[int, ...]
-    data: memoryview
-    owner: object
 
     def __init__(self, array: Any, *, copy: bool) -> None:
         """`copy`: whether what is not C-contiguous and little-endian is copied, or refused with ValueError."""

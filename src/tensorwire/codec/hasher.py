@@ -38,10 +38,6 @@ class ContentHasher:
             self._leaves += core.hash_leaves(view[:whole], self._threads)
         self._kept = bytes(view[whole:])
 
-    def digest(self) -> bytes:
-        """The content hash of everything so far, 16 bytes."""
-        return core.hash_root(self._nbytes, self._leaves + core.hash_leaves(self._kept, 1))
-
     def hexdigest(self) -> str:
-        """The same as 32 hexadecimal digits."""
-        return self.digest().hex()
+        """The content hash of everything so far, 32 hexadecimal digits."""
+        return core.hash_root(self._nbytes, self._leaves + core.hash_leaves(self._kept, 1)).hex()

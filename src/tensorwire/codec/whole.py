@@ -27,7 +27,24 @@ if TYPE_CHECKING:
 
     import numpy
     import torch
-    from typing_extensions import Buffer
+    from typing_extensions import Buffer, TypedDict, Unpack
+
+    # The options that have no say in what is returned.
+    class _Encoding(TypedDict, total=False):
+        profile: Profile
+        dtype: str | None
+        shape: Sequence[int] | None
+        base: Any
+        threads: int | None
+
+    class _DecodingRange(TypedDict, total=False):
+        base: Any
+        threads: int | None
+        verify: bool
+
+    class _Decoding(_DecodingRange, total=False):
+        max_nbytes: int | None
+
 
 Framework = Literal["np", "pt", "bytes"]
 """The form that tensors are returned in: NumPy arrays, torch tensors, or their bytes."""
@@ -36,27 +53,9 @@ Out = TypeVar("Out")
 
 
 @overload
-def compress(
-    array: Any,
-    *,
-    profile: Profile = "fast",
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
-    base: Any = None,
-    out: None = None,
-    threads: int | None = None,
-) -> bytes: ...
+def compress(array: Any, *, out: None = None, **options: Unpack[_Encoding]) -> bytes: ...
 @overload
-def compress(
-    array: Any,
-    *,
-    profile: Profile = "fast",
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
-    base: Any = None,
-    out: object,
-    threads: int | None = None,
-) -> memoryview: ...
+def compress(array: Any, *, out: object, **options: Unpack[_Encoding]) -> memoryview: ...
 def compress(
     array: Any,
     *,
@@ -128,48 +127,18 @@ def compress_bound(
 
 @overload
 def decompress(
-    frame: Buffer,
-    *,
-    base: Any = None,
-    out: None = None,
-    framework: Literal["np"] = "np",
-    max_nbytes: int | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    frame: Buffer, *, out: None = None, framework: Literal["np"] = "np", **options: Unpack[_Decoding]
 ) -> numpy.ndarray[Any, Any]: ...
 @overload
 def decompress(
-    frame: Buffer,
-    *,
-    base: Any = None,
-    out: None = None,
-    framework: Literal["pt"],
-    max_nbytes: int | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    frame: Buffer, *, out: None = None, framework: Literal["pt"], **options: Unpack[_Decoding]
 ) -> torch.Tensor: ...
 @overload
 def decompress(
-    frame: Buffer,
-    *,
-    base: Any = None,
-    out: None = None,
-    framework: Literal["bytes"],
-    max_nbytes: int | None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    frame: Buffer, *, out: None = None, framework: Literal["bytes"], **options: Unpack[_Decoding]
 ) -> bytes: ...
 @overload
-def decompress(
-    frame: Buffer,
-    *,
-    base: Any = None,
-    out: Out,
-    framework: Framework = "np",
-    max_nbytes: int | None = None,
-    threads: int | None = None,
-    verify: bool = True,
-) -> Out: ...
+def decompress(frame: Buffer, *, out: Out, framework: Framework = "np", **options: Unpack[_Decoding]) -> Out: ...
 def decompress(
     frame: Buffer,
     *,
@@ -238,26 +207,10 @@ def decompress(
 
 @overload
 def decompress_range(
-    frame: Buffer,
-    start: int,
-    stop: int,
-    *,
-    base: Any = None,
-    out: None = None,
-    threads: int | None = None,
-    verify: bool = True,
+    frame: Buffer, start: int, stop: int, *, out: None = None, **options: Unpack[_DecodingRange]
 ) -> bytes: ...
 @overload
-def decompress_range(
-    frame: Buffer,
-    start: int,
-    stop: int,
-    *,
-    base: Any = None,
-    out: Out,
-    threads: int | None = None,
-    verify: bool = True,
-) -> Out: ...
+def decompress_range(frame: Buffer, start: int, stop: int, *, out: Out, **options: Unpack[_DecodingRange]) -> Out: ...
 def decompress_range(
     frame: Buffer,
     start: int,
