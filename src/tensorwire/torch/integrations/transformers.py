@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ...files.reader import StoredTensor
+    _Change = Callable[[Tensor, str, Any], Tensor]
 
 
 @register_quantization_config(METHOD)
@@ -156,8 +156,9 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         conversions = [copy(conversion) for conversion in weight_conversions]
         for conversion in conversions:
             if isinstance(conversion, WeightConverter):
-                conversion.operations = [_Read(self), *conversion.operations, _Compress(self)]
-        self._any_parameter = WeightConverter(r"(\w+)$", r"\1", [_ReadParameter(self)])
+                first, last = _Operation(self.read, self.store), _Operation(self.compress, _restored)
+                conversion.operations = [first, *conversion.operations, last]
+        self._any_parameter = WeightConverter(r"(\w+)$", r"\1", [_ReadParameter(self.read_parameter, self.store)])
         return [*conversions, self._any_parameter]
 
     def _process_model_after_weight_loading(self, model: Any, **options: Any) -> Any:
@@ -198,7 +199,7 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         dense = tensor.decode() if isinstance(tensor, CompressedTensor) else tensor
         return dense.to(self._dtype_of(name, model)) if dense.is_floating_point() else dense
 
-    def compress(self, tensor: Tensor, *, for_file: bool = False) -> Tensor:
+    def compress(self, tensor: Tensor, *_: Any, for_file: bool = False) -> Tensor:
         """A frozen parameter that is compressed, if large (or for a file) and it gets smaller; else the tensor."""
         is_large = for_file or tensor.numel() >= self.quantization_config.min_numel
         if not self.stores_frames or not is_large or tensor.dtype not in DTYPES:
@@ -208,6 +209,10 @@ class TensorwireQuantizer(HfQuantizer):  # type: ignore[misc]
         if compressed.frame.numel() >= tensor.numel() * tensor.element_size():
             return tensor
         return torch.nn.Parameter(compressed)
+
+    def store(self, tensor: Tensor, *_: Any) -> Tensor:
+        """The tensor as it goes to a file: compressed again, if the model is."""
+        return _stored(self.compress(tensor, for_file=True))
 
     def _dtype_of(self, name: str, model: Any) -> torch.dtype:
         for pattern, dtype in self._dtype_plan.items():
@@ -254,7 +259,7 @@ class _Files:
             self._tensors = [list(stored.tensors.values()) for stored in self._stored]
             tensors = [(stored, tensor) for stored in self._stored for tensor in stored.tensors.values()]
             tensors.sort(key=lambda pair: _expected_place(pair[1].name))
-            keeps = partial(stays_compressed, min_numel=min_numel) if min_numel is not None else _never
+            keeps = (lambda *_: False) if min_numel is None else partial(stays_compressed, min_numel=min_numel)
             self._ahead = LoadAhead(tensors, keeps, num_threads(None))
             stack.callback(self._ahead.close)
             self._close = stack.pop_all().close
@@ -287,10 +292,6 @@ class _Files:
         self._close()
 
 
-def _never(stored: StoredFile, tensor: StoredTensor) -> bool:
-    return False
-
-
 def _expected_place(name: str) -> list[tuple[int, int, str]]:
     """A sort key for names in the order in which Transformers asks for them: numbers as numbers; experts, which it
     merges, matrix by matrix. Where that is wrong, loading takes longer."""
@@ -302,78 +303,41 @@ def _expected_place(name: str) -> list[tuple[int, int, str]]:
 
 
 class _Operation(ConversionOps):  # type: ignore[misc]
-    """Transformers copies an operation for each parameter; all copies are one."""
+    """Changes tensors one by one where a model is loaded, and `back` where it is saved.
 
-    def __init__(self, quantizer: TensorwireQuantizer) -> None:
-        self._quantizer = quantizer
+    Transformers copies an operation for each parameter; all copies are one.
+    """
+
+    def __init__(self, change: _Change, back: _Change) -> None:
+        self._change, self._back = change, back
 
     def __deepcopy__(self, memo: object) -> _Operation:
         return self
 
-
-class _Read(_Operation):
-    """First of the operations of a model's own, when it loads."""
-
     def convert(
-        self, input_dict: dict[str, list[Tensor]], *, full_layer_name: str, model: Any, **context: Any
+        self, input_dict: dict[str, Any], *, full_layer_name: str, model: Any, **context: Any
     ) -> dict[str, list[Tensor]]:
-        return _for_all(input_dict, lambda tensor: self._quantizer.read(tensor, full_layer_name, model))
+        """Under each name stands a list, or the only tensor of one. Taken out one by one, so that memory is freed."""
+        changed: dict[str, list[Tensor]] = {}
+        for name in list(input_dict):
+            held = input_dict.pop(name)
+            tensors = held if isinstance(held, list) else [held]
+            changed[name] = [self._change(tensor, full_layer_name, model) for tensor in tensors]
+        return changed
 
     @property
-    def reverse_op(self) -> _Store:
-        return _Store(self._quantizer)
-
-
-class _Compress(_Operation):
-    """Last of them."""
-
-    def convert(self, input_dict: dict[str, Any], **context: Any) -> dict[str, list[Tensor]]:
-        return _for_all(input_dict, self._quantizer.compress)
-
-    @property
-    def reverse_op(self) -> _Decode:
-        return _Decode(self._quantizer)
-
-
-class _Decode(_Operation):
-    """First of them, when it saves."""
-
-    def convert(self, input_dict: dict[str, list[Tensor]], **context: Any) -> dict[str, list[Tensor]]:
-        return _for_all(input_dict, _restored)
-
-    @property
-    def reverse_op(self) -> _Compress:
-        return _Compress(self._quantizer)
-
-
-class _Store(_Operation):
-    """Last of them: compressed again, if the model is."""
-
-    def convert(self, input_dict: dict[str, Any], **context: Any) -> dict[str, list[Tensor]]:
-        return _for_all(input_dict, lambda tensor: _stored(self._quantizer.compress(tensor, for_file=True)))
-
-    @property
-    def reverse_op(self) -> _Read:
-        return _Read(self._quantizer)
+    def reverse_op(self) -> _Operation:
+        return _Operation(self._back, self._change)
 
 
 class _ReadParameter(_Operation):
     """For parameters that no operation of the model's own makes."""
 
     def convert(
-        self, input_dict: dict[str, list[Tensor]], *, full_layer_name: str, model: Any, **context: Any
-    ) -> dict[str, Tensor]:
+        self, input_dict: dict[str, Any], *, full_layer_name: str, model: Any, **context: Any
+    ) -> dict[str, list[Tensor]]:
         ((tensor,),) = input_dict.values()
-        return {full_layer_name: self._quantizer.read_parameter(tensor, full_layer_name, model)}
-
-
-def _for_all(tensors: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, list[Tensor]]:
-    """Under each name stands a list, or the only tensor of one. Taken out one by one, so that memory is freed."""
-    changed: dict[str, list[Tensor]] = {}
-    for name in list(tensors):
-        held = tensors.pop(name)
-        changed[name] = [change(tensor) for tensor in (held if isinstance(held, list) else [held])]
-    return changed
+        return {full_layer_name: [self._change(tensor, full_layer_name, model)]}
 
 
 def _stored(tensor: Tensor) -> Tensor:
@@ -384,7 +348,7 @@ def _stored(tensor: Tensor) -> Tensor:
     return tensor.frame.cpu().view(torch.float4_e2m1fn_x2)
 
 
-def _restored(tensor: Tensor) -> Tensor:
+def _restored(tensor: Tensor, *_: Any) -> Tensor:
     """The dense tensor of one as it goes to a file."""
     if tensor.dtype != getattr(torch, "float4_e2m1fn_x2", None) or tensor.dim() != 1:
         return tensor
