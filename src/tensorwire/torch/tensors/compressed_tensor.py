@@ -20,7 +20,7 @@ from .lazy import LazyTensor, refused_write
 from .view import VIEWS, view_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -289,11 +289,9 @@ def _to_copy(
     tensor: CompressedTensor,
     *,
     dtype: torch.dtype | None = None,
-    layout: Any = None,
     device: Any = None,
-    pin_memory: Any = None,
     non_blocking: bool = False,
-    memory_format: Any = None,
+    **ignored: Any,
 ) -> CompressedTensor:
     """To another device the frame travels; to another dtype the values are compressed anew once a frame is needed. A
     module that is converted needs one. Autocast, which converts a weight for one product, does not."""
@@ -365,9 +363,13 @@ def _split_with_sizes(tensor: CompressedTensor, sizes: Sequence[int], dim: int =
     return [_rows_of(tensor, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
 
-def _in_a_graph(tensor: CompressedTensor) -> bool:
-    """Whether rows are taken out of a table, as they are out of a dense tensor. On devices it would take its memory."""
-    return bool(torch.compiler.is_compiling()) and tensor.device.type == "cpu"
+def _rows_by_number(tensor: CompressedTensor, numbers: Tensor, take: Callable[[Tensor], Any]) -> Any:
+    """In a graph, rows are taken out of a table, as they are out of a dense tensor. On devices it would take its
+    memory."""
+    arguments = tensor.frame, tensor.dtype, tensor.shape, numbers
+    if torch.compiler.is_compiling() and tensor.device.type == "cpu":
+        return take(tensorwire.table(*arguments))
+    return tensorwire.rows(*arguments)
 
 
 def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
@@ -376,26 +378,19 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
         return NotImplemented
     if first.dtype not in (torch.int32, torch.int64):  # a mask, or nothing that torch takes
         return NotImplemented
-    if _in_a_graph(tensor):
-        return tensorwire.table(tensor.frame, tensor.dtype, tensor.shape, first)[first]
-    return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, first)
+    return _rows_by_number(tensor, first, lambda table: table[first])
 
 
 def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
     if not isinstance(tensor, CompressedTensor) or dim % tensor.dim() != 0:
         return NotImplemented
-    if _in_a_graph(tensor):
-        return tensorwire.table(tensor.frame, tensor.dtype, tensor.shape, index).index_select(dim, index)
-    return tensorwire.rows(tensor.frame, tensor.dtype, tensor.shape, index)
+    return _rows_by_number(tensor, index, lambda table: table.index_select(dim, index))
 
 
 def _embedding(weight: Any, indices: Tensor, *options: Any) -> Any:
     if not isinstance(weight, CompressedTensor):
         return NotImplemented
-    if _in_a_graph(weight):
-        table = tensorwire.table(weight.frame, weight.dtype, weight.shape, indices)
-        return torch.nn.functional.embedding(indices, table)
-    return tensorwire.rows(weight.frame, weight.dtype, weight.shape, indices)
+    return _rows_by_number(weight, indices, lambda table: torch.nn.functional.embedding(indices, table))
 
 
 def _encoder_layer(x: Tensor, *arguments: Any) -> Any:
