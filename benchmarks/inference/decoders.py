@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import linear
 
 from tensorwire.codec import products
-from tensorwire.codec.arrays import byte_view
 from tensorwire.torch.frames.team import team
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
-        self._words = byte_view(weight.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows, columns = self.weight.shape
@@ -80,11 +78,12 @@ class OwnLinear(torch.nn.Module):  # type: ignore[misc] # the checker does not s
         outputs = torch.empty((inputs.shape[0], rows), dtype=torch.float32)
         products.linear_dense(
             "BF16",
-            self._words.data,
+            self.weight.data_ptr(),
             rows,
             columns,
-            byte_view(inputs).data,
-            byte_view(outputs, writable=True).data,
+            inputs.data_ptr(),
+            len(inputs),
+            outputs.data_ptr(),
             torch.get_num_threads(),
             team(),
         )

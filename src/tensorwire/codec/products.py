@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 
-from .core import Error, Frame, Pin, decode_at, find_dtype, function
+from .core import Error, Frame, Pin, decode_at, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,17 +22,6 @@ _linear = function(
 _linear_dense = function(
     "tw_linear_dense", ctypes.c_int, _text, _address, _u64, _u64, _address, _u64, _address, _u32, _address, _error,
 )  # fmt: skip
-
-
-def _check_product(inputs: Pin, outputs: Pin, rows: int, columns: int) -> int:
-    """How many inputs there are: float32, `columns` each, for `rows` outputs each."""
-    count = inputs.nbytes // (4 * columns) if columns else outputs.nbytes // max(4 * rows, 1)
-    if inputs.nbytes != 4 * count * columns or outputs.nbytes != 4 * count * rows:
-        raise ValueError(
-            f"expected inputs of {columns} and outputs of {rows} float32 each, got {inputs.nbytes} and "
-            f"{outputs.nbytes} bytes"
-        )
-    return count
 
 
 class PlacedFrame:
@@ -61,16 +50,8 @@ class PlacedFrame:
 
 
 def linear_dense(
-    dtype: str, weights: Buffer, rows: int, columns: int, inputs: Buffer, outputs: Buffer, threads: int,
+    dtype: str, weights: int, rows: int, columns: int, inputs: int, count: int, outputs: int, threads: int,
     parallel: int | None,
 ) -> None:  # fmt: skip
-    """The same with weights that are not compressed."""
-    with Pin(weights) as source, Pin(inputs) as given, Pin(outputs, writable=True) as target:
-        row = find_dtype(dtype)
-        if row is None or source.nbytes != rows * columns * row.word_nbytes:
-            raise ValueError(f"expected {rows} x {columns} weights of {dtype}, got {source.nbytes} bytes")
-        count = _check_product(given, target, rows, columns)
-        _linear_dense(
-            dtype.encode(), source.address, rows, columns, given.address, count, target.address, threads, parallel,
-            Error(),
-        )  # fmt: skip
+    """The same with `rows` times `columns` weights that are not compressed; all three are addresses."""
+    _linear_dense(dtype.encode(), weights, rows, columns, inputs, count, outputs, threads, parallel, Error())
