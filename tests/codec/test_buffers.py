@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import tensorwire
-from tensorwire import UnsupportedTensorError
+from tensorwire import UnsupportedTensorError, codec
 from tests.support import registry
 
 WEIGHTS = registry.weights("BF16", 40_000).tobytes()
@@ -182,6 +182,13 @@ def test_an_output_that_is_too_small_tells_the_size_that_it_needs() -> None:
 def test_outputs_that_do_not_fit(out: object, error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):
         tensorwire.compress(WEIGHTS, dtype="BF16", out=out)
+
+
+def test_an_output_stays_where_it_is_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, out = tensorwire.compress(bytes(1000), dtype="U8"), bytearray(1000)
+    monkeypatch.setattr(codec.FrameReader, "decode", lambda *_, **options: out.clear())
+    with pytest.raises(BufferError):
+        tensorwire.decompress(frame, out=out)
 
 
 def test_an_output_within_the_array() -> None:

@@ -10,7 +10,7 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames whatever the machine, the CPU target and the number of threads.
 """
 
-from .arrays import TensorView, array_shape, as_array, byte_view, check_framework, check_framework_name, tensor_view
+from .arrays import array_shape, as_array, byte_view, check_framework, check_framework_name, tensor_view
 from .core import cpu_target
 from .dtypes import FloatFields, dtype_bits, float_fields, torch_name
 from .frames import BlockInfo, FrameEncoder, FrameInfo, FrameReader, Profile
@@ -39,7 +39,6 @@ __all__ = [
     "FrameReader",
     "Framework",
     "Profile",
-    "TensorView",
     "array_shape",
     "as_array",
     "base_mismatch",

@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
     from typing import Any
 
     from typing_extensions import Buffer
@@ -166,9 +165,7 @@ class Pin:
         self.nbytes: int = self._view.len
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _release_buffer(ctypes.byref(self._view))
 
 
@@ -275,12 +272,7 @@ _check_forced_target()
 
 
 def frame_init(
-    dtype: str,
-    bits: int,
-    shape: Sequence[int],
-    profile: int,
-    block_words: int = 0,
-    base_hash: bytes | None = None,
+    dtype: str, bits: int, shape: Sequence[int], profile: int, block_words: int = 0, base_hash: bytes | None = None
 ) -> Frame:
     """The frame of a tensor that is still to be encoded. All numbers must fit their C types."""
     if base_hash is not None and len(base_hash) != _HASH_NBYTES:

@@ -61,18 +61,18 @@ def compress_into(source: TensorView, base: TensorView | None, profile: str, out
     core.frame_fit(frame, source.data, data)
     core.compress(frame, source.data, out, threads, data)
     source.check_memory()
-    if base is None:
-        return frame.frame_nbytes  # type: ignore[no-any-return]
-    base.check_memory()
-    if hash_of(base.data, threads) == bytes(frame.base_hash).hex():
-        return frame.frame_nbytes  # type: ignore[no-any-return]
-    # What the frame is relative to is what the base was while it was read, which nobody has.
-    warnings.warn(
-        "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to meanwhile",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return compress_into(source, None, profile, out, threads)
+    if base is not None:
+        base.check_memory()
+        if hash_of(base.data, threads) != bytes(frame.base_hash).hex():
+            # What the frame is relative to is what the base was while it was read, which nobody has.
+            warnings.warn(
+                "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to "
+                "meanwhile",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return compress_into(source, None, profile, out, threads)
+    return int(frame.frame_nbytes)
 
 
 def base_mismatch(

@@ -111,11 +111,7 @@ def compress(
 
 
 def compress_bound(
-    array: Any,
-    *,
-    profile: Profile = "fast",
-    dtype: str | None = None,
-    shape: Sequence[int] | None = None,
+    array: Any, *, profile: Profile = "fast", dtype: str | None = None, shape: Sequence[int] | None = None
 ) -> int:
     """The most bytes that `compress` with the same arguments can take: the size that its `out` needs.
 
@@ -192,16 +188,14 @@ def decompress(
             f"expected a tensor of at most {max_nbytes} bytes, got one of {nbytes}",
             advice="allow a larger max_nbytes if you trust the data",
         )
-    if out is not None:
-        _decode(whole, reader, 0, nbytes, byte_view(out, writable=True).data, threads, verify, base, own=False)
-        return out
-    check_framework(info.dtype, framework)
+    if out is None:
+        check_framework(info.dtype, framework)
+    if out is not None or framework == "bytes":
+        return _decoded(whole, reader, 0, nbytes, out, base=base, threads=threads, verify=verify)
     check_base_size(info, base)
-    if framework == "bytes":
-        return _decoded_bytes(whole, reader, 0, nbytes, threads, verify, base)
     array_shape(info.dtype, info.shape, framework)
     buffer = new_buffer(nbytes)
-    _decode(whole, reader, 0, nbytes, buffer, threads, verify, base, own=True)
+    _decode(whole, reader, 0, nbytes, buffer, own=True, base=base, threads=threads, verify=verify)
     return as_array(buffer, info.dtype, info.shape, framework)
 
 
@@ -236,11 +230,7 @@ def decompress_range(
     Raises:
         ValueError: not 0 <= start <= stop <= uncompressed_nbytes; otherwise as `decompress`.
     """
-    whole, reader = _open_frame(frame)
-    if out is None:
-        return _decoded_bytes(whole, reader, start, stop, threads, verify, base)
-    _decode(whole, reader, start, stop, byte_view(out, writable=True).data, threads, verify, base, own=False)
-    return out
+    return _decoded(*_open_frame(frame), start, stop, out, base=base, threads=threads, verify=verify)
 
 
 def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads: int | None = None) -> bytes:
@@ -318,14 +308,19 @@ def _blocks(whole: TensorView, reader: FrameReader) -> memoryview:
     return whole.data[reader.info.header_nbytes :]
 
 
-def _decoded_bytes(
-    whole: TensorView, reader: FrameReader, start: int, stop: int, threads: int | None, verify: bool, base: Any
-) -> bytes:
+def _decoded(
+    whole: TensorView, reader: FrameReader, start: int, stop: int, out: Any, *, base: Any, **options: Any
+) -> Any:
+    """`out`, or bytes, with content bytes [start, stop)."""
+    if out is not None:
+        target = byte_view(out, writable=True)  # which also keeps the memory where it is
+        _decode(whole, reader, start, stop, target.data, own=False, base=base, **options)
+        return out
     # Before memory is allocated: that the range is one, and that a relative frame has as much of a base as it claims.
     reader.data_range(start, stop)
     check_base_size(reader.info, base)
     builder = BytesBuilder(stop - start)
-    _decode(whole, reader, start, stop, builder.data, threads, verify, base, own=True)
+    _decode(whole, reader, start, stop, builder.data, own=True, base=base, **options)
     return builder.finish(stop - start)
 
 
@@ -335,11 +330,11 @@ def _decode(
     start: int,
     stop: int,
     out: memoryview,
-    threads: int | None,
-    verify: bool,
-    base: Any,
     *,
     own: bool,
+    base: Any,
+    threads: int | None,
+    verify: bool,
 ) -> None:
     """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's."""
     info, blocks = reader.info, _blocks(whole, reader)
