@@ -91,7 +91,9 @@ class DeviceFrame:
         self.permutation = PRMT.value if frame.is_cuda and torch.version.hip is None else SHIFTS.value
         self.runs_per_block = self.info.block_words // RUN
         self._word = _WORDS[self.plan.word_nbytes]
-        self._tables = {launch: self.to_device(_table(rows)) for launch, rows in self.plan.rows.items()}
+        # Through 64 bits: some of the 32-bit numbers are unsigned.
+        tables = {launch: torch.tensor(rows).to(torch.int32) for launch, rows in self.plan.rows.items()}
+        self._tables = {launch: self.to_device(table) for launch, table in tables.items()}
         self._ordinals = {launch: [row[1] for row in rows] for launch, rows in self.plan.rows.items()}
         self._host_words = self.to_device(self._decode_by_host()).view(torch.uint32)
         self.before, self._before_later = self._count()
@@ -241,11 +243,6 @@ class DeviceFrame:
 
 def _is_vector_processor(device: torch.device) -> bool:
     return str(device.type) == "npu"
-
-
-def _table(rows: list[list[int]]) -> torch.Tensor:
-    """Launch data as 32-bit numbers."""
-    return torch.tensor(rows, dtype=torch.int64).to(torch.int32)
 
 
 def _sums(counts: torch.Tensor, before: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, int]:

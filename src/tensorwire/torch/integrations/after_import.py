@@ -22,11 +22,13 @@ def after_import(name: str, action: Callable[[], None]) -> None:
     if name in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _Finder(name, action))
+        sys.meta_path.insert(0, _Hook(name, action))
 
 
-class _Finder(MetaPathFinder):
-    """Finds one module as the other finders do, and only its loader is followed by the action."""
+class _Hook(MetaPathFinder, Loader):
+    """Finds one module as the other finders do, and loads it as its own loader does. Then it takes the action."""
+
+    _loader: Loader
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
@@ -38,14 +40,8 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._action)
+            self._loader, spec.loader = spec.loader, self
         return spec
-
-
-class _Loader(Loader):
-    def __init__(self, loader: Loader, action: Callable[[], None]) -> None:
-        self._loader = loader
-        self._action = action
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
