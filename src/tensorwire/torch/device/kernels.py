@@ -55,12 +55,10 @@ def copy_kernel(
     n = (num_words(row) * word_nbytes + 3) >> 2
     source = block_stream(blocks, row)
     target = words + (ordinal(row) - first_block).to(tl.int64) * block_nwords
+    word = tl.load(row + 3).to(tl.uint32, bitcast=True)
     for start in range(0, n, _SEGMENT):
         i = start + tl.arange(0, _SEGMENT)
-        if constant:
-            values = (i * 0).to(tl.uint32) + tl.load(row + 3).to(tl.uint32, bitcast=True)
-        else:
-            values = tl.load(source + i, mask=i < n, other=0)
+        values = (i * 0).to(tl.uint32) + word if constant else tl.load(source + i, mask=i < n, other=0)
         tl.store(target + i, values, mask=i < n)
 
 
