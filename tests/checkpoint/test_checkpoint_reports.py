@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,17 @@ def test_verify(model: Path, packed: Path) -> None:
     assert verify(packed / SHARD).ok
     plain = verify(model)
     assert (plain.ok, plain.kind, plain.exact) == (True, "plain", False)
+
+
+def test_verify_counts_what_it_has_no_checksums_for(model: Path, packed: Path, tmp_path: Path) -> None:
+    """A shard that was compressed beside its originals."""
+    shutil.copytree(model, tmp_path / "mixed")
+    shard = min((tmp_path / "mixed").glob("*.safetensors"))
+    compress_checkpoint(shard, shard.with_name("a.tensorwire.safetensors"))
+    report = verify(tmp_path / "mixed")
+    assert (report.ok, report.exact, report.kind) == (True, False, "compressed")
+    assert report.num_plain == verify(model).num_tensors == verify(model).num_plain
+    assert verify(packed).num_plain == 0
 
 
 def test_verify_lists_every_damaged_tensor(packed: Path) -> None:

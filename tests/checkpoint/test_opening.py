@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from safetensors import numpy as safetensors_numpy
 
 import tensorwire
 from tensorwire import CorruptDataError, FormatError, compress_checkpoint, load_file, open_file
@@ -49,7 +50,7 @@ def test_all_shards_are_one_dict(model: Path) -> None:
     assert below == {entry[0]: entry[3] for entry in layer(7, 70)}
 
 
-def test_an_open_checkpoint_is_like_an_open_file(model: Path) -> None:
+def test_an_open_directory_is_like_an_open_file(model: Path) -> None:
     with open_file(model, "pt") as reader:
         assert reader.keys() == list(reader) == sorted(TENSORS)
         assert set(reader.offset_keys()) == set(TENSORS)
@@ -81,10 +82,17 @@ def test_without_an_index_all_files_at_the_top_are_one_model(model: Path) -> Non
     assert load_file(model, framework="bytes") == {name: entry[3] for name, entry in TENSORS.items()}
 
 
+def test_directories_that_are_named_like_files_are_passed_over(model: Path) -> None:
+    expected = set(load_file(model))
+    (model / "a.safetensors").mkdir()
+    (model / "z.safetensors.index.json").mkdir()
+    assert set(load_file(model)) == expected
+
+
 def test_two_models_in_a_directory_are_not_mixed(tmp_path: Path) -> None:
     for name in ("model.safetensors", "model.fp16.safetensors"):
         (tmp_path / name).write_bytes(container([ONE]))
-    with pytest.raises(ValueError, match=r"'one' is in .*fp16\.safetensors and in .*model\.safetensors.*open_file"):
+    with pytest.raises(ValueError, match=r"'one' is in .*fp16\.safetensors and in .*model\.safetensors.*path of one"):
         load_file(tmp_path)
 
 
@@ -136,6 +144,11 @@ def test_names_that_save_model_has_tied(tmp_path: Path, compressed: bool) -> Non
         assert torch.equal(reader.get_slice("head.weight")[3:5], model.embed.weight[3:5])
 
 
+def test_the_format_of_the_metadata_ties_no_name(tmp_path: Path) -> None:
+    safetensors_numpy.save_file({"pt": np.zeros(3)}, tmp_path / "x.safetensors", metadata={"format": "pt"})
+    assert list(load_file(tmp_path)) == ["pt"]
+
+
 def test_damage_is_found_and_said_where(tmp_path: Path) -> None:
     shard = tmp_path / "b.safetensors"
     tensorwire.save_file({"one": np.zeros(2)}, tmp_path / "a.safetensors")
@@ -163,6 +176,7 @@ def test_a_shard_that_is_missing(model: Path) -> None:
         ('{"weight_map": {}}', "an empty one"),
         ('{"weight_map": {"one": "../a.safetensors"}}', "plain relative paths"),
         ('{"weight_map": {"one": 3}}', "plain relative paths"),
+        ('{"weight_map": {"one": "\\ud800.safetensors"}}', "plain relative paths"),
         ('{"weight_map": {"one": "a.safetensors", "two": "a.safetensors"}}', "does not hold it .*tensor 'two'"),
     ],
 )

@@ -210,7 +210,7 @@ class Destination:
         mode = status.st_mode
         if stat.S_ISLNK(mode):
             target = resolved(self.path)
-            advice = f"name {str(target)!r} itself" if target.exists() else "remove it"
+            advice = f"put a copy of {str(target)!r} in its place" if target.exists() else "remove it"
             raise self._refusal(f"is a link, and links are never replaced; {advice}, or {NAMED_OTHERWISE}")
         if self.path.is_mount() or os.fsencode(real(self.path)) in mounts():
             raise self._refusal(f"is a mount point, which is never replaced; {NAMED_OTHERWISE}")

@@ -184,17 +184,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found. `ok` is True when there are no problems: all tensors are as they were.
+    """What `verify` found. `ok` is True when there are no problems: all tensors that have checksums are as they were.
 
     Attributes:
         kind: "compressed", or "plain" for safetensors files that hold nothing of ours (their structure was checked,
             there is nothing to check their data against).
-        num_files, num_tensors: how many were checked.
+        num_files, num_tensors: how many were looked at.
         nbytes: uncompressed bytes that were decoded and checked.
         exact: decompressing gives the original byte for byte, by the SHA-256 of every file.
         problems: in the order found; at most one for each tensor, plus those of files.
         num_relative: tensors that are relative to a base.
         num_unchecked: how many of them there was no base for: their blocks were checked and their content was not.
+        num_plain: tensors in plain files without a record of their hash: only the structure of these was checked.
     """
 
     path: str
@@ -210,6 +211,7 @@ class VerifyReport:
     base: str | None = None
     num_relative: int = 0
     num_unchecked: int = 0
+    num_plain: int = 0
 
     @property
     def ok(self) -> bool:

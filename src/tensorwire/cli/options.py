@@ -149,6 +149,8 @@ def standard_output(*, force: bool) -> BinaryIO:
 def compressed_path(src: Path) -> Path:
     """Where `compress` writes unless told: model -> model.tensorwire, a.safetensors -> a.tensorwire.safetensors."""
     path = named(src)
+    if path.parent.name == "snapshots" and (path.parent.parent / "blobs").is_dir():
+        raise click.UsageError(f"{str(src)!r} lies in a hub cache, which takes all beside it for revisions: name a DST")
     if path.suffix == _SAFETENSORS and not path.is_dir():
         return path.with_name(path.stem + SUFFIX + _SAFETENSORS)
     return path.with_name(path.name + SUFFIX)

@@ -89,5 +89,7 @@ def _print(report: VerifyReport, quiet: bool) -> None:
         verdict = f"ok; checksums; the content of {output.count(report.num_unchecked, 'tensor')} needs --base"
     else:
         verdict = "ok; checksums and SHA-256 of the original files" if report.exact else "ok; checksums"
+        if report.num_plain:
+            verdict += f"; {output.count(report.num_plain, 'tensor')} in plain files have none"
     output.print_line(f"{report.path}: {verdict}")
     output.print_line(content)

@@ -8,7 +8,7 @@ from ..._ground.version import INSTALL
 from ...errors import CorruptDataError
 from ...files.names import payload_name, shown
 from .manifest import VERSION, dump_object, load_object
-from .paths import is_plain_relative
+from .paths import is_listable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(files, dict):
         raise CorruptDataError("expected an object weight_map in the index")
     for path in files.values():
-        if not isinstance(path, str) or not is_plain_relative(path):
+        if not isinstance(path, str) or not is_listable(path):
             raise CorruptDataError(f"expected plain relative paths in the index, got {shown(str(path))}")
     return files
 

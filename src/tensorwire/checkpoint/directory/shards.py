@@ -34,13 +34,14 @@ def find_shards(path: Path) -> Shards:
     """
     if not path.is_dir():
         return _indexed(path) if is_index(path.name) else Shards((path,), {})
-    indexes = sorted(entry for entry in path.iterdir() if is_index(entry.name))
+    entries = sorted(entry for entry in path.iterdir() if not entry.is_dir())
+    indexes = [entry for entry in entries if is_index(entry.name)]
     if len(indexes) > 1:
         names = ", ".join(shown(index.name) for index in indexes)
         raise ValueError(f"{path} has several indexes: {names}; give the path of one of them")
     if indexes:
         return _indexed(indexes[0])
-    files = sorted(entry for entry in path.iterdir() if is_safetensors(entry.name))
+    files = [entry for entry in entries if is_safetensors(entry.name)]
     if not files:
         below = sorted({file.parent.name for file in path.glob("*/*.safetensors")})
         advice = f"; {', '.join(shown(name) for name in below)} below it do" if below else ""

@@ -138,8 +138,8 @@ def compressed_directory(root: Path) -> Sources:
     manifest = read_manifest(root)
     if manifest is None:
         raise ValueError(
-            f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; fetch that file if the others are "
-            "compressed, or decompress each .safetensors file"
+            f"{root} is not a compressed checkpoint: it has no {MANIFEST_NAME}; if its .safetensors files are "
+            "compressed, fetch that file or decompress them one by one, else there is nothing to restore"
         )
     files = tuple(
         SourceFile(file.path, root.joinpath(*file.path.split("/")), file.kind, file.nbytes, file)
@@ -198,7 +198,7 @@ def _refuse_hub_cache(root: Path) -> None:
     main = root / "refs" / "main"
     revision = read_file(main, 4096).decode(errors="replace").strip() if main.is_file() else ""
     paths = sorted(snapshots.iterdir(), key=lambda path: (path.name != revision, path.name))
-    advice = f"name a snapshot in it: {' or '.join(map(str, paths))}" if paths else "it holds no snapshot"
+    advice = f"name a snapshot in it, and a DST: {' or '.join(map(str, paths))}" if paths else "it holds no snapshot"
     raise ValueError(f"{root} is a model's directory in a hub cache, which holds each file twice; {advice}")
 
 

@@ -173,7 +173,7 @@ def _places(files: list[StoredFile], shards: Shards) -> dict[str, tuple[StoredFi
             elif name not in shards.home:
                 raise ValueError(
                     f"tensor {shown(name)} is in {places[name][0].path} and in {file.path}, and no index says which is "
-                    "meant; open_file reads one of them"
+                    "meant; give the path of one of them"
                 )
     held = {(file.path, entry.name) for file in files for entry in file.header.entries}
     for name, home in shards.home.items():
@@ -188,5 +188,5 @@ def _add_tied(places: dict[str, tuple[StoredFile, StoredTensor]], files: list[St
     """Add what save_model writes of a name that it has left out. A single file has the names that safe_open gives."""
     for file in files:
         for name, kept in file.metadata.items():
-            if name not in places and kept in file.tensors:
+            if name not in places and name != "format" and kept in file.tensors:
                 places[name] = file, file.tensors[kept]

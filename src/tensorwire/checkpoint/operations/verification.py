@@ -81,6 +81,7 @@ def verify(
         base=None if base is None else str(base),
         num_relative=verifier.num_relative,
         num_unchecked=verifier.num_unchecked,
+        num_plain=verifier.num_plain,
     )
 
 
@@ -94,6 +95,7 @@ class _Verifier:
         self._base = base
         self.num_relative = 0
         self.num_unchecked = 0
+        self.num_plain = 0
         self.compressed = False
         self.exact = True
         self.num_files = 0
@@ -141,6 +143,7 @@ class _Verifier:
             record = source.record(stored)
             if not stored.compressed and source.known is None:
                 self.exact = False
+                self.num_plain += len(stored.tensors)
                 return
             self.exact = self.exact and record is not None
             stored.use_base(self._base, source.path)
