@@ -7,10 +7,11 @@ arguments stay ValueError and TypeError, and OSError passes through.
 
 from __future__ import annotations
 
+from types import TracebackType
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from types import TracebackType
 
 __all__ = [
     "BaseMismatchError",

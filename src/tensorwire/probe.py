@@ -12,13 +12,10 @@ import io
 import os
 import sys
 from importlib.machinery import SourceFileLoader
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from .diagnosis.rank import probe
-
-if TYPE_CHECKING:
-    from types import CodeType, TracebackType
 
 _USAGE = """usage: python -m tensorwire.probe (SCRIPT | -m MODULE) [ARGS]
 

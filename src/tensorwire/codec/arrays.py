@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from .dtypes import FROM_NUMPY, FROM_TORCH, buffer_dtype, check_dtype_name, dtyp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
 _MAX_BITS = 1024

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from .._ground.library import find_library
@@ -16,7 +17,6 @@ from ..errors import CorruptDataError, FormatError, LimitExceededError, Truncate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Any
 

@@ -5,6 +5,7 @@ Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from ..errors import CorruptDataError, TruncatedDataError
@@ -14,8 +15,6 @@ from .dtypes import dtype_bits
 from .threads import num_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer
 
 Profile = Literal["enec", "fast", "compact", "resident"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BaseMismatchError, CorruptDataError, FormatError
@@ -12,8 +13,6 @@ from .frames import new_frame
 from .hasher import ContentHasher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Buffer
 
     from .arrays import TensorView

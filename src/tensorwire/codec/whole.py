@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..errors import LimitExceededError
@@ -23,8 +24,6 @@ from .relative import (
 from .threads import num_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy
     import torch
     from typing_extensions import Buffer, TypedDict, Unpack

@@ -6,12 +6,10 @@ moment of its observation. Nothing here needs torch or NumPy; :func:`dataclasses
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
 
 Life = Literal["running", "stopped", "exited", "lost"]
 """A process that runs, is stopped (state T), has said good-bye, or is gone without a word."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import base_mismatch, content_hash
@@ -11,9 +13,6 @@ from ..errors import CorruptDataError, ErrorContext, LimitExceededError
 from .names import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from ..codec import FrameInfo
     from .reader import StoredFile, StoredTensor
 

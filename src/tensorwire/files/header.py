@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..codec import dtype_bits
 from ..errors import CorruptDataError, LimitExceededError, TruncatedDataError
 from .names import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 MAX_HEADER_NBYTES = 100_000_000
 ALIGNMENT = 64

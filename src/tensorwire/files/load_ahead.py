@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,8 +13,6 @@ from ..storage.ahead import Ahead
 from .loader import TASK_NBYTES, Scratch, check_tasks, content_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from .loader import Task
     from .reader import StoredFile, StoredTensor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,8 +12,6 @@ from ..codec import content_hash, new_buffer
 from ..errors import ErrorContext
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .reader import StoredFile, StoredTensor
 
 TASK_NBYTES = 4 << 20

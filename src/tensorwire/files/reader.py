@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -25,8 +26,6 @@ from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, OUR
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from ..codec import FrameInfo
     from ..storage.readable import Readable
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CorruptDataError
@@ -16,9 +18,7 @@ from .reader import BASE_HASH_KEY, ORIGINAL_HEADER_KEY, ORIGINAL_SHA256_KEY, Sto
 from .writer import CompressedWriter, Written, check_names, match_bases, write_with_bases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from ..storage.pipeline import Chunk, Window
     from ..storage.readable import Appendable, Readable, Writable

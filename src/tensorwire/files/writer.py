@@ -8,6 +8,7 @@ the end.
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,8 +31,6 @@ from .reader import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from ..codec import Profile
     from ..storage.pipeline import Chunk, Window
     from ..storage.readable import Writable

@@ -8,14 +8,12 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..codec import new_buffer
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Key = TypeVar("Key")
 WorkKey = TypeVar("WorkKey", contravariant=True)

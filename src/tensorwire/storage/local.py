@@ -10,6 +10,7 @@ import stat
 import threading
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._ground.filesystem import close, naming
@@ -17,8 +18,6 @@ from ..errors import TruncatedDataError
 from .access import PRIVATE, give_access
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .access import Access
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)

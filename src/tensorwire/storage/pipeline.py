@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import new_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
 WINDOW_NBYTES = 8 << 20

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,8 +29,6 @@ from .access import access_of, give_access
 from .local import OutputFile, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from .._ground.destination import Destination
     from .access import Access
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,9 +21,6 @@ from .modules import DTYPES, MIN_NUMEL
 from .tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from ..files.reader import StoredFile, StoredTensor
 
 _MIN_FILE_FRAME_NBYTES = 1 << 20

@@ -8,6 +8,7 @@ functional; a frame's gradient does not exist, since its tensor is frozen. `comp
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,8 +19,6 @@ from .products.linear import linear_on_cpu
 from .products.repeated import zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from torch import Tensor
 
 LINEAR_MODES = ("exact", "fused")

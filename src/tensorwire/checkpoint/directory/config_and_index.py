@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ..._ground.version import INSTALL
 from ...errors import CorruptDataError
 from ...files.names import payload_name, shown
 from .manifest import VERSION, dump_object, load_object
 from .paths import is_listable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 METHOD = f"tensorwire ({INSTALL}, then import tensorwire.torch; or first run: tensorwire decompress)"
 """Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the ways out."""

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
 from ...files.original_record import unpack
 from ...storage.local import InputFile
 from .paths import MANIFEST_NAME, check_paths
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 FORMAT = "tensorwire-checkpoint"
 VERSION = 1

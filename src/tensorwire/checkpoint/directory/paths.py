@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import CorruptDataError
@@ -13,9 +15,6 @@ from ...files.names import shown
 from ...storage.staging import is_staging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from pathspec import GitIgnoreSpec
 
 MANIFEST_NAME = "tensorwire.json"

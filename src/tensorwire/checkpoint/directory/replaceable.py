@@ -4,7 +4,9 @@ than the compressed file that the result is made of."""
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import FormatError, UnsupportedVersionError
@@ -14,9 +16,6 @@ from .manifest import SAFETENSORS, read_manifest
 from .paths import MANIFEST_NAME, is_safetensors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
     from .manifest import Manifest
     from .sources import Sources
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext
 from ...files.names import shown
@@ -10,9 +11,6 @@ from ...storage.local import read_file
 from .config_and_index import weight_map
 from .manifest import MAX_JSON_NBYTES, load_object
 from .paths import is_index, is_safetensors, scan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Shards(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from ...errors import CorruptDataError, ErrorContext, FormatError, LimitExceededError
 from ...files.foreign import PREFIX_NBYTES, recognise
@@ -15,10 +17,6 @@ from ...storage.local import InputFile, read_file
 from .config_and_index import is_compressed_config
 from .manifest import COPIED, MAX_JSON_NBYTES, REPLACED, SAFETENSORS, Manifest, ManifestFile, read_manifest
 from .paths import MANIFEST_NAME, FoundFile, is_config, is_index, is_safetensors, parents, scan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _USE_TRANSCODE = "is compressed already; transcode changes its profile, decompress restores the original"
 

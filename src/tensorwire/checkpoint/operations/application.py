@@ -11,7 +11,9 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._ground.destination import Destination
@@ -36,9 +38,6 @@ from .outcome import Outcome, current_sha256
 from .steps import OUT, Step, has_content, in_order, is_whole_new, listed, unlisted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from ...files.original_record import Record
     from ...files.reader import StoredTensor
     from ...storage.progress import Progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import absolute, is_same, lies_in, resolved
@@ -15,7 +16,6 @@ from ..directory.shards import safetensors_files
 
 if TYPE_CHECKING:
     import os
-    from pathlib import Path
 
     from ...codec import Profile
 

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack, closing
 from functools import partial
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import absolute
@@ -24,7 +25,6 @@ from .delta_stats import DeltaCounter
 
 if TYPE_CHECKING:
     import os
-    from pathlib import Path
 
     from ...files.base import BaseTensor
     from ...storage.progress import Progress

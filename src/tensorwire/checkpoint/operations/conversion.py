@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._ground.destination import Destination
@@ -23,8 +25,6 @@ from .outcome import Outcome
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Sequence
-    from pathlib import Path
 
     from ..._ground.destination import Owned
     from ...codec import Profile

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...errors import ErrorContext
@@ -32,8 +33,6 @@ from .bases import BaseFiles
 from .outcome import current_sha256
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ...codec import Profile
     from ...files.base import Base
     from ...files.writer import Written

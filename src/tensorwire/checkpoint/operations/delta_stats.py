@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from math import log2
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from ...storage.pipeline import WINDOW_NBYTES
 from ..results import ChangedWords, DeltaStats, DtypeStats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...codec import Profile
 
     Read = Callable[[int, memoryview], None]

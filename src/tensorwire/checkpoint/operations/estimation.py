@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import time
 from bisect import bisect_right
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from math import sqrt
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,8 +25,6 @@ from ..results import Estimate
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
-    from pathlib import Path
 
     from ...codec import Profile
     from ...files.header import TensorEntry

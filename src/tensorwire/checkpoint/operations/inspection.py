@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import log2, prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import absolute
@@ -21,8 +23,6 @@ from .bases import open_base
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from ...codec import BlockInfo
     from ...files.base import Base

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,6 @@ from .bases import check_apart, open_base
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
     from ...codec import Profile
     from ...files.base import BaseTensor

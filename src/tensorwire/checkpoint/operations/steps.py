@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +13,6 @@ from ..directory.manifest import SAFETENSORS
 from ..directory.paths import is_history, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from ..directory.paths import Listing
     from ..directory.sources import SourceFile, Sources
 

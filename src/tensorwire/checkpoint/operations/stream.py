@@ -11,6 +11,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,6 @@ from .converter import report_of_tensors
 from .outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from typing import TypeAlias
 
     from ...codec import Profile

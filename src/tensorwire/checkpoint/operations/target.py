@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..._ground.loaders import compressed_loaders
 from ...codec import array_shape, as_array, check_framework, check_framework_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...codec import Framework
     from ...files.reader import StoredFile, StoredTensor
 

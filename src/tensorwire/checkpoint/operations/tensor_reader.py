@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from ...codec import num_threads
@@ -11,8 +12,6 @@ from ...files.names import shown
 from .tensor_slice import Array, TensorSlice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from ...files.base import Base
     from ...files.reader import StoredFile, StoredTensor
     from .target import Target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._ground.filesystem import absolute
@@ -23,7 +24,6 @@ from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
     import os
-    from pathlib import Path
 
     from ...files.base import Base
     from ...storage.pipeline import Chunk

@@ -5,6 +5,7 @@ Only stacks tell of them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .. import words
@@ -12,8 +13,6 @@ from .confidence import Basis
 from .patience import LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ..model import Rank
     from .job import Job
     from .verdict import Verdict

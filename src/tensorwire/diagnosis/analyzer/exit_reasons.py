@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model import REPLACED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..model import Rank
 
 CLEAN = "exit 0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,6 @@ import numpy as np
 from ..model import ProcessGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..columns import Bools, Floats, Ints, RankColumns
     from ..model import Operation, Timing
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
 from .. import words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ..columns import Floats, Places, RankColumns
     from .job import Job
     from .slow_verdicts import Slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,8 +17,6 @@ from .verdict import MAX_SUSPECTS, Verdict, make_finding
 from .work import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from ..model import Code, Level, Rank, Thresholds
     from .confidence import Basis
     from .groups import Group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -27,8 +28,6 @@ from .signatures import mismatch
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from ..model import Rank
     from .exit_reasons import Interruption
     from .job import Job

@@ -9,6 +9,7 @@ in one place and less far in another has left the order, or the other one has.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ import numpy as np
 from ..numbered import without_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from .groups import Group
     from .job import Job
 

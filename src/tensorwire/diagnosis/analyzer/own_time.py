@@ -6,11 +6,10 @@ for longer than the rest, and longer yet where all of them have more to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .slow_verdicts import Slow
 
 

@@ -5,6 +5,7 @@ Who gives up first is a victim like the others. Named is whom they had waited fo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,6 @@ from .transport import Blame, least_moved
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from ..model import Code, ProcessGroup, Rank
     from .groups import Group
     from .job import Job

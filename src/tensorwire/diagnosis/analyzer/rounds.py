@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ import numpy as np
 from .throughput import STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..model import Thresholds, Timing
     from .groups import Group
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from .. import words
 from .confidence import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from ..model import Operation
     from .groups import Group
     from .job import Job

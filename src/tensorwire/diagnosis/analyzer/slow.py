@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,6 @@ from .slow_verdicts import Slow, judge
 from .throughput import STEPS, Throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..model import Thresholds
     from .held_back import Poll
     from .job import Job

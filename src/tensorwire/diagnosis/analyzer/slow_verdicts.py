@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from .held_back import held_back, shares
 from .own_time import grown, waiting_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..model import Code
     from .groups import Group
     from .held_back import Poll

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,8 +15,6 @@ from .flows import flows_between
 from .verdict import MAX_SUSPECTS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
     from ..columns import EdgeColumns
     from .flows import Ends, Flows
     from .groups import Group

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,6 @@ from ..model import Finding
 from .confidence import confidence_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..model import Code, Level
     from .confidence import Basis
 

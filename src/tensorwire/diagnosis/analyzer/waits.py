@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ import numpy as np
 from .. import words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from ..model import Operation
     from .groups import Group
     from .job import Job

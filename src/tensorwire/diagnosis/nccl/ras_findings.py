@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import words
@@ -9,8 +10,6 @@ from ..analyzer.confidence import Basis
 from ..analyzer.verdict import MAX_SUSPECTS, make_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ..model import Finding
     from .ras import RasCommunicator, RasProcess, RasStatus
 

@@ -6,6 +6,8 @@ import random
 import selectors
 import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import TensorwireError
@@ -14,9 +16,6 @@ from ..protocol.encoding import Encoder
 from .local_node import LocalNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ..model import Observation
 
 _INTERVAL_SECONDS: Final = 1.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..model import Operation
@@ -16,8 +17,6 @@ from ..page import native, worker_server
 from ..page.recorder_entries import operation_info, shown_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..model import ProcessGroup, Rank
 
 _STILL_SECONDS: Final = 3.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..model import MAX_RANKS, REPLACED, Observation, Process, Rank
@@ -15,8 +16,6 @@ from .frozen_rank import FrozenRanks
 from .stacks import Target
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..model import Edge, ProcessGroup
 
 # A younger pulse or heartbeat shows life where the process cannot be seen (in another container).

@@ -14,17 +14,14 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..page import process, worker_server
 from ..page.control import request_servers
 from ..page.stack_file import SIGNAL, stack_path
 from . import workers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _ANSWER_SECONDS = 2.0
 _START_SECONDS = 1.0  # some heartbeats of the probe

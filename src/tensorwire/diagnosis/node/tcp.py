@@ -11,14 +11,11 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING
 
 from ..model import Edge
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ..page.control import write_control
 from ..page.native import NUM_CONTROL_ENTRIES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _MAX_ROUNDS = 65535
 

@@ -10,14 +10,12 @@ Any process may read, from any thread. One process writes, the agent (a lock kee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from . import native
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 CONTROL_NAME: Final = "control"
 

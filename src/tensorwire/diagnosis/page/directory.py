@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +22,6 @@ from .control import CONTROL_NAME
 from .rank_page import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .rank_page import Page
 
 MAX_AGE_SECONDS = 24 * 3600.0

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable, Iterable
 
 from ..._ground.library import find_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
     from typing import Any
 
 TIMING_ENABLED = 1

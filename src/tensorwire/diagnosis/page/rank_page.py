@@ -6,7 +6,9 @@ Any process may read, from any thread.
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..members import ranks_of
@@ -14,9 +16,6 @@ from ..model import EXIT_KINDS, SETUPS, Operation, ProcessGroup, Timing
 from . import native, process
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from ..model import ExitKind, Setup
 
 _MAX_COUNT: Final = 1 << 62  # a larger count is damage

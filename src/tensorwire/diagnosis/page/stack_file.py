@@ -5,10 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 SIGNAL: Final = signal.SIGRTMIN + 5
 

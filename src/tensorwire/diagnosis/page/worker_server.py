@@ -10,12 +10,9 @@ import http.client
 import os
 import socket
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from .deadline import DeadlineSocket
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _MAX_ANSWER = 64 << 20
 

@@ -22,12 +22,10 @@ import stat
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from ...errors import TensorwireError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_MESSAGE_NBYTES: Final = 16 << 20
 _MAX_FIRST_NBYTES = 1 << 16  # of a peer that has not shown the key yet

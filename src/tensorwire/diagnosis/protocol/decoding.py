@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...errors import CorruptDataError, LimitExceededError
 from ..members import members_of
@@ -13,9 +14,6 @@ from . import encoding, states
 from .encoding import DETAIL, GROUP, NO_DETAIL, NONE, OVERFLOW, RANK, TIMED, TRANSFER
 from .integers import MAX_VALUE, Row, checked, in_rows, integers, size_of
 from .node_rows import EdgeRows, RankRows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _MAX_UNSIGNED = 1 << 64  # of a number in a description: signatures have 64 bits
 # The integers that one of these counts as, with its entry in a dictionary.

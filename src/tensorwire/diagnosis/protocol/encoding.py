@@ -37,6 +37,7 @@ which are JSON, rows are in base64.
 from __future__ import annotations
 
 import binascii
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..members import numbers_of
@@ -45,8 +46,6 @@ from . import states
 from .integers import Row, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from ..model import Edge, Observation, Operation, ProcessGroup, Rank, Timing
 
 TIMED, OVERFLOW = 1, 2

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 LENGTH: Final = struct.Struct("<q")
 NBYTES: Final = LENGTH.size

@@ -7,13 +7,11 @@ import selectors
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .connection import Connection, RefusedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MAX_CONNECTIONS: Final = 8192
 _MAX_UNAUTHENTICATED: Final = 256  # connections that have not shown the key

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,8 +18,6 @@ from .encoding import EDGE, GROUP, GROUP_NUMBER, NONE, RANK, WORK
 from .integers import LENGTH, NBYTES, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from ..columns import Ints
 
 _INTEGER = np.dtype("<i8")

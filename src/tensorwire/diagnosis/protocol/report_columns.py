@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ from .decoding import edge_of, rank_of
 from .encoding import EDGE, GROUP, GROUP_NUMBER, OVERFLOW, RANK, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from ..columns import Bools, Floats, Ints
     from ..model import Edge, Rank, Setup
     from .decoding import Known

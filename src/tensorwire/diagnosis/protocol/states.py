@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..model import EXIT_KINDS, SETUPS, Worker
 from .integers import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..model import Rank, Setup
 
 _MAX_WORKERS = 64

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from types import FrameType
+from typing import Final
 
 from .store_waits import is_in_store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 _MAX_DEPTH: Final = 300
 _C10D: Final = "torch/distributed/distributed_c10d.py"

@@ -13,7 +13,9 @@ import json
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..model import Thresholds
@@ -21,9 +23,6 @@ from ..page import native
 from ..page.recorder_entries import operation_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
     from .process_groups import Group, Groups
 
 OPEN_SECONDS = 1.0  # an open operation that does not move for so long is read from the ring

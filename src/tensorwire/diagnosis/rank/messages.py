@@ -16,6 +16,7 @@ because a work of ours could not name its source. The stack shows a rank that wa
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,8 +25,6 @@ from ..page.recorder_entries import signature
 from .flight_recorder import OPEN_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .process_groups import Group, Groups
 
 OPERATIONS: Final = {"send": "send", "recv_": "recv", "recv_any_source_": ""}  # by name of c10d's; "": only counted

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ..._ground.library import find_library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def nccl_plugin_path() -> Path:

@@ -19,6 +19,7 @@ import ctypes
 import functools
 import threading
 import time
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,8 +31,6 @@ from .messages import OPERATIONS
 from .process_groups import sequence_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
-
     from ..page.control import Control
     from .flight_recorder import FlightRecorder
     from .process_groups import Group, Groups

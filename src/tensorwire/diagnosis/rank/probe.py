@@ -18,15 +18,13 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final
 
 from ..page import process
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from types import ModuleType, TracebackType
 
 HEARTBEAT_SECONDS: Final = 0.2
 """Each takes the interpreter's lock from a thread that works. The pulse of the page does not, and tells of a death."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..members import MAX_DIMENSIONS, grid_of
 from ..page import native
 from ..page.recorder_entries import shown_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MAX_UNUSED: Final = 32  # groups in the page that have a slot before their first operation: some are never used
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 import dis
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
+from types import CodeType, FrameType
+from typing import Any, Final
 
 _METHODS: Final = frozenset({"get", "multi_get", "wait"})
 _VARIABLES: Final = ("LOAD_FAST", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")

@@ -7,6 +7,7 @@ all that it inserts, drawings included, and the page forbids itself scripts and 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..._ground.text import escape
@@ -19,8 +20,6 @@ from .rank_status import lives, status_groups, together
 from .stack import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..model import Thresholds
     from .history import Episode
 

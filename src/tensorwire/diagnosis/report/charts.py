@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import ceil
@@ -13,8 +14,6 @@ from .history import UNSEEN
 from .rank_status import STATES, status_text, statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from ..numbered import Family
     from .history import Episode, History, Sample
 

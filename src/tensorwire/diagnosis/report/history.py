@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -19,8 +20,6 @@ from .rank_status import statuses
 from .stragglers import Stragglers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..columns import Places
     from ..model import Finding, ProcessGroup
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -14,8 +14,6 @@ from ..model import LIVES
 from ..numbered import without_number
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
     from ..columns import Bools, Floats, Ints
     from ..model import Observation
 

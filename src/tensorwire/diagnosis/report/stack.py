@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 _PROBE = re.compile(r'tensorwire/probe\.py[":]')

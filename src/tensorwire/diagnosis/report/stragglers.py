@@ -6,6 +6,7 @@ tells how long it waits. The others wait for a rank that waits less than the med
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
@@ -15,8 +16,6 @@ import numpy as np
 from ..columns import RankColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..columns import Floats, Ints
     from ..model import Observation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -9,8 +10,6 @@ from ..analyzer import Analyzer
 from .merge import no_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ..model import Finding, Observation, Thresholds
 
 _ASK_AGAIN_SECONDS: Final = 30.0  # for a stack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from .service import LocalJob
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
     from ..model import Finding
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import random
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ..node.agent import JITTER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from ..model import Finding, Observation, Thresholds
     from ..report import History
 

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from ..._ground.new_file import NewFile, check_regular, move_aside, open_to_append
@@ -31,8 +32,6 @@ from .recording import (
 from .time_share import TimeShare
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..model import Observation
 
 FINDINGS: Final = "findings.jsonl"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +17,6 @@ from ..protocol.encoding import micros
 from ..protocol.report_columns import Descriptions, NodeRows, edge_columns, open_links, rank_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..columns import Ints
 
 _SILENT_SECONDS: Final = 5.0  # an agent reports every second

@@ -6,6 +6,7 @@ Metrics are of the job and of suspects: none has a label that takes as many valu
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -19,7 +20,6 @@ from ..model import LIVES, Code, Level
 from ..report.stragglers import Stragglers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from wsgiref.simple_server import WSGIServer
 
     from prometheus_client.core import Metric

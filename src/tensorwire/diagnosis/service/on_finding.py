@@ -15,14 +15,13 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ..._ground.text import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from ..model import Finding
 
 LIMIT_SECONDS: Final = 30.0

@@ -14,8 +14,12 @@ import gzip
 import json
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from itertools import count, islice
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..._ground.new_file import check_regular, move_aside
@@ -27,11 +31,6 @@ from ..protocol.encoding import Encoder, from_json, to_json
 from .merge import MAX_INTEGERS, MAX_NODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from io import FileIO
-    from pathlib import Path
-    from types import TracebackType
-
     from ..model import Finding
 
 _FORMAT: Final = {"format": "tensorwire recording", "version": 1}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import TensorwireError
@@ -17,9 +19,6 @@ from .merge import Nodes
 from .time_share import TimeShare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from ..protocol.connection import Connection
     from ..protocol.listener import Listener
     from .controller import Decision

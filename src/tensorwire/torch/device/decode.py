@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,8 +28,6 @@ from .plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .plan import Plan
 
 _RUNS_OF_WORDS = 16  # runs that a program of one warp decodes at a time: 128 words a thread

@@ -7,6 +7,7 @@ again, and drop all the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from ...codec import new_buffer
 from ...storage.direct import READ_NBYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...storage.ahead import Ahead
     from ...storage.direct import DirectFile
 

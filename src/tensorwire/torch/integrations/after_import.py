@@ -7,14 +7,14 @@ quantizer that is not registered. The registration waits on `sys.meta_path`, Pyt
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import shutil
 import weakref
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
@@ -42,8 +43,6 @@ from ..ops import check_linear_mode
 from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from torch import Tensor
 
     _Change = Callable[[Tensor, str, Any], Tensor]

@@ -11,6 +11,7 @@ docs/vllm.md says how to use them. Nothing of vLLM is patched.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ from ..ops import LINEAR_MODES
 from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor, nn
 
 NAME = "tensorwire"

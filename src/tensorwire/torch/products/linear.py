@@ -15,6 +15,7 @@ import functools
 import math
 import mmap
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -23,8 +24,6 @@ from torch.nn.functional import linear
 from .repeated import repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from ..frames.open_frame import OpenFrame

@@ -7,6 +7,7 @@ which autograd, torch.func and vmap are applied one by one. They keep a view of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,8 +16,6 @@ from ..products.linear import MAX_FUSED_INPUT_ROWS
 from .lazy import LazyTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from torch import Tensor
 
 aten = torch.ops.aten
