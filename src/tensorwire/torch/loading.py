@@ -100,10 +100,7 @@ class CompressedLoader:
             else:
                 plain.append(tensor)
         for tensor, data in zip(plain, _frames(stored, plain, threads, verify), strict=True):
-            frame = torch.frombuffer(data, dtype=torch.uint8)
-            origin = Origin(str(stored.path), tensor.name, verify=False)  # its blocks are checked by now
-            attach(frame, origin, stored.local.duplicate())
-            loaded[tensor.name] = CompressedTensor(frame)
+            loaded[tensor.name] = mapped(stored, tensor, data)
         if self._device is not None:
             loaded = {name: tensor.to(self._device) for name, tensor in loaded.items()}
         return loaded
@@ -117,6 +114,12 @@ class CompressedLoader:
         info = stored.frame(tensor).info
         blocks = FileBlocks(file, start + info.header_nbytes, info.data_nbytes, self._reads)
         return CompressedTensor(attach(frame, origin, file.file, blocks))
+
+
+def mapped(stored: StoredFile, tensor: StoredTensor, frame: memoryview) -> CompressedTensor:
+    """A tensor over its frame in a memory map of the file. Its blocks are not checked again."""
+    origin = Origin(str(stored.path), tensor.name, verify=False)
+    return CompressedTensor(attach(torch.frombuffer(frame, dtype=torch.uint8), origin, stored.local.duplicate()))
 
 
 def stays_compressed(stored: StoredFile, tensor: StoredTensor, min_numel: int) -> bool:

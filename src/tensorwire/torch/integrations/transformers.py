@@ -36,8 +36,8 @@ from ...errors import ErrorContext, UnsupportedVersionError
 from ...files.load_ahead import LoadAhead
 from ...files.names import FRAME_DTYPE
 from ...files.reader import FRAMES_KEY, StoredFile
-from ..frames.open_frame import Origin, attach, check_unchanged
-from ..loading import stays_compressed
+from ..frames.open_frame import check_unchanged
+from ..loading import mapped, stays_compressed
 from ..modules import DTYPES, MIN_NUMEL, decompress_module
 from ..ops import check_linear_mode
 from ..tensors.compressed_tensor import CompressedTensor
@@ -279,9 +279,7 @@ class _Files:
         stored, tensor = self._stored[number], self._tensors[number][index]
         data, is_frame = self._ahead.take(stored, tensor)
         if is_frame:
-            frame = torch.frombuffer(data, dtype=torch.uint8)
-            origin = Origin(str(stored.path), tensor.name, verify=False)
-            return CompressedTensor(attach(frame, origin, stored.local.duplicate()))
+            return mapped(stored, tensor, data)
         dtype, shape, _ = stored.layout(tensor.name)
         with ErrorContext(file=stored.path, tensor=tensor.name):
             dense: Tensor = as_array(data, dtype, shape, "pt")
