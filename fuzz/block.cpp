@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* input, size_t size) {
   frame.features = input[1] >= 128 && frame.profile != TW_RESIDENT ? TW_BASE_RELATIVE : 0;
   const size_t n = 1 + tw::load<uint16_t>(input + 2) % kMaxWords;
   const size_t pattern = tw::load<uint16_t>(input + 4) % (size - kHead + 1);
-  const size_t width = tw::find_dtype(frame.dtype).word_nbytes;
+  const size_t width = tw::layout_of(frame).word_nbytes;
   const size_t length = (size - kHead - pattern) / tw::kBlockAlign * tw::kBlockAlign;
   if (length == 0 && frame.features == 0) return 0;  // the index allows that in relative frames alone
 

@@ -26,8 +26,9 @@ class Samples {
     const auto each = [&](auto&& body) {
       for (size_t i = 0; i < n; i += distance) {
         const T word = load<T>(base + i * sizeof(T));
-        body(has_classes(dtype) ? static_cast<uint8_t>(word >> dtype.mantissa_bits & ((1u << dtype.exponent_bits) - 1))
-                                : uint8_t{0},
+        body(has_classes(dtype)
+                 ? static_cast<uint8_t>(word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1))
+                 : uint8_t{0},
              i);
       }
     };

@@ -28,7 +28,7 @@ struct Counts {
 template <class T>
 uint8_t exponent_of(const Dtype& dtype, T word) {
   if (!has_classes(dtype)) return 0;
-  return static_cast<uint8_t>(word >> dtype.mantissa_bits & ((1u << dtype.exponent_bits) - 1));
+  return static_cast<uint8_t>(word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1));
 }
 
 template <class T>

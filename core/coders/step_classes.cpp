@@ -37,7 +37,7 @@ constexpr uint8_t kLogs[64] = {0,  1,  3,  4,  6,  7,  8,  10, 11, 12, 13, 15, 1
 StepClasses classes_of(const Dtype& dtype, const Thresholds& thresholds) {
   StepClasses classes = {thresholds.num_classes, {}};
   for (unsigned c = 0; c + 1 < classes.count; ++c) {
-    classes.limits[c] = uint64_t{thresholds.thresholds[c]} << dtype.mantissa_bits;
+    classes.limits[c] = uint64_t{thresholds.thresholds[c]} << dtype.exponent_shift();
   }
   return classes;
 }

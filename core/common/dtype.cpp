@@ -5,26 +5,37 @@
 namespace tw {
 namespace {
 
-// A dtype whose words are not split.
-constexpr Dtype whole(const char* name, uint8_t nbytes, bool ordered = false) {
-  return {name, static_cast<uint16_t>(8 * nbytes), nbytes, 0, 0, 0, ordered, Split::kNone};
-}
+constexpr Dtype whole(uint8_t word_nbytes, bool ordered = false) { return {word_nbytes, 0, 0, Split::kNone, ordered}; }
 
-constexpr Dtype kDtypes[] = {
-    Bf16::row("BF16"),     F16::row("F16"), F32::row("F32"), E4m3::row("F8_E4M3"), E5m2::row("F8_E5M2"),
-    whole("F64", 8, true), whole("I64", 8), whole("U64", 8), whole("I32", 4),      whole("U32", 4),
-    whole("I16", 2),       whole("U16", 2), I8::row("I8"),   U8::row("U8"),        whole("BOOL", 1),
+constexpr NamedDtype kDtypes[] = {
+    {"BF16", 16, Bf16::kLayout},   {"F16", 16, F16::kLayout},
+    {"F32", 32, F32::kLayout},     {"C64", 64, F32::kLayout},
+    {"F8_E4M3", 8, E4m3::kLayout}, {"F8_E4M3FNUZ", 8, E4m3::kLayout},
+    {"F8_E5M2", 8, E5m2::kLayout}, {"F8_E5M2FNUZ", 8, E5m2::kLayout},
+    {"F64", 64, whole(8, true)},   {"C128", 128, whole(8, true)},
+    {"I8", 8, I8::kLayout},        {"U8", 8, U8::kLayout},
+    {"F4", 4, U8::kLayout},        {"I64", 64, whole(8)},
+    {"U64", 64, whole(8)},         {"I32", 32, whole(4)},
+    {"U32", 32, whole(4)},         {"I16", 16, whole(2)},
+    {"U16", 16, whole(2)},         {"BOOL", 8, whole(1)},
 };
 
 }  // namespace
 
-const Dtype kOpaque = {"", 0, 1, 0, 0, 0, false, Split::kNone};
+bool valid_layout(const Dtype& dtype) {
+  const unsigned width = dtype.word_nbytes, bits = dtype.exponent_bits;
+  if (width != 1 && width != 2 && width != 4 && width != 8) return false;
+  if (bits == 0) return dtype.rest_bits == 0 && dtype.split == Split::kNone;
+  if (bits > 8 || dtype.rest_bits != 8 * width - bits) return false;
+  return dtype.split == Split::kFloat ? dtype.rest_bits != 0
+                                      : dtype.split == Split::kUnsigned || dtype.split == Split::kSigned;
+}
 
-const Dtype& find_dtype(const char* name) {
-  for (const Dtype& dtype : kDtypes) {
-    if (std::strcmp(dtype.name, name) == 0) return dtype;
+const NamedDtype* find_dtype(const char* name) {
+  for (const NamedDtype& dtype : kDtypes) {
+    if (std::strcmp(dtype.name, name) == 0) return &dtype;
   }
-  return kOpaque;
+  return nullptr;
 }
 
 }  // namespace tw

@@ -1,4 +1,4 @@
-// The dtype table of docs/format.md: the one place in the library that knows how words are split.
+// The layouts of docs/format.md, and its table of dtypes: the one place in the library that knows how words are split.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -6,42 +6,48 @@
 
 namespace tw {
 
-enum class Split : uint8_t { kNone, kFloat, kSigned, kUnsigned };
+enum class Split : uint8_t { kNone, kFloat, kUnsigned, kSigned };  // as in the header
 
+// How long words are and how they are split. The rest of a float has its sign above the mantissa.
 struct Dtype {
-  const char* name;
-  uint16_t bits;                 // per element; 0 in kOpaque
-  uint8_t word_nbytes;           // the unit that is coded
-  uint8_t exponent_bits;         // E; 0 where words are not split
-  uint8_t mantissa_bits;         // M; of integers R - 1, too
-  uint8_t sign_mantissa_nbytes;  // of the number that holds the rest: sign and mantissa; 0 where words are not split
-  bool ordered;                  // floats, split or not: the column of the page
+  uint8_t word_nbytes;    // W
+  uint8_t exponent_bits;  // E; 0 where words are not split
+  uint8_t rest_bits;      // R; may be 0 where words are split, too
   Split split;
+  bool ordered;
+
+  // Bytes of the number that holds a rest in memory.
+  constexpr unsigned rest_nbytes() const { return word_nbytes == 2 && rest_bits <= 8 ? 1 : word_nbytes; }
+  // Bits of a word below its exponent.
+  constexpr unsigned exponent_shift() const { return split == Split::kFloat ? rest_bits - 1u : rest_bits; }
 };
+
+static inline constexpr bool operator==(const Dtype& a, const Dtype& b) {
+  return a.word_nbytes == b.word_nbytes && a.exponent_bits == b.exponent_bits && a.rest_bits == b.rest_bits &&
+         a.split == b.split && a.ordered == b.ordered;
+}
 
 template <unsigned BITS>
 using Unsigned = std::conditional_t<BITS <= 8, uint8_t, std::conditional_t<BITS <= 16, uint16_t, uint32_t>>;
 
-// A dtype that is split, as a type, for kernels that are compiled for each: a float dtype. x is the exponent and, below
-// it, the top k bits of what follows it in the word; the rest is then without these.
+// A layout that is split, as a type, for kernels that are compiled for each: a float. x is the exponent and, below it,
+// the top k bits of what follows it in the word; the rest is then without these.
 template <unsigned E, unsigned M>
 struct Float {
   using Word = Unsigned<1 + E + M>;
-  using SignMantissa = Unsigned<1 + M>;
+  using Rest = Unsigned<1 + M>;
   static constexpr unsigned kE = E, kM = M;
+  static constexpr Dtype kLayout = {sizeof(Word), E, 1 + M, Split::kFloat, true};
 
-  static constexpr Dtype row(const char* name) {
-    return {name, 1 + E + M, sizeof(Word), E, M, sizeof(SignMantissa), true, Split::kFloat};
-  }
   static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word >> M) & ((1u << E) - 1)); }
-  static constexpr SignMantissa rest(Word word) {
-    return static_cast<SignMantissa>(((word >> (E + M)) << M) | (word & ((Word{1} << M) - 1)));
+  static constexpr Rest rest(Word word) {
+    return static_cast<Rest>(((word >> (E + M)) << M) | (word & ((Word{1} << M) - 1)));
   }
-  static constexpr unsigned top(SignMantissa rest, unsigned k) {
+  static constexpr unsigned top(Rest rest, unsigned k) {
     return static_cast<unsigned>(rest >> (M - k)) & ((1u << k) - 1);
   }
-  static constexpr SignMantissa without_top(SignMantissa rest, unsigned k) {
-    return static_cast<SignMantissa>(((rest >> M) << (M - k)) | (rest & ((SignMantissa{1} << (M - k)) - 1)));
+  static constexpr Rest without_top(Rest rest, unsigned k) {
+    return static_cast<Rest>(((rest >> M) << (M - k)) | (rest & ((Rest{1} << (M - k)) - 1)));
   }
 };
 using Bf16 = Float<8, 7>;
@@ -54,31 +60,27 @@ using E5m2 = Float<5, 2>;
 template <bool SIGNED>
 struct Integer {
   using Word = uint8_t;
-  using SignMantissa = uint8_t;
+  using Rest = uint8_t;
   static constexpr unsigned kE = 4, kM = 3;
   static constexpr unsigned kInverted = SIGNED ? 0x80 : 0;
+  static constexpr Dtype kLayout = {1, kE, 8 - kE, SIGNED ? Split::kSigned : Split::kUnsigned, false};
 
-  static constexpr Dtype row(const char* name) {
-    return {name, 8, 1, kE, kM, 1, false, SIGNED ? Split::kSigned : Split::kUnsigned};
-  }
   static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word ^ kInverted) >> 4); }
-  static constexpr SignMantissa rest(Word word) { return word & 15; }
-  static constexpr unsigned top(SignMantissa rest, unsigned k) {
+  static constexpr Rest rest(Word word) { return word & 15; }
+  static constexpr unsigned top(Rest rest, unsigned k) {
     return static_cast<unsigned>(rest) >> (4 - k) & ((1u << k) - 1);
   }
-  static constexpr SignMantissa without_top(SignMantissa rest, unsigned k) {
-    return static_cast<SignMantissa>(rest & ((1u << (4 - k)) - 1));
-  }
+  static constexpr Rest without_top(Rest rest, unsigned k) { return static_cast<Rest>(rest & ((1u << (4 - k)) - 1)); }
 };
 using I8 = Integer<true>;
 using U8 = Integer<false>;
 
-// body(F{}) with the type of a dtype that is split; of floats M tells them apart.
+// body(F{}) with the type of a layout that is split.
 template <class Body>
 static inline void with_split(const Dtype& dtype, Body&& body) {
   if (dtype.split == Split::kSigned) return body(I8{});
   if (dtype.split == Split::kUnsigned) return body(U8{});
-  switch (dtype.mantissa_bits) {
+  switch (dtype.exponent_shift()) {
     case Bf16::kM:
       return body(Bf16{});
     case F16::kM:
@@ -93,12 +95,24 @@ static inline void with_split(const Dtype& dtype, Body&& body) {
 }
 
 // The exponent of the word 0.
-static inline constexpr unsigned zero_exponent(const Dtype& dtype) { return dtype.split == Split::kSigned ? 8 : 0; }
+static inline constexpr unsigned zero_exponent(const Dtype& dtype) {
+  return dtype.split == Split::kSigned ? 1u << (dtype.exponent_bits - 1) : 0;
+}
+
+// Whether the page allows the layout.
+bool valid_layout(const Dtype& dtype);
 
 // Words of one byte: what every dtype outside the table is.
-extern const Dtype kOpaque;
+constexpr Dtype kOpaque = {1, 0, 0, Split::kNone, false};
 
-// The table's row, or kOpaque.
-const Dtype& find_dtype(const char* name);
+// A row of the page's table of dtypes.
+struct NamedDtype {
+  const char* name;
+  uint16_t bits;  // per element
+  Dtype layout;
+};
+
+// The table's row; nullptr for a name that it does not have.
+const NamedDtype* find_dtype(const char* name);
 
 }  // namespace tw

@@ -51,7 +51,7 @@ struct Tag {
 
 // What a block's coding depends on besides its content.
 struct BlockSpec {
-  const Dtype* dtype;
+  Dtype dtype;
   uint8_t profile;
   bool relative;
   // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
@@ -94,6 +94,11 @@ static inline constexpr size_t kind_params_nbytes(uint8_t kind, uint8_t extended
     default:
       return 0;
   }
+}
+
+// The most extra bits of kind entropy: at least one bit of a rest stays behind.
+static inline constexpr unsigned max_extra_bits(const Dtype& dtype) {
+  return dtype.rest_bits > kMaxExtraBits ? kMaxExtraBits : dtype.rest_bits == 0 ? 0 : dtype.rest_bits - 1u;
 }
 
 // The variant of extended kind cascade that the encoder gives all coded blocks of a dtype in profile resident.

@@ -34,10 +34,9 @@ constexpr uint64_t kWorthShare = 2048, kWorthShareOfLeast = 512;
 // The words of a row, of the last dimension; 0 where it has no whole number of them, or there is one row alone.
 uint64_t row_words(const tw_frame& frame) {
   if (frame.ndim < 2) return 0;
-  const uint64_t size = frame.shape[frame.ndim - 1];
-  if (&find_dtype(frame.dtype) != &kOpaque) return size;
-  if (size > 8 * kMaxBlockWords) return 0;  // more bytes than a block has, whatever its bits
-  return size * frame.bits % 8 == 0 ? size * frame.bits / 8 : 0;
+  const uint64_t size = frame.shape[frame.ndim - 1], word_bits = 8u * layout_of(frame).word_nbytes;
+  if (size > word_bits * kMaxBlockWords) return 0;  // more words than a block has, whatever the bits of an element
+  return size * frame.bits % word_bits == 0 ? size * frame.bits / word_bits : 0;
 }
 
 // Whole rows, where some multiple of them is near `size`; else `size`.
@@ -117,7 +116,7 @@ class Estimate {
 
   void end_block(const Dtype& dtype) {
     if (words_ == 0) return;
-    bits_ += kBlockBits + (dtype.split == Split::kFloat ? words_ * dtype.mantissa_bits : 0);
+    bits_ += kBlockBits + (dtype.split == Split::kFloat ? words_ * dtype.exponent_shift() : 0);
     for (unsigned p = 0; p < num_planes(dtype); ++p) {
       const uint64_t distinct = static_cast<uint64_t>(256 - std::count(counts_[p], counts_[p] + 256, 0u));
       const uint64_t coded = entropy_bits(counts_[p], sampled_) * words_ / sampled_;
@@ -170,7 +169,7 @@ class Sampler {
   bool follows_base() const { return 2 * alike_ >= sampled_; }
 
  private:
-  const Dtype& dtype_;
+  const Dtype dtype_;
   Estimate estimates_[kNumSizes];
   uint64_t units_ = 0, sampled_ = 0, alike_ = 0;
 };
@@ -191,7 +190,7 @@ uint32_t fitting_block_words(const tw_frame& frame, const uint8_t* content, cons
   const size_t words = std::min<uint64_t>(frame.uncompressed_nbytes, TW_SAMPLE_NBYTES) / frame.word_nbytes;
   const bool many = ceil_div(frame.num_words, least_block_words(frame)) > kMaxBlocks;
   if (frame.profile != kProfileCompact || words <= kLeastSize || many) return usual;
-  Sampler sampler(find_dtype(frame.dtype));
+  Sampler sampler(layout_of(frame));
   for (size_t start = 0; start < words; start += kLeastSize) {
     const size_t at = start * frame.word_nbytes;
     sampler.add(content + at, base == nullptr ? nullptr : base + at, std::min<size_t>(kLeastSize, words - start));

@@ -66,7 +66,7 @@ const char* mend_escapes(const Dtype& dtype, Exponents& exponents, const uint8_t
     const size_t i = static_cast<size_t>(at - symbols);
     uint16_t x = 0;
     if (!exponents.next_escape(dtype, &x)) return "expected num_escapes to be the number of symbols 255";
-    word_kernels.assemble(dtype, &none, x, exponents.params.k, sign_mantissas + i * dtype.sign_mantissa_nbytes, 1,
+    word_kernels.assemble(dtype, &none, x, exponents.params.k, sign_mantissas + i * dtype.rest_nbytes(), 1,
                           words + i * dtype.word_nbytes);
   }
   return nullptr;
@@ -151,7 +151,7 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
 // Whether words are made of digits and rests in one pass.
 bool goes_by_runs(const Coded& coded, const CascadeParams& params) {
   const Dtype& dtype = coded.dtype();
-  const bool bf16 = dtype.exponent_bits == Bf16::kE && dtype.mantissa_bits == Bf16::kM;
+  const bool bf16 = dtype.split == Split::kFloat && dtype.word_nbytes == 2 && dtype.exponent_bits == Bf16::kE;
   return digit_word_kernels.weave_runs != nullptr && bf16 && coded.rest.untrimmed() != nullptr && has_runs(params);
 }
 
@@ -205,7 +205,7 @@ Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, s
 
 // The words of the base. The output may be the base's own memory.
 const char* decode_same(const BlockSpec& spec, size_t n, const BlockOutput& output) {
-  const size_t nbytes = n * spec.dtype->word_nbytes;
+  const size_t nbytes = n * spec.dtype.word_nbytes;
   output.hasher->update(spec.base, nbytes);
   if (output.words == spec.base) return nullptr;
   if (output.stream) {
@@ -218,7 +218,7 @@ const char* decode_same(const BlockSpec& spec, size_t n, const BlockOutput& outp
 
 const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n,
                           const BlockOutput& output) {
-  const size_t nbytes = n * spec.dtype->word_nbytes;
+  const size_t nbytes = n * spec.dtype.word_nbytes;
   for (size_t i = nbytes; i < length; ++i) {
     if (block[i] != 0) return "expected zeros in the padding";
   }
@@ -233,7 +233,7 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
 Fault decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
                  DecodeScratch* scratch, bool inner) {
   if (length == 0 && spec.relative) return decode_same(spec, n, output);
-  const size_t stored = stored_nbytes(*spec.dtype, n);
+  const size_t stored = stored_nbytes(spec.dtype, n);
   if (length > stored) return "expected a block no longer than its content";
   if (length == stored) return decode_stored(spec, block, length, n, output);
   return decode_coded(spec, block, length, n, output, scratch, inner);
@@ -328,7 +328,7 @@ void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const Bloc
   const BlockBytes* const blocks[] = {&a, &b};
   for (size_t i = 0; i < 2; ++i) {
     const BlockBytes& block = *blocks[i];
-    if (block.length == 0 || block.length >= stored_nbytes(*spec.dtype, block.n)) return;
+    if (block.length == 0 || block.length >= stored_nbytes(spec.dtype, block.n)) return;
     const Tag tag = Tag::from(block.bytes[block.length - 1]);
     if (tag.kind != kEntropy) return;
     Coded coded{spec, block.bytes, block.n, {}, 0, nullptr, 0, {}};

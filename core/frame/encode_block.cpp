@@ -258,7 +258,7 @@ size_t smaller(const Block& block, size_t length, Another&& another) {
 // Whether kind zeros is the likely choice: a zero takes its rest and a digit of every tier otherwise.
 bool zeros_pay(const Block& block, const ZerosPlan& zeros) {
   const size_t digits = block.dtype().split == Split::kFloat ? 15 : 2;  // small integers are near zero
-  return 8 * zeros.nbytes < zeros.zeros * (block.dtype().mantissa_bits + 1u + digits);
+  return 8 * zeros.nbytes < zeros.zeros * (block.dtype().rest_bits + digits);
 }
 
 // What the words take without kind zeros, next to nothing too much, if those that it keeps were coded last.
@@ -337,7 +337,7 @@ size_t encode_kept(const Block& block) {
 }
 
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
-  const Block block = {spec, words, n, dst, stored_nbytes(*spec.dtype, n), scratch};
+  const Block block = {spec, words, n, dst, stored_nbytes(spec.dtype, n), scratch};
   if (!spec.relative) return encode_alone(block);
   scratch->arrival.all();
   const RelativeBlock relative = encode_relative(spec, words, n, scratch->relative.block, &scratch->relative);

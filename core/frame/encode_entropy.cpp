@@ -54,7 +54,7 @@ size_t narrowed_rests_nbytes(const Block& block, const Rests& rests, unsigned k)
   with_split(block.dtype(), [&](auto format) {
     using F = decltype(format);
     for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
-      scratch.narrow_runs[r] = F::without_top(static_cast<typename F::SignMantissa>(scratch.runs[r]), k);
+      scratch.narrow_runs[r] = F::without_top(static_cast<typename F::Rest>(scratch.runs[r]), k);
     }
   });
   const Rests narrowed = {rests.numbers, rests.n, rests.nbytes, rests.width - k};
@@ -66,7 +66,7 @@ size_t narrowed_rests_nbytes(const Block& block, const Rests& rests, unsigned k)
 EntropyPlan plan_entropy(const Block& block, const Rests& rests) {
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
-  const unsigned max_k = dtype.mantissa_bits < kMaxExtraBits ? dtype.mantissa_bits : kMaxExtraBits;
+  const unsigned max_k = max_extra_bits(dtype);
   uint32_t* wide = scratch.wide_histogram;
   wide_histogram(dtype, scratch.exponents, scratch.sign_mantissas, block.n, wide);
   EntropyPlan best{};
@@ -122,14 +122,14 @@ void collect_escapes(const Block& block, const EntropyPlan& plan) {
   uint16_t* escapes = scratch.escapes;
   with_split(block.dtype(), [&](auto format) {
     using F = decltype(format);
-    using SignMantissa = typename F::SignMantissa;
+    using Rest = typename F::Rest;
     for (size_t start = 0; start < block.n; start += kTile) {
       const bool whole = block.n - start >= kTile;
       if (whole && range.holds(scratch.symbols + start, kTile)) continue;
       for (size_t i = start; i < (whole ? start + kTile : block.n); ++i) {
         const uint8_t symbol = scratch.symbols[i];
         if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
-        const unsigned top = F::top(load<SignMantissa>(scratch.sign_mantissas + i * sizeof(SignMantissa)), plan.k);
+        const unsigned top = F::top(load<Rest>(scratch.sign_mantissas + i * sizeof(Rest)), plan.k);
         *escapes++ = static_cast<uint16_t>(unsigned{scratch.exponents[i]} << plan.k | top);
         scratch.symbols[i] = kEscapeSymbol;
       }

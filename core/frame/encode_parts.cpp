@@ -40,7 +40,7 @@ size_t store_block(const Block& block) {
 
 Rests rests_of(const Block& block) {
   const Dtype& dtype = block.dtype();
-  return {block.scratch->sign_mantissas, block.n, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u};
+  return {block.scratch->sign_mantissas, block.n, dtype.rest_nbytes(), dtype.rest_bits};
 }
 
 Rests split(const Block& block) {
@@ -50,7 +50,7 @@ Rests split(const Block& block) {
     const size_t count = std::min(kSegment, block.n - first);
     scratch.arrival.reach((first + count) * dtype.word_nbytes);
     word_kernels.split(dtype, block.words + first * dtype.word_nbytes, count, scratch.exponents + first,
-                       scratch.sign_mantissas + first * dtype.sign_mantissa_nbytes, scratch.runs + first / kRun);
+                       scratch.sign_mantissas + first * dtype.rest_nbytes(), scratch.runs + first / kRun);
   }
   return rests_of(block);
 }

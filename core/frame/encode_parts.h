@@ -16,7 +16,7 @@ struct Block {
   size_t stored;
   EncodeScratch* scratch;
 
-  const Dtype& dtype() const { return *spec.dtype; }
+  const Dtype& dtype() const { return spec.dtype; }
   // For a block that has no rest.
   size_t descriptor_nbytes(Kind kind, uint8_t extended = 0) const {
     return kind_params_nbytes(kind, extended, 0, dtype()) + kTagNbytes;

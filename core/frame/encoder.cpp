@@ -199,7 +199,8 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
                 block_words);
   }
   std::strcpy(frame->dtype, dtype);
-  frame->bits = bits == 0 ? find_dtype(dtype).bits : bits;
+  const NamedDtype* const named = find_dtype(dtype);
+  frame->bits = bits == 0 && named != nullptr ? named->bits : bits;
   frame->ndim = ndim;
   if (ndim != 0) std::memcpy(frame->shape, shape, 8 * size_t{ndim});
   frame->profile = profile;

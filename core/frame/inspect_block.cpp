@@ -34,7 +34,7 @@ Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratc
 Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
                     DecodeScratch* scratch, bool inner) {
   *facts = BlockFacts{};
-  const Dtype& dtype = *spec.dtype;
+  const Dtype& dtype = spec.dtype;
   const unsigned word_bits = 8u * dtype.word_nbytes;
   const size_t stored = stored_nbytes(dtype, n);
   if (length == 0 && spec.relative) {

@@ -19,15 +19,15 @@ bool valid_block_words(uint32_t block_words) {
 }
 
 int check_bits(const tw_frame& frame, tw_error* error) {
-  const Dtype& dtype = find_dtype(frame.dtype);
-  if (&dtype == &kOpaque) {
+  const NamedDtype* const dtype = find_dtype(frame.dtype);
+  if (dtype == nullptr) {
     if (frame.bits >= 1 && frame.bits <= kMaxBits) return TW_OK;
     return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected 1 to %u bits per element, got %u", kMaxBits,
                 frame.bits);
   }
-  if (frame.bits == dtype.bits) return TW_OK;
-  return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected %u bits per element for dtype %s, got %u", dtype.bits,
-              dtype.name, frame.bits);
+  if (frame.bits == dtype->bits) return TW_OK;
+  return fail(error, TW_CORRUPT, TW_NO_BLOCK, kAtBits, "expected %u bits per element for dtype %s, got %u", dtype->bits,
+              dtype->name, frame.bits);
 }
 
 int complete_frame(tw_frame* frame, tw_error* error) {
@@ -47,7 +47,7 @@ int complete_frame(tw_frame* frame, tw_error* error) {
   if (beyond) {
     return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtShape, "expected a shape of at most 2^62 bytes, got more");
   }
-  const Dtype& dtype = find_dtype(frame->dtype);
+  const Dtype dtype = layout_of(*frame);
   frame->uncompressed_nbytes = static_cast<uint64_t>((bits + 7) / 8);
   frame->word_nbytes = dtype.word_nbytes;
   frame->num_words = frame->uncompressed_nbytes / dtype.word_nbytes;
@@ -64,8 +64,13 @@ uint64_t header_checksum(const uint8_t* header, uint64_t header_nbytes) {
   return hasher.finish().low;
 }
 
+Dtype layout_of(const tw_frame& frame) {
+  const NamedDtype* const dtype = find_dtype(frame.dtype);
+  return dtype == nullptr ? kOpaque : dtype->layout;
+}
+
 BlockSpec spec_of(const tw_frame& frame, const uint8_t* base) {
-  return {&find_dtype(frame.dtype), static_cast<uint8_t>(frame.profile), is_relative(frame), base};
+  return {layout_of(frame), static_cast<uint8_t>(frame.profile), is_relative(frame), base};
 }
 
 void store_hash(const Hash128& hash, uint8_t* dst) {

@@ -88,6 +88,8 @@ int complete_frame(tw_frame* frame, tw_error* error);
 // Low 64 bits of H over header and index, the checksum field taken as zero.
 uint64_t header_checksum(const uint8_t* header, uint64_t header_nbytes);
 
+// How the words of the content are split.
+Dtype layout_of(const tw_frame& frame);
 // For a block whose words in the base are `base`.
 BlockSpec spec_of(const tw_frame& frame, const uint8_t* base);
 inline uint64_t num_block_words(const tw_frame& frame, uint64_t block) {

@@ -18,11 +18,11 @@ bool unknown(const Tag& tag, uint8_t extended) {
 // Which rest codings a kind may have in a profile (docs/format.md, "Block").
 bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
   if (is_relative_kind(extended)) {
-    return spec.relative && tag.rest == kVerbatim && (tag.variant == 0 || has_classes(*spec.dtype));
+    return spec.relative && tag.rest == kVerbatim && (tag.variant == 0 || has_classes(spec.dtype));
   }
   const uint8_t profile = spec.profile;
   const bool compact = profile == kProfileCompact, resident = profile == kProfileResident;
-  const bool split = spec.dtype->exponent_bits != 0;
+  const bool split = spec.dtype.exponent_bits != 0;
   const bool any_rest = tag.rest == kVerbatim || tag.rest == kTrimmed || (tag.rest == kBytes && compact);
   const unsigned most = compact ? kMaskGaps : kMaxMaskLevel;  // variant of a mask
   switch (tag.kind) {
@@ -33,7 +33,7 @@ bool allowed(const BlockSpec& spec, const Tag& tag, uint8_t extended) {
     case kCascade:
       return split && any_rest && (profile == kProfileFast || compact);
     case kEntropy:
-      return split && any_rest && compact && tag.variant <= kMaxExtraBits && tag.variant <= spec.dtype->mantissa_bits;
+      return split && any_rest && compact && tag.variant <= max_extra_bits(spec.dtype);
     case kPlain:
       return !resident && any_rest && tag.rest != kVerbatim && tag.variant == 0;
     case kZeros:
@@ -58,7 +58,7 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
       kind_params_nbytes(coded->tag.kind, coded->extended, coded->tag.variant, dtype) + kTagNbytes;
   const unsigned k = coded->tag.kind == kEntropy ? coded->tag.variant : 0;
   const bool split = coded->tag.kind != kPlain;
-  const RestLayout layout = split ? RestLayout{true, dtype.sign_mantissa_nbytes, dtype.mantissa_bits + 1u - k}
+  const RestLayout layout = split ? RestLayout{true, dtype.rest_nbytes(), dtype.rest_bits - k}
                                   : RestLayout{false, dtype.word_nbytes, 8u * dtype.word_nbytes};
   const size_t rest_params = coded->has_rest() ? rest_params_nbytes(coded->tag.rest, layout.width) : 0;
   if (descriptor + rest_params > length) return "expected a descriptor no longer than the block";

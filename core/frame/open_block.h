@@ -40,7 +40,7 @@ struct Coded {
   size_t available;       // bytes before the descriptor
   RestDecoder rest;
 
-  const Dtype& dtype() const { return *spec.dtype; }
+  const Dtype& dtype() const { return spec.dtype; }
   bool has_rest() const { return tag.kind != kConstant && tag.kind != kZeros && !is_relative_kind(extended); }
   const uint8_t* kind_streams() const { return block + rest.streams_nbytes(); }
   size_t left() const { return available - rest.streams_nbytes(); }

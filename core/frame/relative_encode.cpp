@@ -49,7 +49,7 @@ bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbyt
 
 RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst,
                               RelativeEncodeScratch* scratch) {
-  const Dtype& dtype = *spec.dtype;
+  const Dtype& dtype = spec.dtype;
   const size_t stored = stored_nbytes(dtype, n);
   const size_t count = step_kernels.compare(dtype, words, spec.base, n, scratch->changed);
   if (count == 0) return {0, true};

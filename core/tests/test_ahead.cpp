@@ -53,7 +53,7 @@ Bytes words(const tw::Dtype& dtype, Content content, size_t n) {
 }
 
 Bytes compress(const char* dtype, const Bytes& content, uint32_t block_words, uint32_t profile, tw_frame* frame) {
-  const uint64_t shape = content.size() / tw::find_dtype(dtype).word_nbytes;
+  const uint64_t shape = content.size() / tw::find_dtype(dtype)->layout.word_nbytes;
   CHECK(tw_frame_init(frame, dtype, 0, &shape, 1, profile, block_words, nullptr, nullptr) == TW_OK);
   Bytes out(tw_frame_bound(frame));
   CHECK(tw_compress(frame, content.data(), content.size(), nullptr, out.data(), out.size(), 1, nullptr) == TW_OK);
@@ -63,7 +63,7 @@ Bytes compress(const char* dtype, const Bytes& content, uint32_t block_words, ui
 
 // The blocks of a frame, and each of them alone.
 void check_blocks(const char* name, uint32_t block_words, uint32_t profile) {
-  const tw::Dtype& dtype = tw::find_dtype(name);
+  const tw::Dtype& dtype = tw::find_dtype(name)->layout;
   std::vector<Bytes> blocks;
   Bytes all;
   for (unsigned i = 0; i < 24; ++i) {
@@ -85,8 +85,8 @@ void check_blocks(const char* name, uint32_t block_words, uint32_t profile) {
 }
 
 void check_unweave(const char* name, size_t n, size_t tile) {
-  const tw::Dtype& dtype = tw::find_dtype(name);
-  const unsigned nbytes = dtype.sign_mantissa_nbytes, width = dtype.mantissa_bits + 1u;
+  const tw::Dtype& dtype = tw::find_dtype(name)->layout;
+  const unsigned nbytes = dtype.rest_nbytes(), width = dtype.rest_bits;
   const Bytes content = words(dtype, kNoise, n);
   Bytes exponents(n), expected(n), rests(n * nbytes + tw::kSlack);
   Bytes field(tw::field_nbytes(n, width) + 1, kMark), expected_field(field);

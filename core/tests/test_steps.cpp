@@ -35,8 +35,7 @@ std::vector<const StepKernels*> targets() {
   return all;
 }
 
-const char* const kNames[] = {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64",
-                              "I64",  "I32", "U16", "U8",      "BOOL",    "?"};
+const char* const kNames[] = {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "F64", "I64", "I32", "U16", "U8", "BOOL"};
 
 uint64_t word_at(const Dtype& dtype, const Bytes& bytes, size_t i) {
   uint64_t word = 0;
@@ -83,8 +82,8 @@ Bytes make_base(const Dtype& dtype, size_t n) {
     if (random64() % 16 == 0) continue;
     const unsigned bias = (1u << (dtype.exponent_bits - 1)) - 1;
     const uint64_t exponent = bias - trailing_zeros(random64() | 64, 0);
-    const uint64_t low = random64() & ((uint64_t{1} << dtype.mantissa_bits) - 1), sign = random64() & 1;
-    const uint64_t word = sign << (8 * dtype.word_nbytes - 1) | exponent << dtype.mantissa_bits | low;
+    const uint64_t low = random64() & ((uint64_t{1} << dtype.exponent_shift()) - 1), sign = random64() & 1;
+    const uint64_t word = sign << (8 * dtype.word_nbytes - 1) | exponent << dtype.exponent_shift() | low;
     std::memcpy(bytes.data() + i * dtype.word_nbytes, &word, dtype.word_nbytes);
   }
   return bytes;
@@ -128,8 +127,8 @@ StepClasses some_classes(const Dtype& dtype) {
 
 unsigned class_of(const Dtype& dtype, const StepClasses& classes, uint64_t word) {
   unsigned c = 0;
-  const uint64_t exponent = word >> dtype.mantissa_bits & ((1u << dtype.exponent_bits) - 1);
-  while (c + 1 < classes.count && exponent >= classes.limits[c] >> dtype.mantissa_bits) ++c;
+  const uint64_t exponent = word >> dtype.exponent_shift() & ((1u << dtype.exponent_bits) - 1);
+  while (c + 1 < classes.count && exponent >= classes.limits[c] >> dtype.exponent_shift()) ++c;
   return c;
 }
 
@@ -279,7 +278,7 @@ struct Decoded {
 
 Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t n, bool in_place) {
   static const std::unique_ptr<DecodeScratch> scratch(new DecodeScratch);
-  Bytes out(n * spec.dtype->word_nbytes);
+  Bytes out(n * spec.dtype.word_nbytes);
   BlockSpec own = spec;
   if (in_place) {
     std::copy_n(spec.base, out.size(), out.begin());
@@ -296,7 +295,7 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
 void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity, unsigned damages) {
   static const std::unique_ptr<EncodeScratch> scratch(new EncodeScratch);
   const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);
-  const BlockSpec spec = {&dtype, profile, true, base.data()};
+  const BlockSpec spec = {dtype, profile, true, base.data()};
   Bytes block(stored_nbytes(dtype, n) + kSlack);
   const size_t length = encode_block(spec, words.data(), n, block.data(), scratch.get());
   CHECK((length == 0) == (words == base) && length <= stored_nbytes(dtype, n));
@@ -323,7 +322,7 @@ int main() {
   using namespace tw;
   if (!tests::forced_target_runs()) return tests::kSkipped;
   for (const char* name : kNames) {
-    const Dtype& dtype = find_dtype(name);
+    const Dtype& dtype = find_dtype(name)->layout;
     for (const size_t n : {1, 2, 63, 64, 65, 129, 1000, 5000}) {
       for (const uint64_t rarity : {1, 2, 10, 200}) {
         const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);

@@ -20,22 +20,22 @@ struct Parts {
 };
 
 Parts parts_of(const tw::Dtype& dtype, const std::vector<uint8_t>& words, size_t n) {
-  const unsigned exponent_bits = dtype.exponent_bits, rest_bits = dtype.mantissa_bits + 1;
+  const unsigned exponent_bits = dtype.exponent_bits, rest_bits = dtype.rest_bits;
   Parts parts = {std::vector<uint8_t>(n + tw::kSlack), {}};
-  std::vector<uint8_t> rests(n * dtype.sign_mantissa_nbytes + tw::kSlack);
+  std::vector<uint8_t> rests(n * dtype.rest_nbytes() + tw::kSlack);
   for (size_t i = 0; i < n; ++i) {
     uint64_t word = 0;
     std::memcpy(&word, words.data() + i * dtype.word_nbytes, dtype.word_nbytes);
     if (dtype.split == tw::Split::kSigned) word ^= uint64_t{1} << (8 * dtype.word_nbytes - 1);
     const bool has_sign = dtype.split == tw::Split::kFloat;
-    const unsigned shift = has_sign ? dtype.mantissa_bits : rest_bits;
+    const unsigned shift = dtype.exponent_shift();
     parts.exponents[i] = static_cast<uint8_t>(word >> shift & ((1u << exponent_bits) - 1));
     uint64_t rest = word & ((uint64_t{1} << shift) - 1);
-    if (has_sign) rest |= word >> (8 * dtype.word_nbytes - 1) << dtype.mantissa_bits;
-    std::memcpy(rests.data() + i * dtype.sign_mantissa_nbytes, &rest, dtype.sign_mantissa_nbytes);
+    if (has_sign) rest |= word >> (8 * dtype.word_nbytes - 1) << dtype.exponent_shift();
+    std::memcpy(rests.data() + i * dtype.rest_nbytes(), &rest, dtype.rest_nbytes());
   }
   parts.field.resize(tw::field_nbytes(n, rest_bits) + tw::kSlack);
-  tw::word_kernels.pack_numbers(dtype.sign_mantissa_nbytes, rest_bits, 0, rests.data(), n, parts.field.data());
+  tw::word_kernels.pack_numbers(dtype.rest_nbytes(), rest_bits, 0, rests.data(), n, parts.field.data());
   return parts;
 }
 
@@ -61,7 +61,7 @@ int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   for (const char* name : {"BF16", "F16", "F32", "F8_E4M3", "F8_E5M2", "I8", "U8"}) {
     for (size_t n : {1, 3, 31, 128, 255, 256, 257, 511, 512, 700, 2048, 2049, 5000}) {
-      test_weave(tw::find_dtype(name), n);
+      test_weave(tw::find_dtype(name)->layout, n);
     }
   }
   std::printf("ok\n");

@@ -16,8 +16,8 @@ class Sixteens {
   class Classifier {
    public:
     Classifier(const Dtype& dtype, const StepClasses& classes, unsigned shift)
-        : classes_(classes), mantissa_(_mm_cvtsi32_si128(static_cast<int>(dtype.mantissa_bits))), shift_(shift) {
-      const auto threshold = [&](unsigned c) { return static_cast<int>(classes.limits[c] >> dtype.mantissa_bits); };
+        : classes_(classes), mantissa_(_mm_cvtsi32_si128(static_cast<int>(dtype.exponent_shift()))), shift_(shift) {
+      const auto threshold = [&](unsigned c) { return static_cast<int>(classes.limits[c] >> dtype.exponent_shift()); };
       const int first = threshold(0);
       by_table_ = first > 0 && threshold(classes.count - 2) - first < 15;
       if (!by_table_) return;

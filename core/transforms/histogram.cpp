@@ -34,14 +34,14 @@ namespace {
 template <class F>
 void count_wide(const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, uint32_t* histogram,
                 uint32_t* other) {
-  using SignMantissa = typename F::SignMantissa;
+  using Rest = typename F::Rest;
   constexpr size_t kTile = 512;
   constexpr unsigned k = F::kM < kMaxExtraBits ? F::kM : kMaxExtraBits;
   uint16_t x[kTile];
   for (size_t start = 0; start < n; start += kTile) {
     const size_t count = n - start < kTile ? n - start : kTile;
     for (size_t i = 0; i < count; ++i) {
-      const SignMantissa number = load<SignMantissa>(sign_mantissas + (start + i) * sizeof(SignMantissa));
+      const Rest number = load<Rest>(sign_mantissas + (start + i) * sizeof(Rest));
       x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | F::top(number, k));
     }
     size_t i = 0;

@@ -10,7 +10,7 @@ namespace tw {
 // The most words that are handled at a time: what passes between two kernels stays in the first-level cache.
 constexpr size_t kSegment = 2048;
 
-// Kernels, one set per target. No pointer needs alignment. `sign_mantissas` are numbers of dtype.sign_mantissa_nbytes,
+// Kernels, one set per target. No pointer needs alignment. `sign_mantissas` are numbers of dtype.rest_nbytes(),
 // the sign above the mantissa.
 struct WordKernels {
   // Words to exponents and to signs with mantissas, M + 1 bits; `runs` receives the OR of the latter for each run of

@@ -33,11 +33,11 @@ template <class F>
 inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
                       uint8_t* __restrict sign_mantissas) {
   using Word = typename F::Word;
-  using SignMantissa = typename F::SignMantissa;
+  using Rest = typename F::Rest;
   for (size_t i = 0; i < n; ++i) {
     const Word word = as<Word>(words)[i].value;
     exponents[i] = F::exponent(word);
-    as<SignMantissa>(sign_mantissas)[i].value = F::rest(word);
+    as<Rest>(sign_mantissas)[i].value = F::rest(word);
   }
 }
 
@@ -63,12 +63,11 @@ void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponent
            uint64_t* runs) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
-    using SignMantissa = typename F::SignMantissa;
+    using Rest = typename F::Rest;
     for (size_t i = 0; i < n; i += kRun) {
       const size_t count = n - i < kRun ? n - i : kRun;
-      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i,
-                   sign_mantissas + i * sizeof(SignMantissa));
-      *runs++ = or_run<SignMantissa>(sign_mantissas + i * sizeof(SignMantissa), count);
+      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i, sign_mantissas + i * sizeof(Rest));
+      *runs++ = or_run<Rest>(sign_mantissas + i * sizeof(Rest), count);
     }
   });
 }
@@ -92,7 +91,7 @@ template <class F, unsigned K>
 inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict sign_mantissas,
                          size_t n, uint8_t* __restrict words) {
   using Word = typename F::Word;
-  using SignMantissa = typename F::SignMantissa;
+  using Rest = typename F::Rest;
   if constexpr (std::is_same_v<F, I8> || std::is_same_v<F, U8>) {
     const uint8_t low_base = static_cast<uint8_t>(base);
     for (size_t i = 0; i < n; ++i) {
@@ -104,8 +103,7 @@ inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const
   constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits below the sign
   for (size_t i = 0; i < n; ++i) {
     const Word x = static_cast<Word>(symbols[i] + base);
-    as<Word>(words)[i].value =
-        static_cast<Word>(move_sign<Word, low>(as<SignMantissa>(sign_mantissas)[i].value) | x << low);
+    as<Word>(words)[i].value = static_cast<Word>(move_sign<Word, low>(as<Rest>(sign_mantissas)[i].value) | x << low);
   }
 }
 
@@ -143,9 +141,9 @@ void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mant
           uint16_t base, uint8_t* symbols) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
-    using SignMantissa = typename F::SignMantissa;
+    using Rest = typename F::Rest;
     for (size_t i = 0; i < n; ++i) {
-      const unsigned top = F::top(as<SignMantissa>(sign_mantissas)[i].value, k);
+      const unsigned top = F::top(as<Rest>(sign_mantissas)[i].value, k);
       const uint16_t symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
       symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
     }
@@ -155,9 +153,9 @@ void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mant
 void narrow(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
-    using SignMantissa = typename F::SignMantissa;
+    using Rest = typename F::Rest;
     for (size_t i = 0; i < n; ++i) {
-      Unaligned<SignMantissa>& rest = as<SignMantissa>(sign_mantissas)[i];
+      Unaligned<Rest>& rest = as<Rest>(sign_mantissas)[i];
       rest.value = F::without_top(rest.value, k);
     }
   });
