@@ -8,7 +8,7 @@
 
 namespace tw {
 
-constexpr size_t kBlockAlign = 32;        // of blocks, and of header and index together
+constexpr size_t kBlockAlign = 32;        // the least alignment of blocks; that of a block within a block
 constexpr size_t kStreamAlign = 4;        // of the streams in a block
 constexpr uint32_t kMinBlockWords = 256;  // and what block_words is a multiple of
 constexpr uint32_t kMaxBlockWords = 262144;
@@ -28,7 +28,9 @@ enum ExtendedKind : uint8_t { kExtendedCascade = 1, kModal = 2, kSparse = 3, kDe
 // What a block of a relative frame alone may be.
 static inline constexpr bool is_relative_kind(uint8_t extended) { return extended == kSparse || extended == kDense; }
 enum Rest : uint8_t { kVerbatim = 0, kTrimmed = 1, kBytes = 2 };
-enum Signs : uint8_t { kSignsPlus = 0, kSignsMinus = 1, kSignsMixed = 2 };  // of the zeros of kind zeros
+// Flags of kind zeros: the signs of the zeros, and whether the inner block is stored.
+enum Signs : uint8_t { kSignsPlus = 0, kSignsMinus = 1, kSignsMixed = 2 };
+constexpr uint8_t kSignsMask = 3, kInnerStored = 4;
 enum Slice : uint8_t { kSliceVerbatim = 0, kSliceConstant = 1, kSliceEntropy = 2 };
 enum Profile : uint8_t { kProfileEnec = 0, kProfileFast = 1, kProfileCompact = 2, kProfileResident = 3 };
 enum Feature : uint32_t { kBaseRelative = 1 };  // bits of required_features
@@ -56,9 +58,10 @@ struct BlockSpec {
   bool relative;
   // The block's words in the base; nullptr in a plain frame, and where nothing is decoded.
   const uint8_t* base;
+  size_t align;  // bytes that a block has a multiple of
 
   // That of a block within the block: it stands for words that have no place in the base.
-  BlockSpec inner() const { return {dtype, profile, false, nullptr}; }
+  BlockSpec inner() const { return {dtype, profile, false, nullptr, kBlockAlign}; }
 };
 
 // Bytes of the parameters of an extended kind; those of relative frames have a threshold for each class but one.
@@ -114,6 +117,8 @@ static inline constexpr unsigned slice_bits(unsigned width, unsigned s) {
   return width - 8 * s < 8 ? width - 8 * s : 8;
 }
 
-static inline size_t stored_nbytes(const Dtype& dtype, size_t n) { return ceil_to(n * dtype.word_nbytes, kBlockAlign); }
+static inline size_t stored_nbytes(const BlockSpec& spec, size_t n) {
+  return ceil_to(n * spec.dtype.word_nbytes, spec.align);
+}
 
 }  // namespace tw

@@ -34,9 +34,10 @@ constexpr uint64_t kWorthShare = 2048, kWorthShareOfLeast = 512;
 // The words of a row, of the last dimension; 0 where it has no whole number of them, or there is one row alone.
 uint64_t row_words(const tw_frame& frame) {
   if (frame.ndim < 2) return 0;
-  const uint64_t size = frame.shape[frame.ndim - 1], word_bits = 8u * layout_of(frame).word_nbytes;
-  if (size > word_bits * kMaxBlockWords) return 0;  // more words than a block has, whatever the bits of an element
-  return size * frame.bits % word_bits == 0 ? size * frame.bits / word_bits : 0;
+  const uint64_t size = frame.shape[frame.ndim - 1];
+  const uint64_t unit = 8 * uint64_t{frame.layout.word_nbytes};
+  if (size > unit * kMaxBlockWords) return 0;  // more words than a block has, whatever the bits
+  return size * frame.bits % unit == 0 ? size * frame.bits / unit : 0;
 }
 
 // Whole rows, where some multiple of them is near `size`; else `size`.
@@ -187,12 +188,12 @@ uint32_t least_block_words(const tw_frame& frame) {
 
 uint32_t fitting_block_words(const tw_frame& frame, const uint8_t* content, const uint8_t* base) {
   const uint32_t usual = usual_block_words(frame);
-  const size_t words = std::min<uint64_t>(frame.uncompressed_nbytes, TW_SAMPLE_NBYTES) / frame.word_nbytes;
+  const size_t words = std::min<uint64_t>(frame.uncompressed_nbytes, TW_SAMPLE_NBYTES) / frame.layout.word_nbytes;
   const bool many = ceil_div(frame.num_words, least_block_words(frame)) > kMaxBlocks;
   if (frame.profile != kProfileCompact || words <= kLeastSize || many) return usual;
   Sampler sampler(layout_of(frame));
   for (size_t start = 0; start < words; start += kLeastSize) {
-    const size_t at = start * frame.word_nbytes;
+    const size_t at = start * frame.layout.word_nbytes;
     sampler.add(content + at, base == nullptr ? nullptr : base + at, std::min<size_t>(kLeastSize, words - start));
   }
   if (base != nullptr && sampler.follows_base()) return usual;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "frame/decode_block.h"
 #include "frame/layout.h"
 #include "frame/open_block.h"
 
@@ -27,12 +28,12 @@ struct Blocks {
   uint64_t start_of(uint64_t block) const { return index.start(block); }
   uint64_t end_of(uint64_t block) const { return index.start(block + 1); }
 
-  // The block's bytes with kSlack readable behind them: where the data end, a copy of them.
-  const uint8_t* with_slack(uint64_t block, uint8_t* copy) const {
+  // The block with kSlack readable behind its bytes: where the data end, a copy of them.
+  BlockBytes bytes(uint64_t block, uint8_t* copy) const {
     const uint64_t nbytes = end_of(block) - start_of(block);
-    if (end_of(block) + kSlack <= data.offset + data.nbytes) return data.at(start_of(block));
-    if (nbytes != 0) std::memcpy(copy, data.at(start_of(block)), nbytes);
-    return copy;
+    const bool copied = end_of(block) + kSlack > data.offset + data.nbytes;
+    if (copied && nbytes != 0) std::memcpy(copy, data.at(start_of(block)), nbytes);
+    return {copied ? copy : data.at(start_of(block)), nbytes, num_block_words(frame, block), index.stored(block)};
   }
 
   // Compares the block's checksum.

@@ -111,7 +111,7 @@ const char* weave(Coded& coded, Exponents& exponents, const BlockOutput& output,
 const char* decode_constant(const Coded& coded, size_t length, const BlockOutput& output) {
   const char* wrong = check_padding(coded, 0);
   if (wrong != nullptr) return wrong;
-  if (length != kBlockAlign) return "expected a constant block of 32 bytes";
+  if (length != coded.spec.align) return "expected a constant block no longer than its alignment";
   const size_t width = coded.dtype().word_nbytes, nbytes = coded.n * width;
   std::memcpy(output.words, coded.params, width);
   for (size_t done = width; done < nbytes;) {
@@ -230,13 +230,13 @@ const char* decode_stored(const BlockSpec& spec, const uint8_t* block, size_t le
   return nullptr;
 }
 
-Fault decode_any(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                 DecodeScratch* scratch, bool inner) {
-  if (length == 0 && spec.relative) return decode_same(spec, n, output);
-  const size_t stored = stored_nbytes(spec.dtype, n);
-  if (length > stored) return "expected a block no longer than its content";
-  if (length == stored) return decode_stored(spec, block, length, n, output);
-  return decode_coded(spec, block, length, n, output, scratch, inner);
+Fault decode_any(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch,
+                 bool inner) {
+  if (block.length == 0 && spec.relative) return decode_same(spec, block.n, output);
+  const char* const wrong = check_length(spec, block);
+  if (wrong != nullptr) return wrong;
+  if (block.stored) return decode_stored(spec, block.bytes, block.length, block.n, output);
+  return decode_coded(spec, block.bytes, block.length, block.n, output, scratch, inner);
 }
 
 Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch* scratch) {
@@ -245,7 +245,8 @@ Fault decode_zeros(const Coded& coded, const BlockOutput& output, DecodeScratch*
   if (wrong) return wrong;
   if (zeros.num_kept != 0) {
     const BlockOutput inner = {scratch->inner, false, {}};
-    wrong = decode_any(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_kept, inner, scratch, true);
+    const BlockBytes block = {coded.block, zeros.inner_nbytes, zeros.num_kept, zeros.inner_stored};
+    wrong = decode_any(coded.spec.inner(), block, inner, scratch, true);
     if (wrong) return wrong;
   }
   size_t nbytes = 0;
@@ -319,16 +320,15 @@ Fault decode_coded(const BlockSpec& spec, const uint8_t* block, size_t length, s
 
 }  // namespace
 
-Fault decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                   DecodeScratch* scratch) {
-  return decode_any(spec, block, length, n, output, scratch, false);
+Fault decode_block(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch) {
+  return decode_any(spec, block, output, scratch, false);
 }
 
 void decode_symbols_ahead(const BlockSpec& spec, const BlockBytes& a, const BlockBytes& b, DecodeScratch* scratch) {
   const BlockBytes* const blocks[] = {&a, &b};
   for (size_t i = 0; i < 2; ++i) {
     const BlockBytes& block = *blocks[i];
-    if (block.length == 0 || block.length >= stored_nbytes(spec.dtype, block.n)) return;
+    if (block.length == 0 || block.stored) return;
     const Tag tag = Tag::from(block.bytes[block.length - 1]);
     if (tag.kind != kEntropy) return;
     Coded coded{spec, block.bytes, block.n, {}, 0, nullptr, 0, {}};

@@ -47,11 +47,19 @@ struct DecodeScratch {
   alignas(64) uint8_t inner[kMaxBlockWords * kMaxWordNbytes + kSlack];
 };
 
-// The bytes of a block, with kSlack behind them, and its number of words.
+// The bytes of a block, with kSlack behind them, its number of words, and whether it is stored.
 struct BlockBytes {
   const uint8_t* bytes;
   size_t length, n;
+  bool stored;
 };
+
+// What is wrong with the length of a block that has bytes, if anything.
+inline const char* check_length(const BlockSpec& spec, const BlockBytes& block) {
+  const size_t stored = stored_nbytes(spec, block.n);
+  if (block.length > stored) return "expected a block no longer than its content";
+  return block.stored && block.length != stored ? "expected a stored block as long as its content" : nullptr;
+}
 
 // Uses words as soon as they are decoded.
 struct Taker {
@@ -83,13 +91,11 @@ struct BlockFacts {
   size_t rest_nbytes, kind_nbytes;
 };
 
-// Decode n words from a block of `length` bytes, behind which kSlack bytes are readable. The output may be spec.base.
-// Returns what is wrong, if anything.
-Fault decode_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, const BlockOutput& output,
-                   DecodeScratch* scratch);
+// Decode the words of a block. The output may be spec.base. Returns what is wrong, if anything.
+Fault decode_block(const BlockSpec& spec, const BlockBytes& block, const BlockOutput& output, DecodeScratch* scratch);
 
 // The facts of the same block; the same checks of its descriptor. `inner`: it is the inner block of kind zeros.
-Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                    DecodeScratch* scratch, bool inner = false);
+Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* facts, DecodeScratch* scratch,
+                    bool inner = false);
 
 }  // namespace tw

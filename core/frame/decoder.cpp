@@ -49,15 +49,13 @@ struct Job : Blocks {
 
 // Decodes the symbols of two blocks at once if both are sound. Returns whether it has checked their checksums.
 bool begin_pair(const Job& job, uint64_t block, TileScratch* scratch) {
-  const uint64_t start = job.start_of(block), middle = job.end_of(block), end = job.end_of(block + 1);
+  const uint64_t middle = job.end_of(block);
   if (middle + kSlack > job.data.offset + job.data.nbytes) return false;  // only one can stand in scratch
   if ((job.flags & TW_VERIFY) != 0) {
     tw_error unused;
     if (job.check(block, &unused) != TW_OK || job.check(block + 1, &unused) != TW_OK) return false;
   }
-  const BlockBytes first = {job.data.at(start), middle - start, num_block_words(job.frame, block)};
-  const BlockBytes second = {job.with_slack(block + 1, scratch->last), end - middle,
-                             num_block_words(job.frame, block + 1)};
+  const BlockBytes first = job.bytes(block, scratch->last), second = job.bytes(block + 1, scratch->last);
   decode_symbols_ahead(spec_of(job.frame, nullptr), first, second, &scratch->block);
   return true;
 }
@@ -70,15 +68,15 @@ int decode_one(const Job& job, uint64_t block, uint64_t last_block, bool checked
     if (status != TW_OK) return status;
   }
   const uint64_t content = block * block_nbytes(frame);
-  const uint64_t n = num_block_words(frame, block), nbytes = n * frame.word_nbytes;
+  const uint64_t nbytes = num_block_words(frame, block) * frame.layout.word_nbytes;
   const uint64_t from = std::max(content, job.start), to = std::min(content + nbytes, job.stop);
   const bool whole = to - from == nbytes;
   uint8_t* words = whole ? job.dst + (content - job.start) : scratch->partial;
   const bool stream = whole && job.stop - job.start > kStreamNbytes && reinterpret_cast<uintptr_t>(words) % 64 == 0;
   const uint64_t end = job.end_of(block), next_nbytes = block + 1 < last_block ? job.end_of(block + 1) - end : 0;
   const BlockOutput output = {words, stream, {job.data.at(end), next_nbytes}, hasher};
-  const Fault fault = decode_block(spec_of(frame, job.base_of(block)), job.with_slack(block, scratch->last),
-                                   end - job.start_of(block), n, output, &scratch->block);
+  const Fault fault =
+      decode_block(spec_of(frame, job.base_of(block)), job.bytes(block, scratch->last), output, &scratch->block);
   if (fault) return job.report(fault, block, error);
   // Kinds that do not look at the base leave that to be done.
   if (hasher->position() == content) hasher->update(words, nbytes);
@@ -254,15 +252,14 @@ int tw_block_infos(const tw_frame* frame, const void* header, const void* data, 
     const int checked = blocks.check(block, error);
     if (checked != TW_OK) return checked;
     BlockFacts facts;
-    const uint64_t n = num_block_words(*frame, block);
-    const Fault fault = inspect_block(spec_of(*frame, nullptr), blocks.with_slack(block, scratch->last), nbytes, n,
-                                      &facts, &scratch->block);
+    const Fault fault =
+        inspect_block(spec_of(*frame, nullptr), blocks.bytes(block, scratch->last), &facts, &scratch->block);
     if (fault) return blocks.report(fault, block, error);
     infos[i] = {frame->header_nbytes + blocks.start_of(block),
                 nbytes,
                 facts.rest_nbytes,
                 facts.kind_nbytes,
-                static_cast<uint32_t>(n),
+                static_cast<uint32_t>(num_block_words(*frame, block)),
                 facts.kind,
                 facts.rest,
                 facts.variant,

@@ -13,12 +13,12 @@ namespace {
 
 size_t encode_constant(const Block& block) {
   const size_t width = block.dtype().word_nbytes;
-  if (block.stored <= kBlockAlign || std::memcmp(block.words, block.words + width, (block.n - 1) * width) != 0)
+  if (block.stored <= block.spec.align || std::memcmp(block.words, block.words + width, (block.n - 1) * width) != 0)
     return 0;
   uint8_t descriptor[kMaxWordNbytes + kTagNbytes];
   std::memcpy(descriptor, block.words, width);
   descriptor[width] = Tag{kConstant, kVerbatim, 0}.byte();
-  return finish(block.dst, block.stored, 0, descriptor, width + kTagNbytes);
+  return finish(block.dst, block.stored, block.spec.align, 0, descriptor, width + kTagNbytes);
 }
 
 size_t encode_plain(const Block& block) {
@@ -31,7 +31,7 @@ size_t encode_plain(const Block& block) {
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   written.push(Tag{kPlain, plan.mode, 0}.byte(), 1);
-  return finish(block.dst, block.stored, written.streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams, written.descriptor, written.descriptor_nbytes);
 }
 
 // Count the exponents as well.
@@ -59,7 +59,7 @@ bool plan_enec(const Block& block, size_t limit, EnecPlan* plan) {
 size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_plan, const EnecPlan& plan) {
   EncodeScratch& scratch = *block.scratch;
   const size_t descriptor = block.descriptor_nbytes(kEnec, rest_plan);
-  if (rest_plan.streams_nbytes + plan.nbytes + descriptor > block.stored - kBlockAlign) return 0;
+  if (rest_plan.streams_nbytes + plan.nbytes + descriptor > block.stored - block.spec.align) return 0;
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
   const EnecParams& params = plan.params;
@@ -68,7 +68,7 @@ size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_p
   written.push(static_cast<uint8_t>(params.m << 4 | params.nb), 1);
   written.push(plan.num_high, 2);
   written.push(Tag{kEnec, rest_plan.mode, params.log2_group}.byte(), 1);
-  return finish(block.dst, block.stored, written.streams + plan.nbytes, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams + plan.nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
 size_t encode_enec(const Block& block) {
@@ -98,7 +98,7 @@ struct FastPlan {
 constexpr size_t kFarShare = 3, kFarZero = 17, kSmallBlock = 8192;
 
 void consider(const Block& block, FastPlan* plan, Kind kind, size_t nbytes) {
-  if (nbytes < plan->nbytes && nbytes + kBlockAlign <= block.stored) plan->kind = kind, plan->nbytes = nbytes;
+  if (nbytes < plan->nbytes && nbytes + block.spec.align <= block.stored) plan->kind = kind, plan->nbytes = nbytes;
 }
 
 // What kind plain would take.
@@ -214,7 +214,7 @@ size_t encode_exponents(const Block& block, bool* far_apart) {
   const FastPlan fast = plan_fast(block, 0);
   const size_t length = encode_entropy(block);
   *far_apart = length == 0;
-  if (fast.kind == kStored || (length != 0 && length <= ceil_to(fast.nbytes, kBlockAlign))) return length;
+  if (fast.kind == kStored || (length != 0 && length <= ceil_to(fast.nbytes, block.spec.align))) return length;
   return write_fast(block, plan_fast(block, 0));
 }
 
@@ -224,7 +224,7 @@ size_t encode_compact(const Block& block) {
   // Plain is for exponents that lie too far apart, and for integers, all of whose bits may tell something.
   const bool likely =
       far_apart || block.dtype().split != Split::kFloat || block.n <= kSmallBlock || length > block.stored * 7 / 8;
-  if (length != 0 && (!likely || length <= ceil_to(plain_nbytes(block), kBlockAlign))) return length;
+  if (length != 0 && (!likely || length <= ceil_to(plain_nbytes(block), block.spec.align))) return length;
   const size_t plain = encode_plain(block);  // which may take a little more than it was thought to
   return length == 0 || (plain != 0 && plain < length) ? plain : encode_exponents(block, &far_apart);
 }
@@ -307,7 +307,7 @@ size_t encode_with_zeros(const Block& block, const ZerosPlan& zeros) {
 bool may_arrive_late(const Block& block, bool has_zeros) {
   const Arrival& arrival = block.scratch->arrival;
   const Dtype& dtype = block.dtype();
-  if (arrival.arrived == arrival.nbytes || dtype.exponent_bits == 0 || block.stored <= kBlockAlign) return false;
+  if (arrival.arrived == arrival.nbytes || dtype.exponent_bits == 0 || block.stored <= block.spec.align) return false;
   const bool differ = std::memcmp(arrival.src, arrival.src + dtype.word_nbytes, kBlockAlign - dtype.word_nbytes) != 0;
   return differ && !(has_zeros && sample_has_zero(dtype, arrival.src, block.n));
 }
@@ -337,7 +337,7 @@ size_t encode_kept(const Block& block) {
 }
 
 size_t encode_block(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst, EncodeScratch* scratch) {
-  const Block block = {spec, words, n, dst, stored_nbytes(spec.dtype, n), scratch};
+  const Block block = {spec, words, n, dst, stored_nbytes(spec, n), scratch};
   if (!spec.relative) return encode_alone(block);
   scratch->arrival.all();
   const RelativeBlock relative = encode_relative(spec, words, n, scratch->relative.block, &scratch->relative);

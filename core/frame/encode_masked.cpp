@@ -51,13 +51,16 @@ size_t write_zeros(const Block& block, const ZerosPlan& plan) {
   EncodeScratch& scratch = *block.scratch;
   const Dtype& dtype = block.dtype();
   size_t streams = 0;
+  uint8_t flags = plan.signs;
   if (plan.kept != 0) {
     expand_kernels.compact(dtype.word_nbytes, scratch.kept, block.words, block.n, scratch.words);
     const BlockSpec spec = block.spec.inner();
-    streams = encode_kept({spec, scratch.words, plan.kept, block.dst, stored_nbytes(dtype, plan.kept), &scratch});
+    const size_t stored = stored_nbytes(spec, plan.kept);
+    streams = encode_kept({spec, scratch.words, plan.kept, block.dst, stored, &scratch});
+    if (streams == stored) flags |= kInnerStored;
   }
   const size_t inner_units = streams / kBlockAlign;
-  if (inner_units > UINT16_MAX || ceil_to(streams + plan.nbytes, kBlockAlign) >= block.stored) return 0;
+  if (inner_units > UINT16_MAX || ceil_to(streams + plan.nbytes, block.spec.align) >= block.stored) return 0;
   // The inner block may have had a mask of its own.
   const MaskPlan mask = plan_mask(scratch.kept, block.n, plan.mask.variant == kMaskGaps, &scratch.mask);
   write_mask(mask, scratch.kept, block.n, block.dst + streams, &scratch.mask);
@@ -68,9 +71,9 @@ size_t write_zeros(const Block& block, const ZerosPlan& plan) {
   Written written{};
   written.push(plan.kept, 4);
   written.push(inner_units, 2);
-  written.push(plan.signs, 1);
+  written.push(flags, 1);
   written.push(Tag{kZeros, kVerbatim, mask.variant}.byte(), 1);
-  return finish(block.dst, block.stored, streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, streams, written.descriptor, written.descriptor_nbytes);
 }
 
 bool plan_modal(const Block& block, ModalPlan* plan) {
@@ -92,7 +95,7 @@ bool plan_modal(const Block& block, ModalPlan* plan) {
 size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_plan, const ModalPlan& plan) {
   EncodeScratch& scratch = *block.scratch;
   const size_t descriptor = block.descriptor_nbytes(kExtended, rest_plan, kModal);
-  if (rest_plan.streams_nbytes + plan.nbytes + descriptor > block.stored - kBlockAlign) return 0;
+  if (rest_plan.streams_nbytes + plan.nbytes + descriptor > block.stored - block.spec.align) return 0;
   Written written;
   if (!write_rests(block, rest_plan, rests, scratch.runs, &written)) return 0;
   size_t streams = written.streams;
@@ -106,7 +109,7 @@ size_t write_modal(const Block& block, const Rests& rests, const RestPlan& rest_
   written.push(plan.num_others, 4);
   written.push(kModal, kExtendedNbytes);
   written.push(Tag{kExtended, rest_plan.mode, plan.mask.variant}.byte(), 1);
-  return finish(block.dst, block.stored, streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, streams, written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -22,8 +22,9 @@ bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, c
   return true;
 }
 
-size_t finish(uint8_t* dst, size_t stored, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes) {
-  const size_t length = ceil_to(streams + descriptor_nbytes, kBlockAlign);
+size_t finish(uint8_t* dst, size_t stored, size_t align, size_t streams, const uint8_t* descriptor,
+              size_t descriptor_nbytes) {
+  const size_t length = ceil_to(streams + descriptor_nbytes, align);
   if (length >= stored) return 0;
   std::memset(dst + streams, 0, length - streams - descriptor_nbytes);
   std::memcpy(dst + length - descriptor_nbytes, descriptor, descriptor_nbytes);
@@ -66,7 +67,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   const bool extended = params.shape >= kExtendedShapes;
   const Kind kind = extended ? kExtended : kCascade;
   const size_t nbytes = cascade_nbytes(params), descriptor = block.descriptor_nbytes(kind, plan, kExtendedCascade);
-  if (plan.streams_nbytes + nbytes + descriptor > block.stored - kBlockAlign) return 0;
+  if (plan.streams_nbytes + nbytes + descriptor > block.stored - block.spec.align) return 0;
   Written written;
   if (ahead) {
     written.streams = scratch.rests_nbytes = plan.streams_nbytes;
@@ -84,7 +85,7 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   if (extended) written.push(kExtendedCascade, kExtendedNbytes);
   const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
   written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
-  return finish(block.dst, block.stored, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -39,7 +39,8 @@ bool write_rests(const Block& block, const RestPlan& plan, const Rests& rests, c
 
 // Put the descriptor at the end of the block at dst, zeros before it. Returns the block's length, or 0 if that is not
 // below `stored`.
-size_t finish(uint8_t* dst, size_t stored, size_t streams, const uint8_t* descriptor, size_t descriptor_nbytes);
+size_t finish(uint8_t* dst, size_t stored, size_t align, size_t streams, const uint8_t* descriptor,
+              size_t descriptor_nbytes);
 
 size_t store_block(const Block& block);
 

@@ -36,9 +36,10 @@ struct Chunk {
   uint64_t first_byte;
   uint8_t* index;
 
+  // Its blocks take no more than kMaxTileNbytes, whatever their alignment.
   uint64_t tile_nbytes() const {
     const uint64_t block = block_nbytes(frame);
-    return std::max<uint64_t>(1, kTileNbytes / block) * block;
+    return std::max<uint64_t>(1, kTileNbytes / ceil_to(block, block_align(frame))) * block;
   }
 };
 
@@ -67,9 +68,11 @@ uint64_t encode_tile(const Chunk& chunk, uint64_t tile, bool alone, uint8_t* dst
     scratch->block.upcoming = upcoming(chunk, start, alone ? chunk.nbytes : last);
     const uint64_t block = (chunk.first_byte + start) / block_nbytes(frame);
     uint8_t* out = dst + size;
-    const size_t length = encode_block(spec, scratch->words, num_block_words(frame, block), out, &scratch->block);
+    const uint64_t n = num_block_words(frame, block);
+    const size_t length = encode_block(spec, scratch->words, n, out, &scratch->block);
     const uint32_t checksum = length == 0 ? 0 : static_cast<uint32_t>(hash128(out, length).low);
-    const IndexEntry entry = {static_cast<uint32_t>(size / kBlockAlign), checksum};
+    const uint32_t stored = length == stored_nbytes(spec, n) ? kStoredBit : 0;
+    const IndexEntry entry = {static_cast<uint32_t>(size >> frame.block_alignment) | stored, checksum};
     store(chunk.index + block * sizeof entry, entry);
     size += length;
   }
@@ -83,7 +86,7 @@ void shift_index(const Chunk& chunk, uint64_t tile, uint64_t offset) {
   const uint64_t first = (chunk.first_byte + start) / block_nbytes(chunk.frame);
   for (uint64_t block = first; block < first + ceil_div(nbytes, block_nbytes(chunk.frame)); ++block) {
     IndexEntry entry = load<IndexEntry>(chunk.index + block * sizeof(IndexEntry));
-    entry.offset += static_cast<uint32_t>(offset / kBlockAlign);
+    entry.place += static_cast<uint32_t>(offset >> chunk.frame.block_alignment);
     store(chunk.index + block * sizeof entry, entry);
   }
 }
@@ -115,8 +118,10 @@ int encode_chunk(const Chunk& chunk, Hashers* hashers, uint64_t data_offset, uin
   });
   if (!ran) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the encoder's scratch");
   *written = end;
-  if (data_offset + end > kMaxData) {
-    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtData, "the blocks exceed 2^37 bytes: split the tensor");
+  if (data_offset + end > max_data(chunk.frame)) {
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtData,
+                "the blocks exceed %llu bytes: split the tensor, or align its blocks to more bytes",
+                as_ull(max_data(chunk.frame)));
   }
   return TW_OK;
 }
@@ -154,15 +159,60 @@ int check_chunk(const Chunk& chunk, uint64_t data_offset, uint64_t dst_nbytes, t
   if (is_relative(chunk.frame) != (chunk.base != nullptr) && nbytes != 0) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0, "expected a base for a frame with the hash of one alone");
   }
-  if (data_offset % kBlockAlign != 0) {
+  if (data_offset % block_align(chunk.frame) != 0) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
-                "expected a data offset that is a multiple of %zu, got %llu", kBlockAlign, as_ull(data_offset));
+                "expected a data offset that is a multiple of %llu, got %llu", as_ull(block_align(chunk.frame)),
+                as_ull(data_offset));
   }
-  if (dst_nbytes < tw_data_bound(nbytes)) {
-    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
-                as_ull(tw_data_bound(nbytes)), as_ull(dst_nbytes));
+  const uint64_t bound = tw_data_bound(&chunk.frame, nbytes);
+  if (dst_nbytes < bound) {
+    return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu", as_ull(bound),
+                as_ull(dst_nbytes));
   }
   return TW_OK;
+}
+
+// The form that a caller asks for, by default the usual one.
+int set_form(const tw_form& form, const char* dtype, uint32_t bits, tw_frame* frame, tw_error* error) {
+  const NamedDtype* const known = find_dtype(dtype);
+  frame->layout = form.layout.word_nbytes != 0 ? form.layout : numbers_of(known != nullptr ? known->layout : kOpaque);
+  frame->bits = bits == 0 && known != nullptr ? known->bits : bits;
+  if (known != nullptr && frame->bits != known->bits) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBits, "expected %u bits per element for dtype %s, got %u",
+                known->bits, dtype, frame->bits);
+  }
+  if (check_layout(*frame, error) != TW_OK) return TW_INVALID_ARGUMENT;
+  frame->block_alignment = form.block_alignment == 0 ? kLeastAlignment : form.block_alignment;
+  frame->frame_alignment = form.frame_alignment == 0 ? frame->block_alignment : form.frame_alignment;
+  if (frame->block_alignment < kLeastAlignment || frame->block_alignment > kMaxBlockAlignment ||
+      frame->frame_alignment < frame->block_alignment || frame->frame_alignment > kMaxFrameAlignment) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBlockAlignment,
+                "expected blocks aligned to 2^5 to 2^12 bytes, and a frame to as many or more, up to 2^21; "
+                "got 2^%u and 2^%u",
+                frame->block_alignment, frame->frame_alignment);
+  }
+  if (form.padding_nbytes > kMaxPadding / 2) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtPadding, "expected padding of at most %u bytes, got %u",
+                kMaxPadding / 2, form.padding_nbytes);
+  }
+  frame->padding_nbytes = form.padding_nbytes;
+  if (form.extensions_nbytes % 8 != 0 || form.extensions_nbytes > kMaxHeader / 2) {
+    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
+                "expected extensions of a multiple of 8 bytes up to 2^36, got %llu", as_ull(form.extensions_nbytes));
+  }
+  frame->extensions_nbytes = form.extensions_nbytes;
+  if (form.block_words == 0 || valid_block_words(form.block_words)) return TW_OK;
+  return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBlockWords,
+              "expected block_words of a multiple of %u up to %u, got %u", kMinBlockWords, kMaxBlockWords,
+              form.block_words);
+}
+
+// The most bytes of the blocks of all content, whether or not tw_frame_fit has fitted the frame or will.
+uint64_t whole_data_bound(const tw_frame& frame, uint64_t most_blocks) {
+  const uint64_t align = block_align(frame), blocks = std::max(frame.num_blocks, most_blocks);
+  // Blocks have a multiple of kMinBlockWords words, so that narrower alignments pad the last one alone.
+  return align <= kMinBlockWords ? ceil_to(frame.uncompressed_nbytes, align)
+                                 : frame.uncompressed_nbytes + blocks * align;
 }
 
 int check_profile(uint32_t profile, bool relative, tw_error* error) {
@@ -182,7 +232,7 @@ int check_profile(uint32_t profile, bool relative, tw_error* error) {
 using namespace tw;
 
 int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
-                  uint32_t profile, uint32_t block_words, const void* base_hash, tw_error* error) {
+                  uint32_t profile, const tw_form* form, const void* base_hash, tw_error* error) {
   std::memset(frame, 0, sizeof *frame);
   if (!valid_dtype_name(dtype)) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtDtype, "expected a dtype of 1 to 16 characters A-Z 0-9 _");
@@ -193,14 +243,10 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
   }
   int status = check_profile(profile, base_hash != nullptr, error);
   if (status != TW_OK) return status;
-  if (block_words != 0 && !valid_block_words(block_words)) {
-    return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtBlockWords,
-                "expected block_words of a multiple of %u up to %u, got %u", kMinBlockWords, kMaxBlockWords,
-                block_words);
-  }
+  const tw_form usual = {};
+  status = set_form(form == nullptr ? usual : *form, dtype, bits, frame, error);
+  if (status != TW_OK) return status;
   std::strcpy(frame->dtype, dtype);
-  const NamedDtype* const named = find_dtype(dtype);
-  frame->bits = bits == 0 && named != nullptr ? named->bits : bits;
   frame->ndim = ndim;
   if (ndim != 0) std::memcpy(frame->shape, shape, 8 * size_t{ndim});
   frame->profile = profile;
@@ -208,32 +254,35 @@ int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint6
     frame->features = kBaseRelative;
     std::memcpy(frame->base_hash, base_hash, sizeof frame->base_hash);
   }
-  if (check_bits(*frame, error) != TW_OK) return TW_INVALID_ARGUMENT;
-  frame->block_words = block_words != 0 ? block_words : usual_block_words(*frame);
+  const bool chosen = form != nullptr && form->block_words != 0;
+  frame->block_words = chosen ? form->block_words : usual_block_words(*frame);
   status = complete_frame(frame, error);
   if (status != TW_OK) return status;
   if (frame->num_blocks > kMaxBlocks) {
-    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtNumBlocks, "expected at most 2^32 blocks, got %llu",
+    return fail(error, TW_LIMIT_EXCEEDED, TW_NO_BLOCK, kAtBlockWords, "expected at most 2^32 blocks, got %llu",
                 as_ull(frame->num_blocks));
   }
-  frame->header_nbytes = header_nbytes(*frame, tw_data_bound(frame->uncompressed_nbytes));
+  frame->header_nbytes = header_nbytes(*frame, 1);
   return TW_OK;
 }
 
-uint64_t tw_data_bound(uint64_t nbytes) { return ceil_to(nbytes, kBlockAlign); }
+uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes) {
+  const uint64_t block = block_nbytes(*frame), align = block_align(*frame);
+  return nbytes / block * ceil_to(block, align) + ceil_to(nbytes % block, align);
+}
 
 void tw_frame_fit(tw_frame* frame, const void* content, const void* base) {
   frame->block_words =
       fitting_block_words(*frame, static_cast<const uint8_t*>(content), static_cast<const uint8_t*>(base));
   frame->num_blocks = ceil_div(frame->num_words, frame->block_words);
-  frame->header_nbytes = header_nbytes(*frame, tw_data_bound(frame->uncompressed_nbytes));
+  frame->header_nbytes = header_nbytes(*frame, 1);
 }
 
 uint64_t tw_frame_bound(const tw_frame* frame) {
-  const uint64_t data = tw_data_bound(frame->uncompressed_nbytes);
   tw_frame most = *frame;
   most.num_blocks = std::max(frame->num_blocks, ceil_div(frame->num_words, least_block_words(*frame)));
-  return header_nbytes(most, data) + data;
+  const uint64_t blocks = header_nbytes(most, 1) + whole_data_bound(*frame, most.num_blocks);
+  return ceil_to(blocks + frame->padding_nbytes, frame_align(*frame));
 }
 
 int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes, const void* base,
@@ -254,11 +303,12 @@ int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src
   return status;
 }
 
-int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
-                     tw_error* error) {
+int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves,
+                     const void* extensions, void* dst, tw_error* error) {
   frame->data_nbytes = data_nbytes;
   frame->header_nbytes = header_nbytes(*frame, data_nbytes);
-  frame->frame_nbytes = frame->header_nbytes + data_nbytes;
+  frame->frame_nbytes = ceil_to(frame->header_nbytes + data_nbytes + frame->padding_nbytes, frame_align(*frame));
+  frame->padding_nbytes = static_cast<uint32_t>(frame->frame_nbytes - frame->header_nbytes - data_nbytes);
   store_hash(hash_root(frame->uncompressed_nbytes, static_cast<const uint8_t*>(leaves)), frame->content_hash);
   if (is_relative(*frame) && data_nbytes == 0 &&
       std::memcmp(frame->content_hash, frame->base_hash, sizeof frame->base_hash) != 0) {
@@ -271,28 +321,40 @@ int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, c
     std::memcpy(header + index_offset(*frame), index, index_size);
   }
   std::memset(header, 0, kAtShape);
-  const uint64_t used = index_offset(*frame) + index_size;
+  const uint64_t index_end = index_offset(*frame) + index_size, used = index_end + frame->extensions_nbytes;
+  if (frame->extensions_nbytes != 0) {
+    std::memcpy(header + index_end, extensions, frame->extensions_nbytes);
+    const int status = check_extensions(header + index_end, frame->extensions_nbytes, index_end, error);
+    if (status != TW_OK) return TW_INVALID_ARGUMENT;
+  }
   std::memset(header + used, 0, frame->header_nbytes - used);
   std::memcpy(header, kMagic, sizeof kMagic);
   header[kAtVersion] = kVersion;
   header[kAtProfile] = static_cast<uint8_t>(frame->profile);
   header[kAtNdim] = static_cast<uint8_t>(frame->ndim);
   store(header + kAtFeatures, frame->features);
-  std::memcpy(header + kAtDtype, frame->dtype, std::strlen(frame->dtype));
+  header[kAtBlockAlignment] = static_cast<uint8_t>(frame->block_alignment);
+  header[kAtFrameAlignment] = static_cast<uint8_t>(frame->frame_alignment);
+  const tw_layout& layout = frame->layout;
+  const uint8_t numbers[] = {layout.word_nbytes, layout.exponent_bits, layout.rest_bits, layout.split, layout.ordered};
+  std::memcpy(header + kAtLayout, numbers, sizeof numbers);
   store(header + kAtBits, static_cast<uint16_t>(frame->bits));
-  store(header + kAtBlockWords, frame->block_words);
+  std::memcpy(header + kAtDtype, frame->dtype, std::strlen(frame->dtype));
   store(header + kAtUncompressed, frame->uncompressed_nbytes);
+  store(header + kAtHeader, frame->header_nbytes);
   store(header + kAtData, data_nbytes);
-  store(header + kAtNumBlocks, frame->num_blocks);
+  store(header + kAtBlockWords, frame->block_words);
+  store(header + kAtPadding, frame->padding_nbytes);
   std::memcpy(header + kAtContentHash, frame->content_hash, sizeof frame->content_hash);
   std::memcpy(header + kAtBaseHash, frame->base_hash, sizeof frame->base_hash);
   for (uint32_t d = 0; d < frame->ndim; ++d) store(header + kAtShape + 8 * d, frame->shape[d]);
-  store(header + kAtChecksum, header_checksum(header, frame->header_nbytes));
+  store(header + kAtIndexChecksum, index_checksum(header, *frame));
+  store(header + kAtChecksum, header_checksum(header, *frame));
   return TW_OK;
 }
 
 int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst, uint64_t dst_nbytes,
-                uint32_t threads, tw_error* error) {
+                uint32_t threads, uint32_t flags, tw_error* error) {
   if (src_nbytes != frame->uncompressed_nbytes) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, kAtUncompressed, "expected %llu bytes of content, got %llu",
                 as_ull(frame->uncompressed_nbytes), as_ull(src_nbytes));
@@ -301,13 +363,13 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
     return fail(error, TW_BUFFER_TOO_SMALL, TW_NO_BLOCK, 0, "expected room for %llu bytes, got %llu",
                 as_ull(tw_frame_bound(frame)), as_ull(dst_nbytes));
   }
-  const bool relative = is_relative(*frame);
+  const bool hashes_base = is_relative(*frame) && (flags & TW_KNOWN_BASE) == 0;
   const uint64_t leaves_nbytes = ceil_div(src_nbytes, TW_LEAF_NBYTES) * 16;
-  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[leaves_nbytes * (relative ? 2 : 1) + 1]);
+  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[leaves_nbytes * (hashes_base ? 2 : 1) + 1]);
   if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");
   uint8_t* out = static_cast<uint8_t*>(dst);
   uint8_t* index = out + index_offset(*frame);
-  uint8_t* base_leaves = relative ? leaves.get() + leaves_nbytes : nullptr;
+  uint8_t* base_leaves = hashes_base ? leaves.get() + leaves_nbytes : nullptr;
   const Chunk chunk = {*frame, static_cast<const uint8_t*>(src), static_cast<const uint8_t*>(base), src_nbytes, 0,
                        index};
   Hashers hashers = {LeafHasher(src_nbytes, leaves.get()), LeafHasher(src_nbytes, base_leaves)};
@@ -318,6 +380,8 @@ int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const voi
     status = encode_chunk(chunk, &hashers, 0, out + frame->header_nbytes, &data_nbytes, threads, error);
   }
   if (status != TW_OK) return status;
-  if (relative) store_hash(hash_root(src_nbytes, base_leaves), frame->base_hash);
-  return tw_encode_header(frame, data_nbytes, index, leaves.get(), dst, error);
+  if (hashes_base) store_hash(hash_root(src_nbytes, base_leaves), frame->base_hash);
+  status = tw_encode_header(frame, data_nbytes, index, leaves.get(), nullptr, dst, error);
+  if (status == TW_OK) std::memset(out + frame->header_nbytes + data_nbytes, 0, frame->padding_nbytes);
+  return status;
 }

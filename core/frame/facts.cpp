@@ -36,31 +36,29 @@ void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash) {
   store_hash(hash_root(nbytes, static_cast<const uint8_t*>(leaves)), static_cast<uint8_t*>(hash));
 }
 
-int tw_find_dtype(const char* name, tw_dtype* dtype) {
+int tw_find_dtype(const char* name, uint32_t* bits, tw_layout* layout) {
   const NamedDtype* const row = find_dtype(name);
-  const Dtype layout = row == nullptr ? kOpaque : row->layout;
-  const bool is_float = layout.split == Split::kFloat;
-  *dtype = {row == nullptr ? 0u : row->bits, layout.word_nbytes, is_float ? layout.exponent_bits : 0u,
-            is_float ? layout.exponent_shift() : 0u};
-  return row == nullptr ? TW_INVALID_ARGUMENT : TW_OK;
+  if (row == nullptr) return TW_INVALID_ARGUMENT;
+  *bits = row->bits;
+  *layout = numbers_of(row);
+  return TW_OK;
 }
 
 int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts) {
-  const NamedDtype* const row = find_dtype(dtype);
-  if (row == nullptr || row->layout.split != Split::kFloat || nbytes % row->layout.word_nbytes != 0) {
-    return TW_INVALID_ARGUMENT;
-  }
+  const NamedDtype* const named = find_dtype(dtype);
+  const Dtype row = named == nullptr ? kOpaque : named->layout;
+  if (row.split != Split::kFloat || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
   constexpr size_t kWords = kSegment;
   uint8_t exponents[kWords], sign_mantissas[kWords * sizeof(uint32_t)];
   uint64_t runs[kWords / 256];
   uint32_t histogram[256];
   const uint8_t* words = static_cast<const uint8_t*>(src);
-  for (uint64_t left = nbytes / row->layout.word_nbytes; left != 0;) {
+  for (uint64_t left = nbytes / row.word_nbytes; left != 0;) {
     const size_t n = left < kWords ? left : kWords;
-    word_kernels.split(row->layout, words, n, exponents, sign_mantissas, runs);
+    word_kernels.split(row, words, n, exponents, sign_mantissas, runs);
     histogram_kernels.bytes(exponents, n, histogram);
     for (unsigned x = 0; x < 256; ++x) counts[x] += histogram[x];
-    words += n * row->layout.word_nbytes;
+    words += n * row.word_nbytes;
     left -= n;
   }
   return TW_OK;

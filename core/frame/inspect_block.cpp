@@ -19,7 +19,8 @@ Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratc
   if (wrong) return wrong;
   BlockFacts inner{};
   if (zeros.num_kept != 0) {
-    wrong = inspect_block(coded.spec.inner(), coded.block, zeros.inner_nbytes, zeros.num_kept, &inner, scratch, true);
+    const BlockBytes block = {coded.block, zeros.inner_nbytes, zeros.num_kept, zeros.inner_stored};
+    wrong = inspect_block(coded.spec.inner(), block, &inner, scratch, true);
   }
   if (wrong) return wrong;
   size_t masks_nbytes = 0;
@@ -31,23 +32,24 @@ Fault inspect_zeros(const Coded& coded, BlockFacts* facts, DecodeScratch* scratc
 
 }  // namespace
 
-Fault inspect_block(const BlockSpec& spec, const uint8_t* block, size_t length, size_t n, BlockFacts* facts,
-                    DecodeScratch* scratch, bool inner) {
+Fault inspect_block(const BlockSpec& spec, const BlockBytes& block, BlockFacts* facts, DecodeScratch* scratch,
+                    bool inner) {
+  const size_t n = block.n;
   *facts = BlockFacts{};
   const Dtype& dtype = spec.dtype;
   const unsigned word_bits = 8u * dtype.word_nbytes;
-  const size_t stored = stored_nbytes(dtype, n);
-  if (length == 0 && spec.relative) {
+  if (block.length == 0 && spec.relative) {
     facts->kind = TW_KIND_SAME;
     return {};
   }
-  if (length > stored) return "expected a block no longer than its content";
-  if (length == stored) {
+  const char* const length_wrong = check_length(spec, block);
+  if (length_wrong != nullptr) return length_wrong;
+  if (block.stored) {
     count_together(n * dtype.word_nbytes, n, word_bits - dtype.exponent_bits, facts);
     return {};
   }
-  Coded coded{spec, block, n, {}, 0, nullptr, 0, {}};
-  Fault wrong = open_coded(length, &scratch->rest, &coded);
+  Coded coded{spec, block.bytes, n, {}, 0, nullptr, 0, {}};
+  Fault wrong = open_coded(block.length, &scratch->rest, &coded);
   if (wrong) return wrong;
   facts->extended = coded.extended;
   facts->kind = coded.tag.kind;

@@ -71,7 +71,7 @@ Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded) {
 
 const char* check_padding(const Coded& coded, size_t streams) {
   if (streams > coded.available) return kTooLong;
-  if (coded.available - streams >= kBlockAlign) return "expected less than 32 bytes of padding";
+  if (coded.available - streams >= coded.spec.align) return "expected less padding than a block is aligned to";
   for (size_t i = streams; i < coded.available; ++i) {
     if (coded.block[i] != 0) return "expected zeros in the padding";
   }
@@ -140,9 +140,12 @@ const char* open_entropy(const Coded& coded, EntropyDecoder* decoder, EntropyPar
 const char* open_zeros(const Coded& coded, Zeros* zeros) {
   zeros->num_kept = load<uint32_t>(coded.params);
   zeros->inner_nbytes = size_t{load<uint16_t>(coded.params + 4)} * kBlockAlign;
-  zeros->signs = coded.params[6];
+  zeros->signs = coded.params[6] & kSignsMask;
+  zeros->inner_stored = (coded.params[6] & kInnerStored) != 0;
   if (zeros->num_kept > coded.n) return "expected num_kept of at most the words of the block";
   if ((zeros->num_kept == 0) != (zeros->inner_nbytes == 0)) return "expected an inner block if words are kept";
+  if (coded.params[6] > (kSignsMask | kInnerStored) || (zeros->inner_stored && zeros->num_kept == 0))
+    return "expected flags that kind zeros has";
   if (zeros->signs > (coded.dtype().split == Split::kFloat ? kSignsMixed : kSignsPlus))
     return "expected signs of 0 to 2, and 0 where words have none";
   return zeros->inner_nbytes > coded.available ? kTooLong : nullptr;

@@ -63,6 +63,7 @@ struct MaskedScratch {
 struct Zeros {
   size_t num_kept, inner_nbytes;
   uint8_t signs;
+  bool inner_stored;
 };
 
 struct Modal {
@@ -74,7 +75,7 @@ struct Modal {
 // A block of `length` bytes that is not stored; `coded` has its spec, bytes and number of words.
 Fault open_coded(size_t length, RestDecodeScratch* scratch, Coded* coded);
 
-// After the streams: less than kBlockAlign bytes, all zero.
+// After the streams: fewer bytes than the block is aligned to, all zero.
 const char* check_padding(const Coded& coded, size_t streams);
 
 // The kinds; *nbytes is what their streams take.

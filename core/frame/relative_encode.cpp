@@ -50,7 +50,7 @@ bool beats_plain(const Dtype& dtype, const uint8_t* words, size_t n, size_t nbyt
 RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_t n, uint8_t* dst,
                               RelativeEncodeScratch* scratch) {
   const Dtype& dtype = spec.dtype;
-  const size_t stored = stored_nbytes(dtype, n);
+  const size_t stored = stored_nbytes(spec, n);
   const size_t count = step_kernels.compare(dtype, words, spec.base, n, scratch->changed);
   if (count == 0) return {0, true};
   const bool compact = spec.profile == kProfileCompact;
@@ -76,7 +76,7 @@ RelativeBlock encode_relative(const BlockSpec& spec, const uint8_t* words, size_
   }
   size_t length = 0;
   if (written.streams != 0) {
-    length = finish(dst, stored, written.streams, written.descriptor, written.descriptor_nbytes);
+    length = finish(dst, stored, spec.align, written.streams, written.descriptor, written.descriptor_nbytes);
   }
   if (length == 0) return {stored, false};
   return {length, beats_plain(dtype, words, n, length)};

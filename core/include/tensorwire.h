@@ -41,28 +41,54 @@ typedef struct tw_error {
   char message[240]; /* what was expected and what came; no position, no newline */
 } tw_error;
 
+typedef enum tw_split { TW_WHOLE = 0, TW_FLOAT = 1, TW_UNSIGNED = 2, TW_SIGNED = 3 } tw_split;
+
+/* How long words are, and how they are split: docs/format.md, "Layouts". */
+typedef struct tw_layout {
+  uint8_t word_nbytes;
+  uint8_t exponent_bits;
+  uint8_t rest_bits;
+  uint8_t split;   /* tw_split */
+  uint8_t ordered; /* 0 or 1 */
+} tw_layout;
+
+/* What a frame may have besides what its tensor asks for; all zero is the usual form. */
+typedef struct tw_form {
+  tw_layout layout;           /* word_nbytes 0: that of the dtype in the format's table, or bytes */
+  uint32_t block_words;       /* 0: whole rows where their length allows */
+  uint32_t block_alignment;   /* log2 of bytes, 5 to 12; 0: 5 */
+  uint32_t frame_alignment;   /* log2 of bytes, up to 21; 0: that of blocks */
+  uint32_t padding_nbytes;    /* least number of zeros behind the blocks, up to 2^21 */
+  uint64_t extensions_nbytes; /* of the records behind the index, a multiple of 8 */
+} tw_form;
+
 /* All that the header of a frame says, and the sizes that follow from it. */
 typedef struct tw_frame {
   uint64_t shape[TW_MAX_NDIM];
   uint64_t uncompressed_nbytes;
   uint64_t num_words;
   uint64_t num_blocks;
-  uint64_t header_nbytes; /* header and index, padded */
-  uint64_t data_nbytes;   /* blocks; 0 in a frame that is still to be encoded */
-  uint64_t frame_nbytes;  /* the whole frame; 0 likewise */
+  uint64_t extensions_nbytes; /* behind the index, up to the blocks */
+  uint64_t header_nbytes;     /* all before the blocks */
+  uint64_t data_nbytes;       /* blocks; 0 in a frame that is still to be encoded */
+  uint64_t frame_nbytes;      /* the whole frame; 0 likewise */
   uint8_t content_hash[16];
-  uint8_t base_hash[16]; /* of a relative frame: content hash of its base; else zeros */
-  uint32_t bits;         /* per element */
-  uint32_t word_nbytes;
+  uint8_t base_hash[16];   /* of a relative frame: content hash of its base; else zeros */
+  uint32_t padding_nbytes; /* behind the blocks; the least in a frame that is still to be encoded */
+  uint32_t bits;           /* per element */
   uint32_t block_words;
   uint32_t ndim;
-  uint32_t profile;  /* tw_profile */
-  uint32_t features; /* required_features of the header: TW_BASE_RELATIVE or 0 */
-  char dtype[20];    /* NUL-terminated */
+  uint32_t profile;         /* tw_profile */
+  uint32_t features;        /* required_features of the header: TW_BASE_RELATIVE or 0 */
+  uint32_t block_alignment; /* log2 of bytes */
+  uint32_t frame_alignment; /* likewise */
+  tw_layout layout;
+  char dtype[20]; /* NUL-terminated */
 } tw_frame;
 
 #define TW_BASE_RELATIVE 1u /* feature: the frame is relative to a base */
 #define TW_VERIFY 1u        /* flag: check the checksum of every block before it is parsed */
+#define TW_KNOWN_BASE 2u    /* flag: frame->base_hash is that of the base, which is not hashed */
 
 TW_API const char* tw_version(void);
 /* "scalar", "avx2", "avx512" or "neon": what runs here. TENSORWIRE_CPU in the environment forces one; a name that is
@@ -76,24 +102,24 @@ typedef void (*tw_parallel)(void (*work)(void* argument), void* argument, unsign
 
 /* Encoding ------------------------------------------------------------------------------------------------------- */
 
-/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. block_words 0 chooses: whole rows
- * where their length allows. base_hash (16 bytes) makes a relative frame; NULL a plain one. */
+/* Describe the frame of a tensor. `bits` may be 0 for a dtype of the format's table. `form` may be NULL. base_hash (16
+ * bytes) makes a relative frame; NULL a plain one. */
 TW_API int tw_frame_init(tw_frame* frame, const char* dtype, uint32_t bits, const uint64_t* shape, uint32_t ndim,
-                         uint32_t profile, uint32_t block_words, const void* base_hash, tw_error* error);
+                         uint32_t profile, const tw_form* form, const void* base_hash, tw_error* error);
 /* Fit the blocks of a frame to its content, where the profile is compact and tw_frame_init has chosen block_words:
  * smaller ones where the statistics of the content change on the way. `content` has its first TW_SAMPLE_NBYTES bytes or
  * all of it, `base` the same bytes of the base, or NULL. Changes block_words, num_blocks and header_nbytes. */
 TW_API void tw_frame_fit(tw_frame* frame, const void* content, const void* base);
 /* The most bytes that a whole frame can take, whether or not tw_frame_fit has fitted it or will. */
 TW_API uint64_t tw_frame_bound(const tw_frame* frame);
-/* The most bytes that the blocks of `nbytes` of content can take. */
-TW_API uint64_t tw_data_bound(uint64_t nbytes);
+/* The most bytes that the blocks of `nbytes` of content, from the start of a block on, can take. */
+TW_API uint64_t tw_data_bound(const tw_frame* frame, uint64_t nbytes);
 
-/* The whole frame in one call; sets frame->header_nbytes, data_nbytes, frame_nbytes and content_hash. `base` is the
- * base of a relative frame, as many bytes as src; NULL for a plain one. The call hashes it and sets frame->base_hash,
- * whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. */
+/* The whole frame in one call, without extensions; sets the sizes and content_hash. `base` is the base of a relative
+ * frame, as many bytes as src; NULL for a plain one. Unless TW_KNOWN_BASE is set, the call hashes it and sets
+ * frame->base_hash, whatever tw_frame_init was given. src and base are read once, as by tw_encode_blocks. */
 TW_API int tw_compress(tw_frame* frame, const void* src, uint64_t src_nbytes, const void* base, void* dst,
-                       uint64_t dst_nbytes, uint32_t threads, tw_error* error);
+                       uint64_t dst_nbytes, uint32_t threads, uint32_t flags, tw_error* error);
 
 /* The leaf hashes of content that comes in chunks. */
 typedef struct tw_leaves {
@@ -110,15 +136,18 @@ typedef struct tw_leaves {
 TW_API int tw_encode_blocks(const tw_frame* frame, uint64_t first_byte, const void* src, uint64_t src_nbytes,
                             const void* base, uint64_t data_offset, void* dst, uint64_t dst_nbytes, uint64_t* written,
                             void* index, tw_leaves* leaves, tw_leaves* base_leaves, uint32_t threads, tw_error* error);
-/* Header and index (at most frame->header_nbytes bytes to dst, which become fewer where no block differs from the base)
- * once all blocks are encoded; completes *frame as tw_compress does. `leaves` are the hashes of the content's. */
-TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves, void* dst,
-                            tw_error* error);
+/* The header (at most frame->header_nbytes bytes to dst, which become fewer where no block differs from the base) once
+ * all blocks are encoded; completes *frame as tw_compress does. `leaves` are the hashes of the content's, `extensions`
+ * the records: frame->extensions_nbytes bytes, or NULL. frame->padding_nbytes zeros belong behind the blocks. */
+TW_API int tw_encode_header(tw_frame* frame, uint64_t data_nbytes, const void* index, const void* leaves,
+                            const void* extensions, void* dst, tw_error* error);
 
 /* Decoding ------------------------------------------------------------------------------------------------------- */
 
-/* Check header and index, which must lie whole in src. If src is too short: TW_TRUNCATED; and once
- * TW_FIXED_HEADER_NBYTES are there and plausible, frame->header_nbytes says how much is needed (else it is 0). */
+/* Check the fixed part and the shape of a header, of which src may have more: all that *frame says can be trusted then.
+ * TW_TRUNCATED if they are not there. */
+TW_API int tw_decode_fixed(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_error* error);
+/* The same, then the index and the extensions, which must lie whole in src: frame->header_nbytes bytes. */
 TW_API int tw_decode_header(const void* src, uint64_t src_nbytes, tw_frame* frame, tw_error* error);
 /* The bytes [*data_start, *data_stop), counted from the first block, that content bytes [start, stop) need. */
 TW_API int tw_block_range(const tw_frame* frame, const void* header, uint64_t start, uint64_t stop,
@@ -162,16 +191,8 @@ TW_API void tw_hash_leaves(const void* src, uint64_t nbytes, void* leaves, uint3
 /* Content hash from the leaves. */
 TW_API void tw_hash_root(uint64_t nbytes, const void* leaves, void* hash);
 
-/* A row of the format's table of dtypes; exponent_bits and mantissa_bits are 0 of all but floats that are split. */
-typedef struct tw_dtype {
-  uint32_t bits; /* per element */
-  uint32_t word_nbytes;
-  uint32_t exponent_bits;
-  uint32_t mantissa_bits;
-} tw_dtype;
-
-/* TW_INVALID_ARGUMENT for a dtype that is not in the table. */
-TW_API int tw_find_dtype(const char* name, tw_dtype* dtype);
+/* A row of the format's table of dtypes: bits per element and layout. TW_INVALID_ARGUMENT for any other dtype. */
+TW_API int tw_find_dtype(const char* name, uint32_t* bits, tw_layout* layout);
 /* Add the exponents of `nbytes` of content to counts[256]. TW_INVALID_ARGUMENT for all but floats that are split. */
 TW_API int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, uint64_t* counts);
 

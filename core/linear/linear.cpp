@@ -128,9 +128,8 @@ int decode_one(const Product& product, uint64_t block, Fetch next, uint8_t* word
     if (status != TW_OK) return status;
   }
   const BlockOutput output = {words, false, next, nullptr, taker};
-  const uint64_t nbytes = blocks.end_of(block) - blocks.start_of(block);
-  const Fault fault = decode_block(spec_of(blocks.frame, nullptr), blocks.with_slack(block, scratch->last), nbytes,
-                                   num_block_words(blocks.frame, block), output, &scratch->block);
+  const Fault fault =
+      decode_block(spec_of(blocks.frame, nullptr), blocks.bytes(block, scratch->last), output, &scratch->block);
   return fault ? blocks.report(fault, block, error) : TW_OK;
 }
 
@@ -174,14 +173,17 @@ int multiply_rows(const Product& product, uint64_t first, uint64_t last, RowScra
     const int status = decode_one(product, block, next, of_block, scratch, nullptr, error);
     if (status != TW_OK) return status;
   }
-  const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.word_nbytes;
+  const uint8_t* weights = words + (start - first_block * frame.block_words) * frame.layout.word_nbytes;
   dot_kernels.dot(product.format, weights, last - first, product.columns(), product.inputs.values(), product.num_inputs,
                   product.inputs.stride(), product.outputs + first, product.rows(), left);
   return TW_OK;
 }
 
 int check_frame(const tw_frame& frame, uint64_t data_nbytes, WeightFormat* format, tw_error* error) {
-  if (is_relative(frame) || frame.ndim != 2 || !find_format(frame.dtype, format)) {
+  // The layout says what was decoded, the dtype only what it is called.
+  const bool known = find_format(frame.dtype, format) && frame.layout.word_nbytes == weight_nbytes(*format) &&
+                     frame.bits == 8 * weight_nbytes(*format);
+  if (is_relative(frame) || frame.ndim != 2 || !known) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
                 "expected a plain frame of two dimensions, BF16, F16 or F32");
   }

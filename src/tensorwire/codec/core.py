@@ -43,12 +43,34 @@ _FORMAT_ERRORS: dict[int, type[FormatError]] = {
 _NO_BLOCK = 2**64 - 1
 _HASH_NBYTES = 16
 _VERIFY = 1
+_KNOWN_BASE = 2
 
 
 class Error(ctypes.Structure):
     """tw_error"""
 
     _fields_ = [("block", ctypes.c_uint64), ("byte", ctypes.c_uint64), ("message", ctypes.c_char * 240)]
+
+
+class Layout(ctypes.Structure):
+    """tw_layout"""
+
+    _fields_ = [
+        (name, ctypes.c_uint8) for name in ("word_nbytes", "exponent_bits", "rest_bits", "split", "ordered")
+    ]
+
+
+class Form(ctypes.Structure):
+    """tw_form"""
+
+    _fields_ = [
+        ("layout", Layout),
+        ("block_words", ctypes.c_uint32),
+        ("block_alignment", ctypes.c_uint32),
+        ("frame_alignment", ctypes.c_uint32),
+        ("padding_nbytes", ctypes.c_uint32),
+        ("extensions_nbytes", ctypes.c_uint64),
+    ]
 
 
 class Frame(ctypes.Structure):
@@ -59,29 +81,22 @@ class Frame(ctypes.Structure):
         ("uncompressed_nbytes", ctypes.c_uint64),
         ("num_words", ctypes.c_uint64),
         ("num_blocks", ctypes.c_uint64),
+        ("extensions_nbytes", ctypes.c_uint64),
         ("header_nbytes", ctypes.c_uint64),
         ("data_nbytes", ctypes.c_uint64),
         ("frame_nbytes", ctypes.c_uint64),
         ("content_hash", ctypes.c_uint8 * 16),
         ("base_hash", ctypes.c_uint8 * 16),
+        ("padding_nbytes", ctypes.c_uint32),
         ("bits", ctypes.c_uint32),
-        ("word_nbytes", ctypes.c_uint32),
         ("block_words", ctypes.c_uint32),
         ("ndim", ctypes.c_uint32),
         ("profile", ctypes.c_uint32),
         ("features", ctypes.c_uint32),
+        ("block_alignment", ctypes.c_uint32),
+        ("frame_alignment", ctypes.c_uint32),
+        ("layout", Layout),
         ("dtype", ctypes.c_char * 20),
-    ]
-
-
-class Dtype(ctypes.Structure):
-    """tw_dtype"""
-
-    _fields_ = [
-        ("bits", ctypes.c_uint32),
-        ("word_nbytes", ctypes.c_uint32),
-        ("exponent_bits", ctypes.c_uint32),
-        ("mantissa_bits", ctypes.c_uint32),
     ]
 
 
@@ -210,23 +225,26 @@ def _check(status: Any, _: object, arguments: Any) -> Any:
 
 
 _u32, _u64, _address, _text = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_char_p
-_frame, _error = ctypes.POINTER(Frame), ctypes.POINTER(Error)
+_frame, _error, _form = ctypes.POINTER(Frame), ctypes.POINTER(Error), ctypes.POINTER(Form)
 _u64_out = ctypes.POINTER(_u64)
 
 _version = function("tw_version", _text)
 _cpu_target = function("tw_cpu_target", _text)
 _frame_init = function(
-    "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _u32, _text, _error,
+    "tw_frame_init", ctypes.c_int, _frame, _text, _u32, _u64_out, _u32, _u32, _form, _text, _error,
 )  # fmt: skip
 _frame_fit = function("tw_frame_fit", None, _frame, _address, _address)
 _frame_bound = function("tw_frame_bound", _u64, _frame)
-_data_bound = function("tw_data_bound", _u64, _u64)
-_compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _error)
+_data_bound = function("tw_data_bound", _u64, _frame, _u64)
+_compress = function(
+    "tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _u32, _error
+)
 _encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
     ctypes.POINTER(Leaves), ctypes.POINTER(Leaves), _u32, _error,
 )  # fmt: skip
-_encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, _address, _address, _address, _error)
+_encode_header = function("tw_encode_header", ctypes.c_int, _frame, _u64, *4 * [_address], _error)
+_decode_fixed = function("tw_decode_fixed", ctypes.c_int, _address, _u64, _frame, _error)
 _decode_header = function("tw_decode_header", ctypes.c_int, _address, _u64, _frame, _error)
 _block_range = function("tw_block_range", ctypes.c_int, _frame, _address, _u64, _u64, _u64_out, _u64_out, _error)
 decode_at = function(
@@ -238,7 +256,7 @@ _decode_and_hash = function(
 )  # fmt: skip
 _hash_leaves = function("tw_hash_leaves", None, _address, _u64, _address, _u32)
 _hash_root = function("tw_hash_root", None, _u64, _address, _address)
-_find_dtype = function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(Dtype))
+_find_dtype = function("tw_find_dtype", ctypes.c_int, _text, ctypes.POINTER(_u32), ctypes.POINTER(Layout))
 _exponent_histogram = function("tw_exponent_histogram", ctypes.c_int, _text, _address, _u64, _u64_out)
 _block_infos = function(
     "tw_block_infos", ctypes.c_int, _frame, _address, _address, _u64, _u64, _u64, _u64, ctypes.POINTER(BlockInfo),
@@ -271,8 +289,18 @@ def _check_forced_target() -> None:
 _check_forced_target()
 
 
+def header_size(src: Buffer) -> int:
+    """Size of the header, of which `src` may hold only the first FIXED_HEADER_NBYTES."""
+    frame = Frame()
+    with Pin(src) as source:
+        status = _decode_fixed(source.address, source.nbytes, frame, None)
+    if status not in (_OK, _TRUNCATED) or frame.header_nbytes == 0:
+        frame = decode_fixed(src)  # which raises what is wrong
+    return int(frame.header_nbytes)
+
+
 def frame_init(
-    dtype: str, bits: int, shape: Sequence[int], profile: int, block_words: int = 0, base_hash: bytes | None = None
+    dtype: str, bits: int, shape: Sequence[int], profile: int, form: Form | None = None, base_hash: bytes | None = None
 ) -> Frame:
     """The frame of a tensor that is still to be encoded. All numbers must fit their C types."""
     if base_hash is not None and len(base_hash) != _HASH_NBYTES:
@@ -281,7 +309,7 @@ def frame_init(
         raise ValueError(f"expected a dtype of 1 to 16 characters A-Z, 0-9 and _, got {dtype!r}")
     frame = Frame()
     sizes = (_u64 * max(len(shape), 1))(*shape)
-    _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, block_words, base_hash, Error())
+    _frame_init(frame, dtype.encode(), bits, sizes, len(shape), profile, form, base_hash, Error())
     return frame
 
 
@@ -300,9 +328,9 @@ def frame_bound(frame: Frame) -> int:
     return int(_frame_bound(frame))
 
 
-def data_bound(nbytes: int) -> int:
-    """The most bytes that the blocks of `nbytes` of content can take."""
-    return int(_data_bound(nbytes))
+def data_bound(frame: Frame, nbytes: int) -> int:
+    """The most bytes that the blocks of `nbytes` of content, from the start of a block on, can take."""
+    return int(_data_bound(frame, nbytes))
 
 
 def _check_apart(source: Pin, target: Pin, name: str) -> None:
@@ -319,13 +347,19 @@ def _check_base(base: Buffer | None, origin: Pin, nbytes: int) -> None:
         raise ValueError(f"expected a base of {nbytes} bytes, got {origin.nbytes}")
 
 
-def compress(frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer | None = None) -> None:
-    """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`."""
+def compress(
+    frame: Frame, src: Buffer, dst: Buffer, threads: int, base: Buffer | None = None, *, known_base: bool = False
+) -> None:
+    """The whole frame to `dst`, which must be apart from `src` and `base`; completes `frame`. With `known_base` it has
+    the base's hash."""
     with Pin(src) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
         _check_apart(source, target, "the array")
         _check_apart(origin, target, "the base")
         _check_base(base, origin, source.nbytes)
-        _compress(frame, source.address, source.nbytes, origin.address, target.address, target.nbytes, threads, Error())
+        _compress(
+            frame, source.address, source.nbytes, origin.address, target.address, target.nbytes, threads,
+            _KNOWN_BASE if known_base else 0, Error(),
+        )  # fmt: skip
 
 
 def encode_blocks(
@@ -356,30 +390,40 @@ def encode_blocks(
     return written.value
 
 
-def encode_header(frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, dst: Buffer) -> None:
-    """Header and index to `dst`, at most `frame.header_nbytes` bytes; completes `frame`, which then says how many."""
-    with Pin(index) as entries, Pin(leaves) as hashes, Pin(dst, writable=True) as target:
-        if target.nbytes < frame.header_nbytes:
-            raise ValueError(f"expected room for {frame.header_nbytes} bytes of header, got {target.nbytes}")
-        _encode_header(frame, data_nbytes, entries.address, hashes.address, target.address, Error())
+def encode_header(
+    frame: Frame, data_nbytes: int, index: Buffer, leaves: Buffer, extensions: Buffer, dst: Buffer
+) -> None:
+    """The header to `dst`, at most `frame.header_nbytes` bytes; completes `frame`, which then says how many."""
+    with (
+        Pin(index) as entries,
+        Pin(leaves) as hashes,
+        Pin(extensions) as records,
+        Pin(dst, writable=True) as target,
+    ):
+        if target.nbytes < frame.header_nbytes or records.nbytes != frame.extensions_nbytes:
+            raise ValueError(
+                f"expected room for {frame.header_nbytes} bytes of header and {frame.extensions_nbytes} bytes of "
+                f"extensions, got {target.nbytes} and {records.nbytes}"
+            )
+        _encode_header(
+            frame, data_nbytes, entries.address, hashes.address, records.address, target.address, Error()
+        )
+
+
+def decode_fixed(src: Buffer) -> Frame:
+    """What the fixed part of a header and the shape say, once checked."""
+    frame = Frame()
+    with Pin(src) as source:
+        _decode_fixed(source.address, source.nbytes, frame, Error())
+    return frame
 
 
 def decode_header(src: Buffer) -> Frame:
-    """The facts in header and index, once checked."""
+    """The same, once index and extensions are checked as well."""
     frame = Frame()
     with Pin(src) as source:
         _decode_header(source.address, source.nbytes, frame, Error())
     return frame
-
-
-def header_size(src: Buffer) -> int:
-    """Size of header and index, of which `src` may hold only the first FIXED_HEADER_NBYTES."""
-    frame = Frame()
-    with Pin(src) as source:
-        status = _decode_header(source.address, source.nbytes, frame, None)
-    if status not in (_OK, _TRUNCATED) or frame.header_nbytes == 0:
-        frame = decode_header(src)  # which raises what is wrong
-    return int(frame.header_nbytes)
 
 
 def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[int, int]:
@@ -441,10 +485,10 @@ def hash_root(nbytes: int, leaves: Buffer) -> bytes:
     return bytes(root)
 
 
-def find_dtype(name: str) -> Dtype | None:
-    """The row of the format's table of dtypes; None for any other name."""
-    dtype = Dtype()
-    return dtype if _find_dtype(name.encode(), dtype) == _OK else None
+def find_dtype(name: str) -> tuple[int, Layout] | None:
+    """Bits per element and layout of a dtype of the format's table; None for any other name."""
+    bits, layout = _u32(), Layout()
+    return (bits.value, layout) if _find_dtype(name.encode(), bits, layout) == _OK else None
 
 
 def exponent_histogram(dtype: str, src: Buffer, counts: Sequence[int]) -> list[int]:

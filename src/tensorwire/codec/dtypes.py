@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from . import core
 
@@ -61,23 +61,54 @@ def dtype_bits(dtype: str) -> int:
     return _DTYPES[dtype][0] if dtype in _DTYPES else 0
 
 
+Split = Literal["none", "float", "unsigned", "signed"]
+SPLITS: tuple[Split, ...] = ("none", "float", "unsigned", "signed")
+
+
+class Layout(NamedTuple):
+    """How long the words of a tensor are, and how a frame splits them (docs/format.md, "Layouts").
+
+    Attributes:
+        word_nbytes: 1, 2, 4 or 8. An element has one word or more; or it has less than a byte, and the word is a byte.
+        exponent_bits: 0 to 8; 0 for words that are not split.
+        rest_bits: the other bits of a word that is split, else 0.
+        split: "float" (sign, exponent, mantissa), "unsigned" or "signed" integers, whose highest bits are the
+            exponent, or "none".
+        ordered: whether words are ordered as floats are, by sign and magnitude; relative frames count their steps so.
+    """
+
+    word_nbytes: int
+    exponent_bits: int
+    rest_bits: int
+    split: Split
+    ordered: bool
+
+
+def as_layout(row: core.Layout) -> Layout:
+    """A layout of the core's."""
+    return Layout(row.word_nbytes, row.exponent_bits, row.rest_bits, SPLITS[row.split], bool(row.ordered))
+
+
 class FloatFields(NamedTuple):
-    """How a frame splits the words of a float dtype (docs/format.md, "Dtypes"). Above them stands the sign."""
+    """The fields of a float. Above them stands the sign.
+
+    Attributes:
+        bias: what is added to an exponent before it is stored; that of 1.0 is 0.
+    """
 
     exponent_bits: int
     mantissa_bits: int
-
-    @property
-    def bias(self) -> int:
-        """The number that is added to an exponent before it is stored; that of 1.0 is 0."""
-        return (1 << (self.exponent_bits - 1)) - 1
+    bias: int
 
 
 def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of BF16, F16, F32, F8_E4M3 and F8_E5M2. None for any other dtype: F64 is not split, and I8 and U8 are
-    split into halves, which are no fields of a float."""
+    """The fields of a float dtype whose words frames split; of complex numbers, those of a part. None for any other
+    dtype: F64 is not split, and I8 and U8 are split into halves, which are no fields of a float."""
     row = core.find_dtype(dtype)
-    return FloatFields(row.exponent_bits, row.mantissa_bits) if row is not None and row.exponent_bits else None
+    if row is None or SPLITS[row[1].split] != "float":
+        return None
+    exponent_bits, rest_bits = row[1].exponent_bits, row[1].rest_bits
+    return FloatFields(exponent_bits, rest_bits - 1, (1 << (exponent_bits - 1)) - (not dtype.endswith("FNUZ")))
 
 
 def numpy_name(dtype: str) -> str | None:
