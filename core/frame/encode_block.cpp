@@ -31,7 +31,8 @@ size_t encode_plain(const Block& block) {
   Written written;
   if (!write_rests(block, plan, rests, scratch.runs, &written)) return 0;
   written.push(Tag{kPlain, plan.mode, 0}.byte(), 1);
-  return finish(block.dst, block.stored, block.spec.align, written.streams, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams, written.descriptor,
+                written.descriptor_nbytes);
 }
 
 // Count the exponents as well.
@@ -68,7 +69,8 @@ size_t write_enec(const Block& block, const Rests& rests, const RestPlan& rest_p
   written.push(static_cast<uint8_t>(params.m << 4 | params.nb), 1);
   written.push(plan.num_high, 2);
   written.push(Tag{kEnec, rest_plan.mode, params.log2_group}.byte(), 1);
-  return finish(block.dst, block.stored, block.spec.align, written.streams + plan.nbytes, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams + plan.nbytes, written.descriptor,
+                written.descriptor_nbytes);
 }
 
 size_t encode_enec(const Block& block) {

@@ -171,8 +171,8 @@ size_t encode_entropy(const Block& block) {
   if (nbytes == 0) return 0;
   kernels.pack_numbers(2, escape_bits, 0, reinterpret_cast<const uint8_t*>(scratch.escapes), plan.num_escapes,
                        block.dst + written.streams + nbytes);
-  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes + escapes_nbytes, written.descriptor,
-                written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes + escapes_nbytes,
+                written.descriptor, written.descriptor_nbytes);
 }
 
 }  // namespace tw

@@ -85,7 +85,8 @@ size_t write_cascade(const Block& block, const Rests& rests, const RestPlan& pla
   if (extended) written.push(kExtendedCascade, kExtendedNbytes);
   const unsigned variant = extended ? params.shape - kExtendedShapes : params.shape;
   written.push(Tag{kind, plan.mode, static_cast<uint8_t>(variant)}.byte(), 1);
-  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes, written.descriptor, written.descriptor_nbytes);
+  return finish(block.dst, block.stored, block.spec.align, written.streams + nbytes, written.descriptor,
+                written.descriptor_nbytes);
 }
 
 }  // namespace tw

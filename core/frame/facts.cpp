@@ -40,7 +40,7 @@ int tw_find_dtype(const char* name, uint32_t* bits, tw_layout* layout) {
   const NamedDtype* const row = find_dtype(name);
   if (row == nullptr) return TW_INVALID_ARGUMENT;
   *bits = row->bits;
-  *layout = numbers_of(row);
+  *layout = numbers_of(row->layout);
   return TW_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
@@ -126,11 +127,11 @@ inline Source make_source(const Type& type, uint32_t profile, Content content, C
   const uint64_t numel = 8 * bytes.size() / type.bits;
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, block_words_of(profile),
+  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, tests::BlockWords(block_words_of(profile)),
                       change == kNoBase ? nullptr : hash, &error) == TW_OK);
   source.frame.resize(tw_frame_bound(&frame));
   CHECK(tw_compress(&frame, bytes.data(), bytes.size(), change == kNoBase ? nullptr : source.base.data(),
-                    source.frame.data(), source.frame.size(), 1, &error) == TW_OK);
+                    source.frame.data(), source.frame.size(), 1, 0, &error) == TW_OK);
   source.frame.resize(frame.frame_nbytes);
   return source;
 }
@@ -175,37 +176,43 @@ inline std::string kinds_of(const std::vector<Source>& sources) {
 // A frame in its parts: the header with its shape, the index, the blocks.
 struct Parts {
   Bytes fixed, data;
-  std::vector<uint32_t> offsets;
+  std::vector<uint32_t> places;
 
   explicit Parts(const Bytes& frame) {
-    const size_t index = 128 + 8 * frame[tw::kAtNdim];
+    tw_frame parsed;
+    tw_error error;
+    CHECK(tw_decode_header(frame.data(), frame.size(), &parsed, &error) == TW_OK);
+    const size_t index = tw::index_offset(parsed);
+    const auto blocks = frame.begin() + static_cast<ptrdiff_t>(parsed.header_nbytes);
     fixed.assign(frame.begin(), frame.begin() + static_cast<ptrdiff_t>(index));
-    const uint64_t data_nbytes = tw::load<uint64_t>(&frame[tw::kAtData]);
-    data.assign(frame.end() - static_cast<ptrdiff_t>(data_nbytes), frame.end());
-    for (uint64_t i = 0; data_nbytes != 0 && i < tw::load<uint64_t>(&frame[tw::kAtNumBlocks]); ++i) {
-      offsets.push_back(tw::load<uint32_t>(&frame[index + 8 * i]));
+    data.assign(blocks, blocks + static_cast<ptrdiff_t>(parsed.data_nbytes));
+    for (uint64_t i = 0; parsed.data_nbytes != 0 && i < parsed.num_blocks; ++i) {
+      places.push_back(tw::load<uint32_t>(&frame[index + 8 * i]));
     }
   }
 
   // The extent of a block that lies in the data; nothing of others.
   std::pair<uint64_t, uint64_t> extent(size_t block) const {
-    const uint64_t start = 32ull * offsets[block];
-    const uint64_t stop = block + 1 < offsets.size() ? 32ull * offsets[block + 1] : data.size();
+    const uint64_t start = start_of(block), stop = block + 1 < places.size() ? start_of(block + 1) : data.size();
     return start <= stop && stop <= data.size() ? std::make_pair(start, stop) : std::make_pair(0ul, 0ul);
   }
+  uint64_t start_of(size_t block) const { return 32ull * (places[block] & ~tw::kStoredBit); }
 
   // The frame, with the checksums of what it is now.
   Bytes assemble() const {
     Bytes frame = fixed;
-    for (size_t block = 0; block < offsets.size(); ++block) {
+    for (size_t block = 0; block < places.size(); ++block) {
       const auto [start, stop] = extent(block);
       const uint64_t hash = start == stop ? 0 : tw::hash128(data.data() + start, stop - start).low;
-      const uint32_t entry[2] = {offsets[block], static_cast<uint32_t>(hash)};
+      const uint32_t entry[2] = {places[block], static_cast<uint32_t>(hash)};
       const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(entry);
       frame.insert(frame.end(), bytes, bytes + sizeof entry);
     }
     frame.resize(tw::ceil_to(frame.size(), 32));
-    tw::store(&frame[tw::kAtChecksum], tw::header_checksum(frame.data(), frame.size()));
+    tw::store(&frame[tw::kAtHeader], uint64_t{frame.size()});
+    tw::store(&frame[tw::kAtIndexChecksum], tw::hash128(&frame[fixed.size()], frame.size() - fixed.size()).low);
+    tw::store(&frame[tw::kAtChecksum], uint64_t{0});
+    tw::store(&frame[tw::kAtChecksum], tw::hash128(frame.data(), fixed.size()).low);
     frame.insert(frame.end(), data.begin(), data.end());
     return frame;
   }
@@ -241,12 +248,14 @@ inline void damage_bytes(uint8_t* bytes, size_t nbytes, const Bytes& other, Rand
 
 inline void damage_field(Parts* parts, Random* random) {
   struct Field {
-    tw::Offset at;
-    size_t nbytes;
+    size_t at, nbytes;
   };
-  constexpr Field kFields[] = {{tw::kAtProfile, 1},      {tw::kAtNdim, 1}, {tw::kAtFeatures, 1},  {tw::kAtBits, 2},
-                               {tw::kAtBlockWords, 4},   {tw::kAtData, 8}, {tw::kAtNumBlocks, 8}, {tw::kAtBaseHash, 1},
-                               {tw::kAtUncompressed, 8}, {tw::kAtShape, 8}};
+  constexpr Field kFields[] = {{tw::kAtProfile, 1},        {tw::kAtNdim, 1},           {tw::kAtFeatures, 1},
+                               {tw::kAtBits, 2},           {tw::kAtBlockWords, 4},     {tw::kAtData, 8},
+                               {tw::kAtHeader, 8},         {tw::kAtLayout, 1},         {tw::kAtLayout + 1, 1},
+                               {tw::kAtLayout + 2, 1},     {tw::kAtLayout + 3, 1},     {tw::kAtLayout + 4, 1},
+                               {tw::kAtBlockAlignment, 1}, {tw::kAtFrameAlignment, 1}, {tw::kAtPadding, 4},
+                               {tw::kAtBaseHash, 1},       {tw::kAtUncompressed, 8},   {tw::kAtShape, 8}};
   constexpr uint64_t kValues[] = {0,
                                   1,
                                   2,
@@ -280,9 +289,11 @@ inline void reinterpret(Parts* parts, Random* random) {
   frame.block_words = tw::load<uint32_t>(&fixed[tw::kAtBlockWords]);
   frame.bits = tw::load<uint16_t>(&fixed[tw::kAtBits]);
   std::memcpy(frame.dtype, &fixed[tw::kAtDtype], tw::kMaxDtypeName);
+  std::memcpy(&frame.layout, &fixed[tw::kAtLayout], sizeof frame.layout);
   switch (random->below(5)) {
     case 0:
       frame.bits = type.bits;
+      frame.layout = tw::numbers_of(tw::find_dtype(type.name)->layout);
       std::memset(frame.dtype, 0, sizeof frame.dtype);
       std::memcpy(frame.dtype, type.name, std::strlen(type.name));
       break;
@@ -301,20 +312,20 @@ inline void reinterpret(Parts* parts, Random* random) {
   }
   tw_error error;
   if (fixed.size() != tw::kAtShape + 8 || !tw::valid_block_words(frame.block_words)) return;
-  if (tw::complete_frame(&frame, &error) != TW_OK) return;
+  if (tw::check_layout(frame, &error) != TW_OK || tw::complete_frame(&frame, &error) != TW_OK) return;
   std::memcpy(&fixed[tw::kAtDtype], frame.dtype, tw::kMaxDtypeName);
   tw::store(&fixed[tw::kAtBits], static_cast<uint16_t>(frame.bits));
   tw::store(&fixed[tw::kAtBlockWords], frame.block_words);
   tw::store(&fixed[tw::kAtUncompressed], frame.uncompressed_nbytes);
-  tw::store(&fixed[tw::kAtNumBlocks], frame.num_blocks);
+  std::memcpy(&fixed[tw::kAtLayout], &frame.layout, sizeof frame.layout);
   tw::store(&fixed[tw::kAtShape], frame.shape[0]);
-  if (frame.num_blocks <= 64) parts->offsets.resize(frame.num_blocks, static_cast<uint32_t>(parts->data.size() / 32));
+  if (frame.num_blocks <= 64) parts->places.resize(frame.num_blocks, static_cast<uint32_t>(parts->data.size() / 32));
 }
 
 // Another length for a block: units of 32 bytes come or go, in front of the descriptor or behind it.
 inline void stretch(Parts* parts, Random* random) {
-  if (parts->offsets.empty()) return;
-  const size_t block = random->below(parts->offsets.size());
+  if (parts->places.empty()) return;
+  const size_t block = random->below(parts->places.size());
   const auto [start, stop] = parts->extent(block);
   const bool longer = start == stop || random->one_in(2);
   const ptrdiff_t at = static_cast<ptrdiff_t>(random->one_in(2) ? start : stop - (longer || start == stop ? 0 : 32));
@@ -324,7 +335,7 @@ inline void stretch(Parts* parts, Random* random) {
   } else {
     parts->data.erase(place, place + 32);
   }
-  for (size_t i = block + 1; i < parts->offsets.size(); ++i) parts->offsets[i] += longer ? 1 : uint32_t(-1);
+  for (size_t i = block + 1; i < parts->places.size(); ++i) parts->places[i] += longer ? 1 : uint32_t(-1);
   tw::store(&parts->fixed[tw::kAtData], uint64_t{parts->data.size()});
 }
 
@@ -342,7 +353,7 @@ inline Source mutate(const std::vector<Source>& sources, size_t index, Random* r
         reinterpret(&parts, random);
         break;
       case 2:
-        if (!parts.offsets.empty()) parts.offsets[random->below(parts.offsets.size())] += random->below(5) - 2;
+        if (!parts.places.empty()) parts.places[random->below(parts.places.size())] += random->below(5) - 2;
         break;
       case 3:
         stretch(&parts, random);
@@ -351,8 +362,8 @@ inline Source mutate(const std::vector<Source>& sources, size_t index, Random* r
         damage_bytes(mutant.base.data(), mutant.base.size(), other, random);
         break;
       default:
-        if (!parts.offsets.empty()) {
-          const auto [start, stop] = parts.extent(random->below(parts.offsets.size()));
+        if (!parts.places.empty()) {
+          const auto [start, stop] = parts.extent(random->below(parts.places.size()));
           damage_bytes(parts.data.data() + start, stop - start, other, random);
         }
     }

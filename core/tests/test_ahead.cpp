@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/dtype.h"
+#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
@@ -54,9 +55,9 @@ Bytes words(const tw::Dtype& dtype, Content content, size_t n) {
 
 Bytes compress(const char* dtype, const Bytes& content, uint32_t block_words, uint32_t profile, tw_frame* frame) {
   const uint64_t shape = content.size() / tw::find_dtype(dtype)->layout.word_nbytes;
-  CHECK(tw_frame_init(frame, dtype, 0, &shape, 1, profile, block_words, nullptr, nullptr) == TW_OK);
+  CHECK(tw_frame_init(frame, dtype, 0, &shape, 1, profile, tests::BlockWords(block_words), nullptr, nullptr) == TW_OK);
   Bytes out(tw_frame_bound(frame));
-  CHECK(tw_compress(frame, content.data(), content.size(), nullptr, out.data(), out.size(), 1, nullptr) == TW_OK);
+  CHECK(tw_compress(frame, content.data(), content.size(), nullptr, out.data(), out.size(), 1, 0, nullptr) == TW_OK);
   out.resize(frame->frame_nbytes);
   return out;
 }

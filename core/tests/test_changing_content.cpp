@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "form.h"
 #include "tests/check.h"
 #include "tests/mutation.h"
 #include "tests/target.h"
@@ -65,9 +66,9 @@ Bytes hash_of(const Bytes& content) {
 Bytes encode_chunks(tw_frame* frame, const Bytes& content, const uint8_t* base) {
   Bytes index(8 * frame->num_blocks), hashes(16 * (content.size() / TW_LEAF_NBYTES + 1)), base_hashes(hashes.size());
   tw_leaves leaves = {hashes.data(), {}}, base_leaves = {base_hashes.data(), {}};
-  Bytes blocks(tw_data_bound(content.size())), out(tw_frame_bound(frame));
+  Bytes blocks(tw_data_bound(frame, content.size())), out(tw_frame_bound(frame));
   tw_error error;
-  const uint64_t chunk = 2 * uint64_t{frame->block_words} * frame->word_nbytes;
+  const uint64_t chunk = 2 * uint64_t{frame->block_words} * frame->layout.word_nbytes;
   uint64_t end = 0;
   for (uint64_t first = 0; first < content.size(); first += chunk) {
     const uint64_t nbytes = std::min<uint64_t>(chunk, content.size() - first);
@@ -78,7 +79,7 @@ Bytes encode_chunks(tw_frame* frame, const Bytes& content, const uint8_t* base) 
     end += written;
   }
   if (base != nullptr) tw_hash_root(content.size(), base_hashes.data(), frame->base_hash);
-  CHECK(tw_encode_header(frame, end, index.data(), hashes.data(), out.data(), &error) == TW_OK);
+  CHECK(tw_encode_header(frame, end, index.data(), hashes.data(), nullptr, out.data(), &error) == TW_OK);
   std::memcpy(out.data() + frame->header_nbytes, blocks.data(), end);
   out.resize(frame->frame_nbytes);
   return out;
@@ -89,12 +90,12 @@ Bytes encode(const Type& type, uint32_t profile, const Bytes& content, const uin
   const uint8_t unknown[16] = {};
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, time % 3 == 0 ? 0 : 8192,
+  CHECK(tw_frame_init(&frame, type.name, type.bits, &numel, 1, profile, tests::BlockWords(time % 3 == 0 ? 0 : 8192),
                       base == nullptr ? nullptr : unknown, &error) == TW_OK);
   if (time % 3 == 0) tw_frame_fit(&frame, content.data(), base);
   if (time % 3 == 1) return encode_chunks(&frame, content, base);
   Bytes out(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, content.data(), content.size(), base, out.data(), out.size(), 1 + time % 2, &error) ==
+  CHECK(tw_compress(&frame, content.data(), content.size(), base, out.data(), out.size(), 1 + time % 2, 0, &error) ==
         TW_OK);
   out.resize(frame.frame_nbytes);
   return out;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/hash.h"
+#include "form.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
 #include "tests/target.h"
@@ -90,7 +91,8 @@ std::vector<uint8_t> compress(tw_frame* frame, const std::vector<uint8_t>& conte
                               uint32_t threads) {
   tw_error error;
   std::vector<uint8_t> bytes(tw_frame_bound(frame));
-  CHECK(tw_compress(frame, content.data(), content.size(), base, bytes.data(), bytes.size(), threads, &error) == TW_OK);
+  CHECK(tw_compress(frame, content.data(), content.size(), base, bytes.data(), bytes.size(), threads, 0, &error) ==
+        TW_OK);
   bytes.resize(frame->frame_nbytes);
   return bytes;
 }
@@ -139,7 +141,8 @@ uint64_t round_trip(const Type& type, uint32_t profile, Content content, size_t 
   tw_error error;
   const bool odd = std::strcmp(type.name, "F4") == 0;  // not in the format's table: opaque bytes
   const uint64_t shape[2] = {odd ? 2 * numel : numel, 1};
-  CHECK(tw_frame_init(&frame, type.name, odd ? 4 : 0, shape, 2, profile, block_words, nullptr, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, type.name, odd ? 4 : 0, shape, 2, profile, tests::BlockWords(block_words), nullptr,
+                      &error) == TW_OK);
   CHECK(frame.uncompressed_nbytes == original.size());
   const std::vector<uint8_t> bytes = compress(&frame, original, nullptr, 1);
   CHECK(original == untouched);
@@ -162,7 +165,8 @@ uint64_t far_apart() {
   for (size_t i = 0; i < kNumWords; ++i) words[i] = i % 2 == 0 ? 0x0001 : 0xffff;
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, "BF16", 0, &kNumWords, 1, TW_COMPACT, kNumWords, nullptr, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &kNumWords, 1, TW_COMPACT, tests::BlockWords(kNumWords), nullptr, &error) ==
+        TW_OK);
   const std::vector<uint8_t> content = exact(reinterpret_cast<const uint8_t*>(words.data()), 2 * kNumWords);
   const std::vector<uint8_t> bytes = compress(&frame, content, nullptr, 1);
   CHECK(frame.data_nbytes < kNumWords / 2);
@@ -183,7 +187,7 @@ uint32_t fitted(const char* dtype, uint32_t profile, uint64_t numel, bool mixed)
   }
   tw_frame frame;
   tw_error error;
-  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, 0, nullptr, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, dtype, 0, &numel, 1, profile, nullptr, nullptr, &error) == TW_OK);
   const uint64_t bound = tw_frame_bound(&frame), usual = frame.block_words;
   tw_frame_fit(&frame, content.data(), nullptr);
   CHECK(tw_frame_bound(&frame) == bound && frame.block_words <= usual);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "form.h"
 #include "tests/check.h"
 #include "tests/mutation.h"
 #include "tests/target.h"
@@ -94,9 +95,10 @@ Bytes make_frame(const Type& type, uint32_t profile, tests::Content content, con
   tw_frame frame;
   tw_error error;
   CHECK(tw_frame_init(&frame, type.name, type.bits, shape.data(), static_cast<uint32_t>(shape.size()), profile,
-                      kBlockWords * (profile == TW_COMPACT ? kCompactFactor : 1), nullptr, &error) == TW_OK);
+                      tests::BlockWords(kBlockWords * (profile == TW_COMPACT ? kCompactFactor : 1)), nullptr,
+                      &error) == TW_OK);
   Bytes coded(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, bytes.data(), bytes.size(), nullptr, coded.data(), coded.size(), 1, &error) == TW_OK);
+  CHECK(tw_compress(&frame, bytes.data(), bytes.size(), nullptr, coded.data(), coded.size(), 1, 0, &error) == TW_OK);
   coded.resize(frame.frame_nbytes);
   return coded;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/hash.h"
+#include "form.h"
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
@@ -44,10 +45,10 @@ Bytes compress(const Bytes& content, const Bytes& base, uint32_t threads = 1, ui
   tw_error error;
   const uint64_t numel = content.size() / 2;
   const uint8_t unknown[16] = {};
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, block_words, unknown, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, tests::BlockWords(block_words), unknown, &error) == TW_OK);
   Bytes bytes(tw_frame_bound(&frame));
-  CHECK(tw_compress(&frame, content.data(), content.size(), base.data(), bytes.data(), bytes.size(), threads, &error) ==
-        TW_OK);
+  CHECK(tw_compress(&frame, content.data(), content.size(), base.data(), bytes.data(), bytes.size(), threads, 0,
+                    &error) == TW_OK);
   bytes.resize(frame.frame_nbytes);
   return bytes;
 }
@@ -115,7 +116,8 @@ int header_status(Bytes bytes, size_t at, uint8_t value) {
   tw_error error;
   CHECK(tw_decode_header(bytes.data(), bytes.size(), &frame, &error) == TW_OK);
   bytes[at] = value;
-  tw::store(bytes.data() + tw::kAtChecksum, tw::header_checksum(bytes.data(), frame.header_nbytes));
+  tw::store(bytes.data() + tw::kAtIndexChecksum, tw::index_checksum(bytes.data(), frame));
+  tw::store(bytes.data() + tw::kAtChecksum, tw::header_checksum(bytes.data(), frame));
   return tw_decode_header(bytes.data(), bytes.size(), &frame, &error);
 }
 
@@ -145,19 +147,19 @@ void check_refusals(const Bytes& base) {
   tw_error error;
   const uint64_t numel = kNumel;
   const uint8_t wrong[16] = {1};
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_RESIDENT, 0, wrong, &error) == TW_INVALID_ARGUMENT);
-  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, 0, wrong, &error) == TW_OK);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_RESIDENT, nullptr, wrong, &error) == TW_INVALID_ARGUMENT);
+  CHECK(tw_frame_init(&frame, "BF16", 0, &numel, 1, TW_FAST, nullptr, wrong, &error) == TW_OK);
   CHECK(frame.block_words == 32768);  // as in a plain frame
   Bytes out(tw_frame_bound(&frame));
   const auto status = [&](const uint8_t* of) {
-    return tw_compress(&frame, base.data(), base.size(), of, out.data(), out.size(), 1, &error);
+    return tw_compress(&frame, base.data(), base.size(), of, out.data(), out.size(), 1, 0, &error);
   };
   CHECK(status(nullptr) == TW_INVALID_ARGUMENT);
   CHECK(status(base.data()) == TW_OK);  // the hash of the base is found out, whatever was said
   CHECK(std::memcmp(frame.base_hash, hash_of(base).data(), 16) == 0);
   std::memcpy(frame.base_hash, wrong, sizeof wrong);
   const Bytes leaves(16);  // of other content than the base, though no block is said to differ
-  CHECK(tw_encode_header(&frame, 0, nullptr, leaves.data(), out.data(), &error) == TW_INVALID_ARGUMENT);
+  CHECK(tw_encode_header(&frame, 0, nullptr, leaves.data(), nullptr, out.data(), &error) == TW_INVALID_ARGUMENT);
 }
 
 // The hashes that decoding gives are those of the bytes, wherever leaves, blocks and the tiles of threads end. Blocks

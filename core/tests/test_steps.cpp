@@ -286,7 +286,8 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
   }
   LeafHasher hasher(0, nullptr);
   const BlockOutput output = {out.data(), false, {}, &hasher};
-  const Fault fault = decode_block(own, block.data(), length, n, output, scratch.get());
+  const Fault fault =
+      decode_block(own, {block.data(), length, n, length == stored_nbytes(spec, n)}, output, scratch.get());
   return {!fault, out};
 }
 
@@ -295,10 +296,10 @@ Decoded decode(const BlockSpec& spec, const Bytes& block, size_t length, size_t 
 void test_blocks(const Dtype& dtype, uint8_t profile, size_t n, uint64_t rarity, unsigned damages) {
   static const std::unique_ptr<EncodeScratch> scratch(new EncodeScratch);
   const Bytes base = make_base(dtype, n), words = change(dtype, base, rarity);
-  const BlockSpec spec = {dtype, profile, true, base.data()};
-  Bytes block(stored_nbytes(dtype, n) + kSlack);
+  const BlockSpec spec = {dtype, profile, true, base.data(), kBlockAlign};
+  Bytes block(stored_nbytes(spec, n) + kSlack);
   const size_t length = encode_block(spec, words.data(), n, block.data(), scratch.get());
-  CHECK((length == 0) == (words == base) && length <= stored_nbytes(dtype, n));
+  CHECK((length == 0) == (words == base) && length <= stored_nbytes(spec, n));
   for (const bool in_place : {false, true}) {
     const Decoded decoded = decode(spec, block, length, n, in_place);
     CHECK(decoded.valid && decoded.words == words);
