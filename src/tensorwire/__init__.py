@@ -21,7 +21,19 @@ if TYPE_CHECKING:
         transcode_checkpoint,
         verify,
     )
-    from .codec import FrameInfo, compose, compress, compress_bound, decompress, decompress_range, frame_info
+    from .codec import (
+        BlockInfo,
+        FrameEncoder,
+        FrameInfo,
+        FrameReader,
+        Layout,
+        compose,
+        compress,
+        compress_bound,
+        decompress,
+        decompress_range,
+        frame_info,
+    )
     from .errors import (
         BaseMismatchError,
         CorruptDataError,
@@ -35,9 +47,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseMismatchError",
+    "BlockInfo",
     "CorruptDataError",
     "FormatError",
+    "FrameEncoder",
     "FrameInfo",
+    "FrameReader",
+    "Layout",
     "LimitExceededError",
     "TensorwireError",
     "TruncatedDataError",
@@ -63,7 +79,10 @@ __all__ = [
     "verify",
 ]
 
-_CODEC = {"FrameInfo", "compose", "compress", "compress_bound", "decompress", "decompress_range", "frame_info"}
+_CODEC = {
+    *("BlockInfo", "FrameEncoder", "FrameInfo", "FrameReader", "Layout"),
+    *("compose", "compress", "compress_bound", "decompress", "decompress_range", "frame_info"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -10,10 +10,11 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames whatever the machine, the CPU target and the number of threads.
 """
 
-from .arrays import array_shape, as_array, byte_view, check_framework, check_framework_name, tensor_view
+from .arrays import array_shape, as_array, byte_view, check_framework, check_framework_name, check_label, tensor_view
 from .core import cpu_target
-from .dtypes import FloatFields, dtype_bits, float_fields, torch_name
-from .frames import BlockInfo, FrameEncoder, FrameInfo, FrameReader, Profile
+from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
+from .facts import BlockInfo, FrameInfo, Profile
+from .frames import FrameEncoder, FrameReader
 from .hasher import ContentHasher
 from .memory import new_buffer
 from .relative import base_mismatch, check_takes_base
@@ -38,6 +39,7 @@ __all__ = [
     "FrameInfo",
     "FrameReader",
     "Framework",
+    "Layout",
     "Profile",
     "array_shape",
     "as_array",
@@ -45,6 +47,7 @@ __all__ = [
     "byte_view",
     "check_framework",
     "check_framework_name",
+    "check_label",
     "check_takes_base",
     "compose",
     "compress",

@@ -132,6 +132,15 @@ def lasting_view(view: TensorView) -> memoryview:
     return view.data
 
 
+def check_label(dtype: str, bits: int) -> None:
+    """Raise UnsupportedTensorError for a frame whose dtype has other bits than its elements: what it decodes to is
+    nothing that the name says."""
+    if dtype_bits(dtype) not in (0, bits):
+        raise UnsupportedTensorError(
+            f"expected {dtype_bits(dtype)} bits per element of a frame of {dtype}, got {bits}", advice=_AS_BYTES
+        )
+
+
 def check_framework_name(framework: str) -> None:
     """Raise ValueError for what is not one of FRAMEWORKS, with the one that was meant."""
     if framework not in FRAMEWORKS:

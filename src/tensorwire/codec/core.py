@@ -55,9 +55,7 @@ class Error(ctypes.Structure):
 class Layout(ctypes.Structure):
     """tw_layout"""
 
-    _fields_ = [
-        (name, ctypes.c_uint8) for name in ("word_nbytes", "exponent_bits", "rest_bits", "split", "ordered")
-    ]
+    _fields_ = [(name, ctypes.c_uint8) for name in ("word_nbytes", "exponent_bits", "rest_bits", "split", "ordered")]
 
 
 class Form(ctypes.Structure):
@@ -236,9 +234,7 @@ _frame_init = function(
 _frame_fit = function("tw_frame_fit", None, _frame, _address, _address)
 _frame_bound = function("tw_frame_bound", _u64, _frame)
 _data_bound = function("tw_data_bound", _u64, _frame, _u64)
-_compress = function(
-    "tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _u32, _error
-)
+_compress = function("tw_compress", ctypes.c_int, _frame, _address, _u64, _address, _address, _u64, _u32, _u32, _error)
 _encode_blocks = function(
     "tw_encode_blocks", ctypes.c_int, _frame, _u64, _address, _u64, _address, _u64, _address, _u64, _u64_out, _address,
     ctypes.POINTER(Leaves), ctypes.POINTER(Leaves), _u32, _error,
@@ -405,9 +401,7 @@ def encode_header(
                 f"expected room for {frame.header_nbytes} bytes of header and {frame.extensions_nbytes} bytes of "
                 f"extensions, got {target.nbytes} and {records.nbytes}"
             )
-        _encode_header(
-            frame, data_nbytes, entries.address, hashes.address, records.address, target.address, Error()
-        )
+        _encode_header(frame, data_nbytes, entries.address, hashes.address, records.address, target.address, Error())
 
 
 def decode_fixed(src: Buffer) -> Frame:

@@ -1,4 +1,4 @@
-"""The dtypes of safetensors: their names, their sizes, how frames split them, and what others call them."""
+"""The dtypes of safetensors, and C128: their names, their sizes, how frames split them, and what others call them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _DTYPES: dict[str, tuple[int, str | None, str | None]] = {
     "F32": (32, "float32", "float32"),
     "F64": (64, "float64", "float64"),
     "C64": (64, "complex64", "complex64"),
+    "C128": (128, "complex128", "complex128"),
     "F8_E4M3": (8, "float8_e4m3fn", "float8_e4m3fn"),
     "F8_E5M2": (8, "float8_e5m2", "float8_e5m2"),
     "F8_E4M3FNUZ": (8, "float8_e4m3fnuz", "float8_e4m3fnuz"),
@@ -53,11 +54,11 @@ _OTHER_WORDS = {
     "f8e4m3fn": "F8_E4M3",
     "fp8e4m3fn": "F8_E4M3",
 }
-_BUFFER_FORMATS = {"?": "BOOL", "c": "U8", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64"}
+_BUFFER_FORMATS = {"?": "BOOL", "c": "U8", "e": "F16", "f": "F32", "d": "F64", "Zf": "C64", "Zd": "C128"}
 
 
 def dtype_bits(dtype: str) -> int:
-    """Bits per element of a dtype of safetensors; 0 for any other."""
+    """Bits per element of a dtype of safetensors, or of C128; 0 for any other."""
     return _DTYPES[dtype][0] if dtype in _DTYPES else 0
 
 

@@ -5,100 +5,31 @@ Sizes and offsets are in bytes; "content" means the uncompressed bytes of a tens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ..errors import CorruptDataError, TruncatedDataError
 from . import core, products
 from .arrays import byte_view, checked_shape
-from .dtypes import dtype_bits
+from .dtypes import Layout, dtype_bits
+from .facts import BlockInfo, block_facts, frame_facts
+from .form import DEFAULT_ALIGNMENT, NO_HASH, checked_hash, new_form, new_frame, pack_extensions, parse_extensions
 from .threads import num_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Profile = Literal["enec", "fast", "compact", "resident"]
+    from .facts import Profile
 
 SAMPLE_NBYTES = core.SAMPLE_NBYTES
 """Content that decides on the size of blocks."""
 
 _BLOCKS_AT_ONCE = 4096
-_NO_HASH = bytes(16)
-
-
-class FrameInfo(NamedTuple):
-    """The facts in the header of a frame.
-
-    Attributes:
-        dtype: name as in safetensors, e.g. "BF16"; a name that the format does not know is opaque bytes.
-        bits: bits per element.
-        shape: sizes of the dimensions, outermost first; () for a scalar.
-        profile: "enec", "fast", "compact" or "resident".
-        uncompressed_nbytes: size of the tensor.
-        header_nbytes: size of header and index, up to the first block.
-        data_nbytes: size of all blocks.
-        frame_nbytes: size of the frame.
-        num_blocks: number of blocks.
-        block_words: words in a full block.
-        content_hash: 32 hexadecimal digits; depends on the uncompressed bytes alone. Not cryptographic.
-        base_hash: of a relative frame, the content hash of the base that it is relative to; None for a plain frame.
-    """
-
-    dtype: str
-    bits: int
-    shape: tuple[int, ...]
-    profile: Profile
-    uncompressed_nbytes: int
-    header_nbytes: int
-    data_nbytes: int
-    frame_nbytes: int
-    num_blocks: int
-    block_words: int
-    content_hash: str
-    base_hash: str | None
-
-    @property
-    def ratio(self) -> float:
-        """Uncompressed size over the size of the frame; 0.0 for an empty tensor."""
-        return self.uncompressed_nbytes / self.frame_nbytes
-
-
-class BlockInfo(NamedTuple):
-    """The parts of a block.
-
-    Attributes:
-        offset: from the start of the frame.
-        nbytes: size of the block.
-        rest_nbytes: size of the streams of the rest, which of a float is its sign and mantissa. Mantissa bits that are
-            coded together with the exponent count here, one bit each, as they would take alone.
-        kind_nbytes: size of the streams of the kind without those bits: of the exponents, where it has them.
-        num_words: words in the block.
-        kind: "stored", "constant", "enec", "cascade", "entropy", "plain", "zeros", "cascade2" or "modal"; in a relative
-            frame also "same", "sparse" or "dense".
-        rest: "verbatim", "trimmed" or "bytes".
-        variant: parameter of the kind, see docs/format.md.
-    """
-
-    offset: int
-    nbytes: int
-    rest_nbytes: int
-    kind_nbytes: int
-    num_words: int
-    kind: str
-    rest: str
-    variant: int
-
-
-_KINDS = ("stored", "constant", "enec", "cascade", "entropy", "plain", "zeros")
-_EXTENDED_KINDS = {1: "cascade2", 2: "modal", 3: "sparse", 4: "dense"}
-_EXTENDED, _SAME = 7, 255
-_RESTS = ("verbatim", "trimmed", "bytes")
 
 
 class FrameEncoder:
     """Encode one tensor chunk by chunk.
 
-    The frame is the header (known only at the end), then the blocks as they come::
+    The frame is the header (known only at the end), then the blocks as they come, then zeros::
 
         encoder = FrameEncoder("BF16", shape)
         file.seek(position + encoder.header_nbytes)
@@ -106,6 +37,7 @@ class FrameEncoder:
             nbytes = encoder.encode(chunk, out)     # out: at least encoder.data_bound(len(chunk)) bytes
             file.write(out[:nbytes])
         header = encoder.finish()                   # to be written at `position`
+        file.write(bytes(encoder.info.padding_nbytes))
 
     Chunks are copied only where they divide a block. One thread at a time. The bytes are those of `compress` if the
     encoder is shown the beginning of the content. Each byte of content and base is read once: the frame is sound even
@@ -113,7 +45,7 @@ class FrameEncoder:
     that changes nothing is shorter than `header_nbytes`, and no blocks follow it.
 
     Attributes:
-        header_nbytes: size of header and index; known from the start, but see above.
+        header_nbytes: size of the header; known from the start, but see above.
         block_nbytes: content of a block.
         uncompressed_nbytes: size of the tensor.
         consumed_nbytes: content taken so far.
@@ -127,44 +59,65 @@ class FrameEncoder:
         shape: Sequence[int],
         *,
         bits: int = 0,
+        layout: Layout | None = None,
         profile: Profile = "fast",
         relative: bool = False,
+        base_hash: str | None = None,
         beginning: Buffer | None = None,
         base_beginning: Buffer | None = None,
+        block_alignment: int = DEFAULT_ALIGNMENT,
+        frame_alignment: int | None = None,
+        padding_nbytes: int = 0,
+        extensions: Mapping[int, Buffer] | None = None,
         threads: int | None = None,
     ) -> None:
         """
         Args:
             bits: per element; may be 0 for the dtypes of safetensors, and is needed for other names.
+            layout: how words are split; by default that of the format's table, and bytes for other names.
             relative: the frame gets its base in chunks too.
+            base_hash: the content hash of the base of a relative frame, if you know it: it is not hashed then. It is
+                your promise. With another hash than the base has, the frame cannot be decompressed.
             beginning: the first SAMPLE_NBYTES of the content or all of it. Profile "compact" fits the size of its
                 blocks to them, and has blocks of the usual size without.
             base_beginning: the same bytes of the base; for a relative frame.
+            block_alignment: bytes that every block has a multiple of: a power of two from 32 to 4096.
+            frame_alignment: the blocks begin, and the frame ends, at a multiple of so many bytes: a power of two from
+                `block_alignment`, the default, to 2 MiB.
+            padding_nbytes: at least so many zeros behind the blocks, up to 2 MiB.
+            extensions: bytes by tag, which readers skip that do not know the tag. Tags from 2**31 on are yours.
 
         Raises:
-            ValueError: dtype, bits, shape or profile is invalid, or the beginning is too short.
+            ValueError: dtype, bits, layout, shape, profile or one of the others is invalid, or contradicts another; or
+                the beginning is too short.
         """
+        if base_hash is not None and not relative:
+            raise ValueError("expected no base_hash for a plain frame; say relative=True, or leave it out")
         bits = bits or dtype_bits(dtype)
-        self._frame = new_frame(dtype, bits, checked_shape(shape), profile, relative=relative)
+        self._extensions = pack_extensions(extensions or {})
+        form = new_form(layout, block_alignment, frame_alignment, padding_nbytes, len(self._extensions))
+        base_hash_bytes = checked_hash(base_hash) if base_hash is not None else NO_HASH if relative else None
+        self._frame = new_frame(dtype, bits, checked_shape(shape), profile, form=form, base_hash=base_hash_bytes)
         if beginning is not None:
             old = None if base_beginning is None else byte_view(base_beginning).data
             core.frame_fit(self._frame, byte_view(beginning).data, old)
         self._threads = num_threads(threads)
         self.header_nbytes: int = self._frame.header_nbytes
-        self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
+        self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
         self.uncompressed_nbytes: int = self._frame.uncompressed_nbytes
         self.consumed_nbytes = 0
         self.data_nbytes = 0
         self._index = bytearray(8 * self._frame.num_blocks)
         self._leaves = core.Leaves(self.uncompressed_nbytes)
-        self._base_leaves = core.Leaves(self.uncompressed_nbytes) if relative else None
+        self._relative = relative
+        self._base_leaves = core.Leaves(self.uncompressed_nbytes) if relative and base_hash is None else None
         self._encoded_nbytes = 0  # whole blocks
         self._kept = b""  # content of the block that has begun
         self._base_kept = b""
 
     def data_bound(self, nbytes: int) -> int:
         """The most bytes that the next `encode`, of `nbytes` of content, can write."""
-        return core.data_bound(self.consumed_nbytes - self._encoded_nbytes + nbytes)
+        return core.data_bound(self._frame, self.consumed_nbytes - self._encoded_nbytes + nbytes)
 
     def encode(self, chunk: Buffer, out: Buffer, *, base: Buffer | None = None) -> int:
         """Encode the next chunk of content; return the number of bytes put at the front of `out`.
@@ -203,7 +156,7 @@ class FrameEncoder:
 
     def _checked_base(self, base: Buffer | None, nbytes: int) -> memoryview | None:
         """The base of a chunk."""
-        if (base is None) != (self._base_leaves is None):
+        if (base is not None) != self._relative:
             raise ValueError("expected a base for a relative frame, and none for a plain one")
         if base is None:
             return None
@@ -222,25 +175,25 @@ class FrameEncoder:
         """Encode the next blocks."""
         written = core.encode_blocks(
             self._frame, self._encoded_nbytes, content, self.data_nbytes, out, self._index, self._leaves, self._threads,
-            None if self._base_leaves is None else base, self._base_leaves,
+            base if self._relative else None, self._base_leaves,
         )  # fmt: skip
         self._encoded_nbytes += memoryview(content).nbytes
         self.data_nbytes += written
         return written
 
     def finish(self) -> bytes:
-        """Header and index, once all content is encoded.
+        """The header, once all content is encoded.
 
         Raises:
-            ValueError: content is missing.
+            ValueError: content is missing; or an extension is none that its tag allows.
         """
         if self.consumed_nbytes != self.uncompressed_nbytes:
             raise ValueError(f"expected {self.uncompressed_nbytes} bytes of content, got {self.consumed_nbytes}")
         if self._base_leaves is not None:
             self._frame.base_hash[:] = core.hash_root(self.uncompressed_nbytes, self._base_leaves.hashes)
         header = bytearray(self.header_nbytes)
-        core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, header)
-        self.info = _frame_info(self._frame)
+        core.encode_header(self._frame, self.data_nbytes, self._index, self._leaves.hashes, self._extensions, header)
+        self.info = frame_facts(self._frame)
         return bytes(header[: self.info.header_nbytes])
 
 
@@ -250,7 +203,7 @@ class FrameReader:
     ::
 
         nbytes = FrameReader.header_size(first_128_bytes)
-        reader = FrameReader(first_nbytes)                     # checks header and index
+        reader = FrameReader(first_nbytes)                     # checks all of the header
         lo, hi = reader.data_range(start, stop)                # of the blocks that hold this content
         data = fetch(reader.info.header_nbytes + lo, reader.info.header_nbytes + hi)
         reader.decode(data, out, start=start, stop=stop, data_offset=lo)
@@ -260,16 +213,17 @@ class FrameReader:
     Attributes:
         info: FrameInfo.
         block_nbytes: content of a block; only the last one may have less.
+        extensions: the bytes of each extension by its tag.
     """
 
     MIN_HEADER_NBYTES = core.FIXED_HEADER_NBYTES
 
     @staticmethod
     def header_size(prefix: Buffer) -> int:
-        """Size of header and index, from the first 128 bytes of a frame or more.
+        """Size of the header, from the first 128 bytes of a frame or more.
 
-        The prefix is checked as far as it goes, but not its checksum: check that this many bytes exist before
-        allocating them.
+        The prefix is checked as far as it goes; its checksum only if the shape is there. So check that this many bytes
+        exist before allocating them.
 
         Raises:
             TruncatedDataError: the prefix is shorter than 128 bytes; otherwise as `FrameReader`.
@@ -286,8 +240,13 @@ class FrameReader:
         # A copy: the core trusts a header that it has checked, so nobody else may write to it.
         self._header = bytes(view[: core.header_size(view[: self.MIN_HEADER_NBYTES])])
         self._frame = core.decode_header(self._header)
-        self.info = _frame_info(self._frame)
-        self.block_nbytes: int = self._frame.block_words * self._frame.word_nbytes
+        self.info = frame_facts(self._frame)
+        self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
+
+    @property
+    def extensions(self) -> dict[int, bytes]:
+        end = self.info.header_nbytes
+        return parse_extensions(self._header[end - self._frame.extensions_nbytes : end])
 
     def data_range(self, start: int, stop: int) -> tuple[int, int]:
         """The bytes [lo, hi) of the blocks, counted from the first block, that content bytes [start, stop) need.
@@ -378,19 +337,7 @@ class FrameReader:
         if not 0 <= first <= first + count <= self.info.num_blocks:
             raise ValueError(f"expected blocks within [0, {self.info.num_blocks}), got {count} from {first} on")
         infos = core.block_infos(self._frame, self._header, data, data_offset, first, count)
-        return [
-            BlockInfo(
-                info.offset,
-                info.nbytes,
-                info.rest_nbytes,
-                info.kind_nbytes,
-                info.num_words,
-                _kind_name(info),
-                _RESTS[info.rest],
-                info.variant,
-            )
-            for info in infos
-        ]
+        return [block_facts(info) for info in infos]
 
     def check_blocks(self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None) -> None:
         """Check the checksum and the parameters of blocks [first, first + count), by default to the last. No base is
@@ -409,44 +356,3 @@ class FrameReader:
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.info.uncompressed_nbytes:
             raise ValueError(f"expected a range within [0, {self.info.uncompressed_nbytes}), got [{start}, {stop})")
-
-
-def _kind_name(info: core.BlockInfo) -> str:
-    if info.kind == _SAME:
-        return "same"
-    return _EXTENDED_KINDS[info.extended] if info.kind == _EXTENDED else _KINDS[info.kind]
-
-
-def check_frame_size(info: FrameInfo, nbytes: int) -> None:
-    """Raise TruncatedDataError or CorruptDataError if `nbytes` are not one whole frame."""
-    if nbytes != info.frame_nbytes:
-        error = TruncatedDataError if nbytes < info.frame_nbytes else CorruptDataError
-        raise error(f"expected a frame of {info.frame_nbytes} bytes, got {nbytes}", byte=min(nbytes, info.frame_nbytes))
-
-
-def new_frame(dtype: str, bits: int, shape: tuple[int, ...], profile: str, *, relative: bool = False) -> core.Frame:
-    """The frame of a tensor that is still to be encoded, `relative` to a base whose hash is not known yet or not.
-
-    Raises:
-        ValueError: one of the arguments is invalid.
-    """
-    if profile not in core.PROFILES:
-        raise ValueError(f"expected one of the profiles {', '.join(core.PROFILES)}, got {profile!r}")
-    return core.frame_init(dtype, bits, shape, core.PROFILES.index(profile), base_hash=_NO_HASH if relative else None)
-
-
-def _frame_info(frame: core.Frame) -> FrameInfo:
-    return FrameInfo(
-        dtype=frame.dtype.decode("ascii"),
-        bits=frame.bits,
-        shape=tuple(frame.shape[: frame.ndim]),
-        profile=cast("Profile", core.PROFILES[frame.profile]),
-        uncompressed_nbytes=frame.uncompressed_nbytes,
-        header_nbytes=frame.header_nbytes,
-        data_nbytes=frame.data_nbytes,
-        frame_nbytes=frame.frame_nbytes,
-        num_blocks=frame.num_blocks,
-        block_words=frame.block_words,
-        content_hash=bytes(frame.content_hash).hex(),
-        base_hash=bytes(frame.base_hash).hex() if frame.features & core.BASE_RELATIVE else None,
-    )

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BaseMismatchError, CorruptDataError, FormatError
 from . import core
 from .arrays import byte_view, tensor_view
-from .frames import new_frame
+from .form import NO_HASH, checked_hash, new_form, new_frame
 from .hasher import ContentHasher
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from .arrays import TensorView
-    from .frames import FrameInfo, FrameReader
+    from .dtypes import Layout
+    from .facts import FrameInfo
+    from .frames import FrameReader
 
 
 def hash_of(data: Buffer, threads: int | None) -> str:
@@ -53,16 +55,28 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
     return view
 
 
-def compress_into(source: TensorView, base: TensorView | None, profile: str, out: memoryview, threads: int) -> int:
-    """Put the frame of a tensor at the front of `out`; return its size. It has no base if that changes meanwhile."""
-    frame = new_frame(source.dtype, source.bits, source.shape, profile, relative=base is not None)
+def compress_into(
+    source: TensorView,
+    base: TensorView | None,
+    profile: str,
+    out: memoryview,
+    threads: int,
+    *,
+    layout: Layout | None = None,
+    base_hash: str | None = None,
+) -> int:
+    """Put the frame of a tensor at the front of `out`; return its size. It has no base if that changes meanwhile, and
+    its hash is not known."""
+    known = None if base is None else NO_HASH if base_hash is None else checked_hash(base_hash)
+    form = None if layout is None else new_form(layout)
+    frame = new_frame(source.dtype, source.bits, source.shape, profile, form=form, base_hash=known)
     data = None if base is None else base.data
     core.frame_fit(frame, source.data, data)
-    core.compress(frame, source.data, out, threads, data)
+    core.compress(frame, source.data, out, threads, data, known_base=base_hash is not None)
     source.check_memory()
     if base is not None:
         base.check_memory()
-        if hash_of(base.data, threads) != bytes(frame.base_hash).hex():
+        if base_hash is None and hash_of(base.data, threads) != bytes(frame.base_hash).hex():
             # What the frame is relative to is what the base was while it was read, which nobody has.
             warnings.warn(
                 "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to "
@@ -70,7 +84,7 @@ def compress_into(source: TensorView, base: TensorView | None, profile: str, out
                 RuntimeWarning,
                 stacklevel=3,
             )
-            return compress_into(source, None, profile, out, threads)
+            return compress_into(source, None, profile, out, threads, layout=layout)
     return int(frame.frame_nbytes)
 
 

@@ -7,8 +7,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ..errors import LimitExceededError
 from . import core
-from .arrays import TensorView, array_shape, as_array, byte_view, check_framework, lasting_view, tensor_view
-from .frames import FrameInfo, FrameReader, Profile, check_frame_size, new_frame
+from .arrays import (
+    TensorView,
+    array_shape,
+    as_array,
+    byte_view,
+    check_framework,
+    check_label,
+    lasting_view,
+    tensor_view,
+)
+from .dtypes import Layout
+from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
+from .form import new_form, new_frame
+from .frames import FrameReader
 from .memory import BytesBuilder, new_buffer
 from .relative import (
     base_to_encode,
@@ -33,7 +45,9 @@ if TYPE_CHECKING:
         profile: Profile
         dtype: str | None
         shape: Sequence[int] | None
+        layout: Layout | None
         base: Any
+        base_hash: str | None
         threads: int | None
 
     class _DecodingRange(TypedDict, total=False):
@@ -61,7 +75,9 @@ def compress(
     profile: Profile = "fast",
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    layout: Layout | None = None,
     base: Any = None,
+    base_hash: str | None = None,
     out: object = None,
     threads: int | None = None,
 ) -> bytes | memoryview:
@@ -74,13 +90,17 @@ def compress(
             stay compressed in memory of a CPU with AVX2; "enec" is for NPUs. docs/choose.md tells which one to take.
         dtype: name of the elements as in safetensors, e.g. "BF16". By default the array's own, or what the format of
             the buffer says. Given for an array it reinterprets its bytes (uint16 as "BF16"). Any other name of 1 to 16
-            characters `A-Z 0-9 _` travels as opaque bytes; its bits per element follow from size and shape. Other
-            libraries' names for dtypes of safetensors ("FP32", "float32") are refused.
+            characters `A-Z 0-9 _` travels as bytes, unless `layout` tells more; its bits per element follow from size
+            and shape. Other libraries' names for dtypes of safetensors ("FP32", "float32") are refused.
         shape: by default the array's own, or one dimension for a buffer whose dtype is given.
+        layout: how long words are and how they are split. By default that of the dtype in the table of docs/format.md.
         base: another tensor of the same dtype and size, such as the weights one training step before. The frame then is
             relative to it: it holds what differs, and can be decompressed only with this base. A `dtype` that is given
             says what the bytes of both are. Others may not write to it meanwhile: it is read once more in the end, and
             if it changed the frame is a plain one and a RuntimeWarning says so.
+        base_hash: the content hash of the base, if you know it (`FrameInfo.content_hash` of the frame that it came
+            from): the base is hashed neither before nor after. It is your promise: a frame with another hash than its
+            base has cannot be decompressed.
         out: where to put the frame: a writable, C-contiguous buffer, NumPy array or torch tensor of at least
             `compress_bound` bytes, apart from `array` and `base`. Memory that is used again and again makes this the
             fastest way.
@@ -91,33 +111,45 @@ def compress(
 
     Raises:
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
-        ValueError: profile, shape, dtype name or threads is invalid, or they do not fit the size; `base` has another
-            dtype or size; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
-        TypeError: `dtype` is not a string.
+        ValueError: profile, shape, dtype name, layout or threads is invalid, or they do not fit the size; `base` has
+            another dtype or size; `base_hash` is none, or there is no base; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
+        TypeError: `dtype` is not a string, or `layout` is no Layout.
         BufferError: somebody has freed, moved or cut the memory of `array` or `base` meanwhile.
     """
     source = tensor_view(array, dtype, shape)
     count = num_threads(threads)
+    if base is None and base_hash is not None:
+        raise ValueError("expected a base with base_hash, got none; leave base_hash out")
     old = None if base is None else base_to_encode(source, base, dtype, profile)
-    bound = core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
+    bound = _bound(source, profile, layout)
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
-        return lasting_view(target)[: compress_into(source, old, profile, target.data, count)]
+        nbytes = compress_into(source, old, profile, target.data, count, layout=layout, base_hash=base_hash)
+        return lasting_view(target)[:nbytes]
     builder = BytesBuilder(bound)
-    return builder.finish(compress_into(source, old, profile, builder.data, count))
+    return builder.finish(compress_into(source, old, profile, builder.data, count, layout=layout, base_hash=base_hash))
 
 
 def compress_bound(
-    array: Any, *, profile: Profile = "fast", dtype: str | None = None, shape: Sequence[int] | None = None
+    array: Any,
+    *,
+    profile: Profile = "fast",
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    layout: Layout | None = None,
 ) -> int:
     """The most bytes that `compress` with the same arguments can take: the size that its `out` needs.
 
-    It depends on dtype, shape and profile alone; the content is not read, and a base changes nothing.
+    It depends on dtype, shape, layout and profile alone; the content is not read, and a base changes nothing.
     """
-    source = tensor_view(array, dtype, shape)
-    return core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile))
+    return _bound(tensor_view(array, dtype, shape), profile, layout)
+
+
+def _bound(source: TensorView, profile: str, layout: Layout | None) -> int:
+    form = None if layout is None else new_form(layout)
+    return core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile, form=form))
 
 
 @overload
@@ -189,6 +221,8 @@ def decompress(
         )
     if out is None:
         check_framework(info.dtype, framework)
+        if framework != "bytes":
+            check_label(info.dtype, info.bits)
     if out is not None or framework == "bytes":
         return _decoded(whole, reader, 0, nbytes, out, base=base, threads=threads, verify=verify)
     check_base_size(info, base)
@@ -263,21 +297,26 @@ def compose(base: Any, *deltas: Buffer, profile: Profile | None = None, threads:
         check_result(reader.info, hash_of(content, threads))
         source = content
     return compress(
-        content, profile=profile or last.profile, dtype=last.dtype, shape=last.shape, base=old.data, threads=threads
+        content,
+        profile=profile or last.profile,
+        dtype=last.dtype,
+        shape=last.shape,
+        layout=last.layout,
+        base=old.data,
+        threads=threads,
     )
 
 
 def frame_info(frame: Buffer) -> FrameInfo:
-    """Read the header of a frame. It is checked, the blocks are neither needed nor touched.
+    """Read the header of a frame. It is checked; index and blocks are neither needed nor touched.
 
     Args:
-        frame: a frame, or as much of it as holds its header and index.
+        frame: a frame, or its first 128 bytes and 8 for each dimension: 640 bytes are always enough.
 
     Raises:
         CorruptDataError, TruncatedDataError, UnsupportedVersionError, LimitExceededError
     """
-    whole = byte_view(frame)
-    return FrameReader(whole.data).info
+    return frame_facts(core.decode_fixed(byte_view(frame).data))
 
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
@@ -299,12 +338,16 @@ def _open_frame(frame: Any) -> tuple[TensorView, FrameReader]:
     """The bytes of exactly one frame, and what reads them."""
     whole = byte_view(frame)
     reader = FrameReader(whole.data)
-    check_frame_size(reader.info, len(whole.data))
+    info = reader.info
+    check_frame_size(info, len(whole.data))
+    if info.padding_nbytes:
+        check_padding(info, whole.data[-info.padding_nbytes :])
     return whole, reader
 
 
 def _blocks(whole: TensorView, reader: FrameReader) -> memoryview:
-    return whole.data[reader.info.header_nbytes :]
+    info = reader.info
+    return whole.data[info.header_nbytes : info.header_nbytes + info.data_nbytes]
 
 
 def _decoded(
