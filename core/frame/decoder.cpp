@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "frame/blocks.h"
 #include "frame/content_hash.h"
@@ -212,24 +214,29 @@ int tw_decode(const tw_frame* frame, const void* header, const void* data, uint6
 }
 
 int tw_decode_and_hash(const tw_frame* frame, const void* header, const void* data, uint64_t data_nbytes,
-                       const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* leaves,
-                       void* base_leaves, tw_error* error) {
-  if (!is_relative(*frame) || (base_leaves != nullptr && base == dst && base_nbytes != 0)) {
+                       const void* base, uint64_t base_nbytes, void* dst, uint32_t threads, void* content_hash,
+                       void* base_hash, tw_error* error) {
+  if (!is_relative(*frame) || (base_hash != nullptr && base == dst && base_nbytes != 0)) {
     return fail(error, TW_INVALID_ARGUMENT, TW_NO_BLOCK, 0,
                 "expected a relative frame, and no hashes of a base that is changed in place");
   }
   const Data have = {static_cast<const uint8_t*>(data), 0, data_nbytes};
   const Data of_base = {static_cast<const uint8_t*>(base), 0, base_nbytes};
   const Index index(*frame, header);
-  const Job job = {{*frame, index, have},
-                   of_base,
-                   0,
-                   frame->uncompressed_nbytes,
-                   static_cast<uint8_t*>(dst),
-                   TW_VERIFY,
-                   static_cast<uint8_t*>(leaves),
-                   static_cast<uint8_t*>(base_leaves)};
-  return decode_blocks(job, header, threads, error);
+  // The base bounds them: decode_blocks() compares its size before it writes any.
+  const uint64_t leaves_nbytes = ceil_div(std::min(frame->uncompressed_nbytes, base_nbytes), TW_LEAF_NBYTES) * 16;
+  std::unique_ptr<uint8_t[]> leaves(new (std::nothrow) uint8_t[2 * leaves_nbytes + 1]);
+  if (leaves == nullptr) return fail(error, TW_NO_MEMORY, TW_NO_BLOCK, 0, "no memory for the content's hashes");
+  uint8_t* const base_leaves = base_hash == nullptr ? nullptr : leaves.get() + leaves_nbytes;
+  const Job job = {
+      {*frame, index, have}, of_base,    0, frame->uncompressed_nbytes, static_cast<uint8_t*>(dst), TW_VERIFY,
+      leaves.get(),          base_leaves};
+  const int status = decode_blocks(job, header, threads, error);
+  if (status != TW_OK) return status;
+  store_hash(hash_root(frame->uncompressed_nbytes, leaves.get()), static_cast<uint8_t*>(content_hash));
+  if (base_hash == nullptr) return TW_OK;
+  store_hash(hash_root(frame->uncompressed_nbytes, base_leaves), static_cast<uint8_t*>(base_hash));
+  return TW_OK;
 }
 
 int tw_block_infos(const tw_frame* frame, const void* header, const void* data, uint64_t data_offset,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -114,6 +115,8 @@ def byte_view(buffer: Any, *, writable: bool = False) -> TensorView:
         UnsupportedTensorError: no buffer, or a tensor that is not in CPU memory.
         ValueError: not C-contiguous and little-endian, or read-only where `writable` is asked for.
     """
+    if type(buffer) is bytes and not writable:  # a frame, mostly
+        return TensorView("U8", 8, (len(buffer),), memoryview(buffer), buffer)
     source = _Source(buffer, copy=False)
     if writable and source.data.readonly:
         raise ValueError("expected a writable buffer, got a read-only one")
@@ -237,7 +240,7 @@ class _Source:
 
     Attributes:
         dtype: its name in safetensors, or None.
-        native_dtype: its dtype in the words of its framework.
+        native_dtype: its dtype in its framework.
         shape: sizes of the dimensions, in elements of `dtype`.
         is_buffer: whether it is a plain buffer, whose shape means nothing in another dtype.
         data, owner: as in TensorView.
@@ -255,17 +258,14 @@ class _Source:
             self._from_buffer(array, copy)
 
     def _from_numpy(self, numpy: Any, array: Any, copy: bool) -> None:
-        if array.dtype.hasobject or array.dtype.names is not None:
-            fields = array.dtype.names is not None and not array.dtype.hasobject
-            advice = "give its fields one by one: array[name]" if fields else "leave it out, or make numbers of it"
-            raise UnsupportedTensorError(f"expected an array of numbers, got dtype {array.dtype}", advice=advice)
-        if isinstance(array, numpy.ma.MaskedArray):
-            raise UnsupportedTensorError(
-                "expected a plain array, got a masked one", advice="give array.data and array.mask one by one"
-            )
-        array = numpy.asarray(array)
-        self.native_dtype = str(array.dtype)
-        self.dtype = FROM_NUMPY.get(array.dtype.name)
+        self.native_dtype = array.dtype
+        self.dtype = _name_of_numpy(array.dtype)
+        if type(array) is not numpy.ndarray:
+            if isinstance(array, numpy.ma.MaskedArray):
+                raise UnsupportedTensorError(
+                    "expected a plain array, got a masked one", advice="give array.data and array.mask one by one"
+                )
+            array = numpy.asarray(array)
         self.shape = array.shape
         swapped = array.dtype.byteorder == ">"
         if swapped or not array.flags.c_contiguous:
@@ -280,8 +280,8 @@ class _Source:
         if advice is not None:
             found = "a nested one" if tensor.is_nested else f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
             raise UnsupportedTensorError(f"expected a dense tensor on the CPU, got {found}", advice=advice)
-        self.native_dtype = str(tensor.dtype)
-        self.dtype = FROM_TORCH.get(self.native_dtype.removeprefix("torch."))
+        self.native_dtype = tensor.dtype
+        self.dtype = FROM_TORCH.get(str(tensor.dtype).removeprefix("torch."))
         self.shape = tuple(tensor.shape)
         if self.dtype == "F4":
             if not self.shape:
@@ -325,6 +325,20 @@ class _Source:
         with core.Pin(view) as pin:  # memoryview.cast refuses views of no bytes and of non-native formats
             self.data = core.view_of_memory(pin.address, pin.nbytes, writable=not view.readonly)
         self.owner = view
+
+
+@lru_cache(64)  # NumPy makes the name anew each time
+def _name_of_numpy(dtype: Any) -> str | None:
+    """The name in safetensors of a NumPy or ml_dtypes dtype.
+
+    Raises:
+        UnsupportedTensorError: its elements are no numbers.
+    """
+    if dtype.hasobject or dtype.names is not None:
+        fields = dtype.names is not None and not dtype.hasobject
+        advice = "give its fields one by one: array[name]" if fields else "leave it out, or make numbers of it"
+        raise UnsupportedTensorError(f"expected an array of numbers, got dtype {dtype}", advice=advice)
+    return FROM_NUMPY.get(dtype.name)
 
 
 def _advice_for_torch(torch: Any, tensor: Any) -> str | None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PROFILES = ("enec", "fast", "compact", "resident")
 FIXED_HEADER_NBYTES = 128
+SHAPED_HEADER_NBYTES = 640  # with the longest shape
+_HEADER_NBYTES_FIELD = slice(56, 64)
 MAX_NDIM = 64
 LEAF_NBYTES = 131072
 SAMPLE_NBYTES = 4194304
@@ -285,6 +287,11 @@ def _check_forced_target() -> None:
 _check_forced_target()
 
 
+def claimed_header_size(src: memoryview) -> int:
+    """What a header says of its own size, if it says so; nothing is checked."""
+    return int.from_bytes(src[_HEADER_NBYTES_FIELD], "little")
+
+
 def header_size(src: Buffer) -> int:
     """Size of the header, of which `src` may hold only the first FIXED_HEADER_NBYTES."""
     frame = Frame()
@@ -420,46 +427,47 @@ def decode_header(src: Buffer) -> Frame:
     return frame
 
 
-def block_range(frame: Frame, header: Buffer, start: int, stop: int) -> tuple[int, int]:
+def block_range(frame: Frame, header: bytes, start: int, stop: int) -> tuple[int, int]:
     """The bytes of the blocks that content bytes [start, stop) need, counted from the first block."""
     data_start, data_stop = _u64(), _u64()
-    with Pin(header) as head:
-        _block_range(frame, head.address, start, stop, data_start, data_stop, Error())
+    _block_range(frame, header, start, stop, data_start, data_stop, Error())
     return data_start.value, data_stop.value
 
 
 def decode(
-    frame: Frame, header: Buffer, data: Buffer, data_offset: int, start: int, stop: int, dst: Buffer, threads: int,
-    verify: bool, base: Buffer | None = None, base_offset: int = 0, leaves: Buffer | None = None,
-    base_leaves: Buffer | None = None, parallel: int | None = None,
+    frame: Frame, header: bytes, data: Buffer, data_offset: int, start: int, stop: int, dst: Buffer, threads: int,
+    verify: bool, base: Buffer | None = None, base_offset: int = 0, parallel: int | None = None,
 ) -> None:  # fmt: skip
     """Content bytes [start, stop) to `dst`, which must be apart from `data`.
 
     `base` has the content of the base from `base_offset` on. `dst` may be its memory for [start, stop) if those are
-    whole blocks. If the frame is relative and decoded whole, `leaves` and `base_leaves` get the hashes of
-    what is written and of `base`. `parallel` is the address of a tw_parallel, for calls without them.
+    whole blocks. `parallel` is the address of a tw_parallel.
     """
-    with (
-        Pin(header) as head,
-        Pin(data) as source,
-        _pin_base(base) as origin,
-        Pin(dst, writable=True) as target,
-        _pin_base(leaves) as hashes,
-        _pin_base(base_leaves) as base_hashes,
-    ):
+    with Pin(data) as source, _pin_base(base) as origin, Pin(dst, writable=True) as target:
         if target.nbytes != stop - start:
             raise ValueError(f"expected an output of {stop - start} bytes, got {target.nbytes}")
         _check_apart(source, target, "the compressed data")
-        if leaves is None:
-            decode_at(
-                frame, head.address, source.address, data_offset, source.nbytes, origin.address, base_offset,
-                origin.nbytes, start, stop, target.address, threads, parallel, _VERIFY if verify else 0, Error(),
-            )  # fmt: skip
-        else:
-            _decode_and_hash(
-                frame, head.address, source.address, source.nbytes, origin.address, origin.nbytes, target.address,
-                threads, hashes.address, base_hashes.address, Error(),
-            )  # fmt: skip
+        decode_at(
+            frame, header, source.address, data_offset, source.nbytes, origin.address, base_offset, origin.nbytes,
+            start, stop, target.address, threads, parallel, _VERIFY if verify else 0, Error(),
+        )  # fmt: skip
+
+
+def decode_and_hash(
+    frame: Frame, header: bytes, data: Buffer, dst: Buffer, threads: int, base: Buffer, *, hash_base: bool
+) -> tuple[bytes, bytes | None]:
+    """All content of a relative frame to `dst`; the content hashes of what was written and, on request, of `base`."""
+    content_hash = ctypes.create_string_buffer(_HASH_NBYTES)
+    base_hash = ctypes.create_string_buffer(_HASH_NBYTES) if hash_base else None
+    with Pin(data) as source, Pin(base) as origin, Pin(dst, writable=True) as target:
+        if target.nbytes != frame.uncompressed_nbytes:
+            raise ValueError(f"expected an output of {frame.uncompressed_nbytes} bytes, got {target.nbytes}")
+        _check_apart(source, target, "the compressed data")
+        _decode_and_hash(
+            frame, header, source.address, source.nbytes, origin.address, origin.nbytes, target.address, threads,
+            content_hash, base_hash, Error(),
+        )  # fmt: skip
+    return content_hash.raw, None if base_hash is None else base_hash.raw
 
 
 def hash_leaves(src: Buffer, threads: int) -> bytearray:
@@ -473,10 +481,10 @@ def hash_leaves(src: Buffer, threads: int) -> bytearray:
 
 def hash_root(nbytes: int, leaves: Buffer) -> bytes:
     """Content hash of `nbytes` of content from its leaf hashes."""
-    root = bytearray(16)
-    with Pin(leaves) as source, Pin(root, writable=True) as target:
-        _hash_root(nbytes, source.address, target.address)
-    return bytes(root)
+    root = ctypes.create_string_buffer(_HASH_NBYTES)
+    with Pin(leaves) as source:
+        _hash_root(nbytes, source.address, root)
+    return root.raw
 
 
 def find_dtype(name: str) -> tuple[int, Layout] | None:
@@ -495,11 +503,9 @@ def exponent_histogram(dtype: str, src: Buffer, counts: Sequence[int]) -> list[i
     return list(numbers)
 
 
-def block_infos(
-    frame: Frame, header: Buffer, data: Buffer, data_offset: int, first: int, count: int
-) -> list[BlockInfo]:
+def block_infos(frame: Frame, header: bytes, data: Buffer, data_offset: int, first: int, count: int) -> list[BlockInfo]:
     """Facts of blocks [first, first + count)."""
     infos = (BlockInfo * max(count, 1))()
-    with Pin(header) as head, Pin(data) as source:
-        _block_infos(frame, head.address, source.address, data_offset, source.nbytes, first, count, infos, Error())
+    with Pin(data) as source:
+        _block_infos(frame, header, source.address, data_offset, source.nbytes, first, count, infos, Error())
     return list(infos[:count])

@@ -238,7 +238,7 @@ class FrameReader:
         """
         view = memoryview(header).cast("B")
         # A copy: the core trusts a header that it has checked, so nobody else may write to it.
-        self._header = bytes(view[: core.header_size(view[: self.MIN_HEADER_NBYTES])])
+        self._header = bytes(view[: max(core.claimed_header_size(view), core.SHAPED_HEADER_NBYTES)])
         self._frame = core.decode_header(self._header)
         self.info = frame_facts(self._frame)
         self.block_nbytes: int = self._frame.block_words * self._frame.layout.word_nbytes
@@ -315,14 +315,10 @@ class FrameReader:
 
         `out` may be `base` unless that is to be hashed.
         """
-        nbytes = self.info.uncompressed_nbytes
-        leaves = bytearray(16 * -(-nbytes // core.LEAF_NBYTES))
-        base_leaves = bytearray(len(leaves)) if hash_base else None
-        core.decode(
-            self._frame, self._header, data, 0, 0, nbytes, out, num_threads(threads), True, base, 0, leaves, base_leaves
+        content_hash, base_hash = core.decode_and_hash(
+            self._frame, self._header, data, out, num_threads(threads), base, hash_base=hash_base
         )
-        old = None if base_leaves is None else core.hash_root(nbytes, base_leaves).hex()
-        return core.hash_root(nbytes, leaves).hex(), old
+        return content_hash.hex(), None if base_hash is None else base_hash.hex()
 
     def block_infos(
         self, data: Buffer, *, data_offset: int = 0, first: int = 0, count: int | None = None

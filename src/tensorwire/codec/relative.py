@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BaseMismatchError, CorruptDataError, FormatError
 from . import core
 from .arrays import byte_view, tensor_view
-from .form import NO_HASH, checked_hash, new_form, new_frame
-from .hasher import ContentHasher
+from .dtypes import as_layout
+from .form import new_form, new_frame
+from .threads import num_threads
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
 def hash_of(data: Buffer, threads: int | None) -> str:
     """The content hash of a tensor's bytes."""
-    hasher = ContentHasher(threads=threads)
-    hasher.update(data)
-    return hasher.hexdigest()
+    source = byte_view(data)
+    return core.hash_root(len(source.data), core.hash_leaves(source.data, num_threads(threads))).hex()
 
 
 def check_takes_base(profile: str) -> None:
@@ -55,28 +55,24 @@ def base_to_encode(source: TensorView, base: Any, dtype: str | None, profile: st
     return view
 
 
-def compress_into(
-    source: TensorView,
-    base: TensorView | None,
-    profile: str,
-    out: memoryview,
-    threads: int,
-    *,
-    layout: Layout | None = None,
-    base_hash: str | None = None,
-) -> int:
-    """Put the frame of a tensor at the front of `out`; return its size. It has no base if that changes meanwhile, and
-    its hash is not known."""
-    known = None if base is None else NO_HASH if base_hash is None else checked_hash(base_hash)
+def frame_of(source: TensorView, profile: str, layout: Layout | None = None, base: bytes | None = None) -> core.Frame:
+    """The frame of a tensor that is still to be encoded, and that fits any content; `base` as for new_frame()."""
     form = None if layout is None else new_form(layout)
-    frame = new_frame(source.dtype, source.bits, source.shape, profile, form=form, base_hash=known)
+    return new_frame(source.dtype, source.bits, source.shape, profile, form=form, base_hash=base)
+
+
+def compress_into(
+    frame: core.Frame, source: TensorView, base: TensorView | None, out: memoryview, threads: int, *, known_base: bool
+) -> int:
+    """Put the frame of a tensor at the front of `out`; return its size. Its base is none if that changes meanwhile,
+    unless the frame has its hash."""
     data = None if base is None else base.data
     core.frame_fit(frame, source.data, data)
-    core.compress(frame, source.data, out, threads, data, known_base=base_hash is not None)
+    core.compress(frame, source.data, out, threads, data, known_base=known_base)
     source.check_memory()
     if base is not None:
         base.check_memory()
-        if base_hash is None and hash_of(base.data, threads) != bytes(frame.base_hash).hex():
+        if not known_base and hash_of(base.data, threads) != bytes(frame.base_hash).hex():
             # What the frame is relative to is what the base was while it was read, which nobody has.
             warnings.warn(
                 "the base changed while it was read, so the frame is a plain one; give a base that nobody writes to "
@@ -84,7 +80,9 @@ def compress_into(
                 RuntimeWarning,
                 stacklevel=3,
             )
-            return compress_into(source, None, profile, out, threads, layout=layout)
+            layout = as_layout(frame.layout)
+            plain = frame_of(source, core.PROFILES[frame.profile], layout)
+            return compress_into(plain, source, None, out, threads, known_base=False)
     return int(frame.frame_nbytes)
 
 

@@ -19,7 +19,7 @@ from .arrays import (
 )
 from .dtypes import Layout
 from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
-from .form import new_form, new_frame
+from .form import NO_HASH, checked_hash
 from .frames import FrameReader
 from .memory import BytesBuilder, new_buffer
 from .relative import (
@@ -30,6 +30,7 @@ from .relative import (
     check_result,
     compress_into,
     decode_checked,
+    frame_of,
     hash_of,
     is_same_memory,
 )
@@ -121,15 +122,17 @@ def compress(
     if base is None and base_hash is not None:
         raise ValueError("expected a base with base_hash, got none; leave base_hash out")
     old = None if base is None else base_to_encode(source, base, dtype, profile)
-    bound = _bound(source, profile, layout)
+    known = None if old is None else NO_HASH if base_hash is None else checked_hash(base_hash)
+    new = frame_of(source, profile, layout, known)
+    bound = core.frame_bound(new)
     if out is not None:
         target = byte_view(out, writable=True)
         if len(target.data) < bound:
             raise ValueError(f"expected an output of at least {bound} bytes (compress_bound), got {len(target.data)}")
-        nbytes = compress_into(source, old, profile, target.data, count, layout=layout, base_hash=base_hash)
+        nbytes = compress_into(new, source, old, target.data, count, known_base=base_hash is not None)
         return lasting_view(target)[:nbytes]
     builder = BytesBuilder(bound)
-    return builder.finish(compress_into(source, old, profile, builder.data, count, layout=layout, base_hash=base_hash))
+    return builder.finish(compress_into(new, source, old, builder.data, count, known_base=base_hash is not None))
 
 
 def compress_bound(
@@ -144,12 +147,7 @@ def compress_bound(
 
     It depends on dtype, shape, layout and profile alone; the content is not read, and a base changes nothing.
     """
-    return _bound(tensor_view(array, dtype, shape), profile, layout)
-
-
-def _bound(source: TensorView, profile: str, layout: Layout | None) -> int:
-    form = None if layout is None else new_form(layout)
-    return core.frame_bound(new_frame(source.dtype, source.bits, source.shape, profile, form=form))
+    return core.frame_bound(frame_of(tensor_view(array, dtype, shape), profile, layout))
 
 
 @overload
