@@ -143,7 +143,6 @@ def _pack(data: bytes) -> str:
         (_edit("copied", nbytes=-1), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", nbytes=1.5), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", sha256="0"), CorruptDataError, MANIFEST_NAME),
-        (_edit("copied", extra=1), CorruptDataError, MANIFEST_NAME),
         (_edit("copied", sha256="0" * 64), CorruptDataError, "assets/deep/image.png"),
         (_edit("replaced", content="%%%"), CorruptDataError, "config.json"),
         (_edit("replaced", content=_pack(b"{}")), CorruptDataError, "config.json"),
@@ -401,7 +400,8 @@ def test_any_manifest_is_read_or_refused(data: st.DataObject) -> None:
         manifest = parse_manifest(_sign(body))
     except FormatError:
         return
-    assert [file.as_json() for file in manifest.files] == body["files"]
+    for file, entry in zip(manifest.files, body["files"], strict=True):
+        assert file.as_json().items() <= entry.items()
     assert all(is_plain_relative(file.path) for file in manifest.files)
 
 

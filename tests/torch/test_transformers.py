@@ -358,6 +358,7 @@ def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
         ("dequantize", "false", "True or False for dequantize, got 'false'"),
         ("linear_mode", 1, "exact, fused"),
         ("version", 2, "checkpoint of version 1, got 2"),
+        ("required", "tables seeds", r"required that this version does not know, got 'tables seeds'.*upgrade"),
         ("wrapped", "fp8", r"quantized \(fp8\)"),
     ],
 )
@@ -368,6 +369,17 @@ def test_an_odd_configuration_is_refused_in_our_words(folder: Path, option: str,
     config.quantization_config[option] = value
     with pytest.raises(ValueError, match=expected):
         load(path, "llama", config=config)
+
+
+def test_a_configuration_that_a_later_version_wrote(folder: Path) -> None:
+    """What it adds is skipped, and of the name of the method the first word is enough."""
+    path = compressed(folder, "llama")
+    config = transformers.AutoConfig.from_pretrained(path)
+    config.quantization_config |= {"quant_method": "tensorwire", "required": "", "url": "https://example.org"}
+    model = load(path, "llama", config=config)
+    assert model.config.quantization_config.to_dict().keys() >= {"quant_method", "version", "profile"}
+    assert "url" not in model.config.quantization_config.to_dict()
+    assert isinstance(model.lm_head.weight, CompressedTensor)
 
 
 def test_a_damaged_block_is_named(

@@ -215,7 +215,7 @@ def test_a_quantized_model_inside_is_refused() -> None:
     from tensorwire.torch.integrations.vllm import TensorwireConfig
 
     with pytest.raises(ValueError, match=r"fp8.*tensorwire decompress"):
-        TensorwireConfig.from_config({"quant_method": "tensorwire", "wrapped": {"quant_method": "fp8"}})
+        TensorwireConfig.from_config({"quant_method": "tensorwire", "version": 1, "wrapped": {"quant_method": "fp8"}})
 
 
 def test_the_entry_point_registers_once() -> None:

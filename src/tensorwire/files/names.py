@@ -8,8 +8,13 @@ the renaming patterns of model libraries away from the payload.
 
 from __future__ import annotations
 
+from ..errors import CorruptDataError, UnsupportedVersionError
+
 METADATA_PREFIX = "tensorwire."
 """Entries of ``__metadata__`` that begin so are ours."""
+
+REQUIRED_KEY = METADATA_PREFIX + "required"
+"""In the metadata of a file or an index: see `check_required`."""
 
 OUR_NAME = b"tensorwire"
 """What stands in the header of every compressed file: in the entries that are ours, and in the names of payloads."""
@@ -38,6 +43,29 @@ def tensor_name(payload: str) -> str | None:
     if not (param.startswith("_") and param.endswith(_SUFFIX) and len(param) > len(_SUFFIX)):
         return None
     return f"{module}{dot}{param[1 : -len(_SUFFIX)]}"
+
+
+def check_required(features: object, place: str) -> None:
+    """Refuse what only a newer reader understands.
+
+    Args:
+        features: the names of features that a reader must know, with spaces between; None if there is no such entry.
+            Version 1 has none.
+        place: the key under which they stand.
+
+    Raises:
+        UnsupportedVersionError: there are any.
+        CorruptDataError: it is no text.
+    """
+    if features is None:
+        return
+    if not isinstance(features, str):
+        raise CorruptDataError(f"expected a text of names in {place}, got {type(features).__name__}")
+    if names := " ".join(features.split()):
+        raise UnsupportedVersionError(
+            f"expected no feature in {place} that this version does not know, got {shown(names)}",
+            advice="a newer version of tensorwire wrote this: upgrade",
+        )
 
 
 def shown(name: str) -> str:

@@ -22,7 +22,17 @@ from ..storage.local import InputFile
 from ..storage.pipeline import WINDOW_NBYTES
 from .foreign import PREFIX_NBYTES, recognise
 from .header import TensorEntry, checked_length, parse_header
-from .names import FRAME_DTYPE, MARKER_DTYPE, MARKER_SHAPE, METADATA_PREFIX, OUR_NAME, shown, tensor_name
+from .names import (
+    FRAME_DTYPE,
+    MARKER_DTYPE,
+    MARKER_SHAPE,
+    METADATA_PREFIX,
+    OUR_NAME,
+    REQUIRED_KEY,
+    check_required,
+    shown,
+    tensor_name,
+)
 from .original_record import Record, unpack
 
 if TYPE_CHECKING:
@@ -151,10 +161,11 @@ class StoredFile:
         self.metadata = {key: text for key, text in self.header.metadata.items() if key not in ours}
         self.profile = ours.get(PROFILE_KEY)
         self.base_name, self.base_hash = ours.get(BASE_NAME_KEY), ours.get(BASE_HASH_KEY)
-        own_names = ours.pop(FRAMES_KEY, None)
+        check_required(ours.get(REQUIRED_KEY), REQUIRED_KEY)
+        own_names = ours.get(FRAMES_KEY)
         if own_names not in (None, FRAME_DTYPE):
             raise UnsupportedVersionError(f"expected {FRAMES_KEY} {FRAME_DTYPE!r}, got {own_names!r:.40}")
-        if ours:
+        if VERSION_KEY in ours or (ours and own_names is None):
             version = ours.get(VERSION_KEY)
             if version != VERSION:
                 raise UnsupportedVersionError(f"expected {VERSION_KEY} {VERSION!r}, got {version!r:.40}")
@@ -173,7 +184,7 @@ class StoredFile:
                 recorded = ours.get(HASH_PREFIX + entry.name)
                 is_frame = own_names is not None and entry.dtype == FRAME_DTYPE and len(entry.shape) == 1
                 self.tensors[entry.name] = StoredTensor(entry.name, entry, is_frame, recorded)
-        self.compressed = bool(ours or payloads or own_names)
+        self.compressed = bool(ours or payloads)
 
     @property
     def local(self) -> InputFile:

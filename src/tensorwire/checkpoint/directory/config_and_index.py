@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..._ground.version import INSTALL
-from ...errors import CorruptDataError
-from ...files.names import payload_name, shown
+from ...errors import CorruptDataError, UnsupportedVersionError
+from ...files.names import REQUIRED_KEY, check_required, payload_name, shown
 from .manifest import VERSION, dump_object, load_object
 from .paths import is_listable
 
-METHOD = f"tensorwire ({INSTALL}, then import tensorwire.torch; or first run: tensorwire decompress)"
-"""Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the ways out."""
+NAME = "tensorwire"
+"""The first word of a ``quant_method`` of ours."""
+
+METHOD = f"{NAME} (install it, then import tensorwire.torch; or first run: tensorwire decompress)"
+"""Loaders that do not know a ``quant_method`` print it and nothing else of config.json, so it names the ways out.
+Transformers compares all of it, so it never changes."""
 
 CONFIG_KEY = "quantization_config"
 WRAPPED_KEY = "wrapped"
@@ -33,7 +36,14 @@ def is_compressed_config(data: bytes) -> bool:
         config = load_object(data).get(CONFIG_KEY)
     except CorruptDataError:
         return False
-    return isinstance(config, dict) and str(config.get("quant_method")).partition(" ")[0] == "tensorwire"
+    return isinstance(config, dict) and str(config.get("quant_method")).partition(" ")[0] == NAME
+
+
+def check_config(ours: Mapping[str, Any]) -> None:
+    """Raise UnsupportedVersionError for a ``quantization_config`` of ours that only a newer version understands."""
+    if ours.get("version") != VERSION:
+        raise UnsupportedVersionError(f"expected a checkpoint of version {VERSION}, got {ours.get('version')!r:.60}")
+    check_required(ours.get("required"), f"{CONFIG_KEY}.required")
 
 
 def new_config(data: bytes, profile: str, dtype: str | None = None) -> bytes | None:
@@ -58,8 +68,12 @@ def weight_map(index: Mapping[str, Any]) -> dict[str, str]:
     """The file of each tensor, as an index says.
 
     Raises:
+        UnsupportedVersionError: only a newer version understands it.
         CorruptDataError: it is no index, or leads out of its directory.
     """
+    metadata = index.get("metadata")
+    if isinstance(metadata, dict):
+        check_required(metadata.get(REQUIRED_KEY), f"metadata.{REQUIRED_KEY}")
     files = index.get("weight_map")
     if not isinstance(files, dict):
         raise CorruptDataError("expected an object weight_map in the index")

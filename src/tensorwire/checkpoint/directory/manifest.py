@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..._ground.version import __version__
 from ...errors import CorruptDataError, ErrorContext, LimitExceededError, UnsupportedVersionError
+from ...files.names import check_required
 from ...files.original_record import unpack
 from ...storage.local import InputFile
 from .paths import MANIFEST_NAME, check_paths
@@ -147,6 +148,7 @@ def parse_manifest(data: bytes) -> Manifest:
         raise CorruptDataError(f"expected a manifest of format {FORMAT!r}, got {body.get('format')!r:.60}")
     if body.get("version") != VERSION:
         raise UnsupportedVersionError(f"expected a manifest of version {VERSION}, got {body.get('version')!r:.60}")
+    check_required(body.get("required"), "required")
     if body.pop("checksum", None) != _checksum(body):
         raise CorruptDataError("the checksum of the manifest does not match")
     profile, writer, files = body.get("profile"), body.get("writer"), body.get("files")
@@ -204,18 +206,20 @@ def _parse_paths(body: dict[str, Any], name: str) -> tuple[str, ...]:
 def _parse_base(value: object) -> BaseRecord | None:
     if value is None:
         return None
-    if not isinstance(value, dict) or value.keys() != {"name", "hash"}:
-        raise CorruptDataError("expected name and hash of the base in the manifest")
-    if not isinstance(value["name"], str) or not _CONTENT_HASH.fullmatch(str(value["hash"])):
+    name, digest = (value.get("name"), value.get("hash")) if isinstance(value, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(digest, str) or not _CONTENT_HASH.fullmatch(digest):
         raise CorruptDataError("expected a name and a content hash of the base in the manifest")
-    return BaseRecord(**value)
+    return BaseRecord(name, digest)
 
 
 def _parse_file(value: object) -> ManifestFile:
-    if not isinstance(value, dict) or value.keys() - {"base_sha256"} != _MEMBERS.get(str(value.get("kind"))):
-        raise CorruptDataError("expected path, kind and what belongs to the kind in each file of the manifest")
-    file = ManifestFile(**value)
-    if not all(isinstance(text, str) for key, text in value.items() if key != "nbytes") or type(file.nbytes) is not int:
+    if not isinstance(value, dict) or (kind := str(value.get("kind"))) not in _MEMBERS:
+        raise CorruptDataError(f"expected files of the kinds {', '.join(_MEMBERS)} in the manifest")
+    if not _MEMBERS[kind] <= value.keys():
+        raise CorruptDataError(f"expected {', '.join(sorted(_MEMBERS[kind]))} in each {kind} file of the manifest")
+    known = {key: value[key] for key in (*_MEMBERS[kind], "base_sha256") if key in value}
+    file = ManifestFile(**known)
+    if not all(isinstance(text, str) for key, text in known.items() if key != "nbytes") or type(file.nbytes) is not int:
         raise CorruptDataError("expected strings and a size in each file of the manifest")
     if file.nbytes < 0 or not _SHA256.fullmatch(file.sha256) or not _SHA256.fullmatch(file.base_sha256 or file.sha256):
         raise CorruptDataError("expected a size and a SHA-256 in each file of the manifest")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,11 +29,11 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from ...checkpoint.directory.config_and_index import METHOD
+from ...checkpoint.directory.config_and_index import METHOD, NAME, check_config
 from ...checkpoint.directory.manifest import VERSION
 from ...codec import Profile, num_threads
 from ...codec.arrays import as_array
-from ...errors import ErrorContext, UnsupportedVersionError
+from ...errors import ErrorContext
 from ...files.load_ahead import LoadAhead
 from ...files.names import FRAME_DTYPE
 from ...files.reader import FRAMES_KEY, StoredFile
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     _Change = Callable[[Tensor, str, Any], Tensor]
 
 
+@register_quantization_config(NAME)
 @register_quantization_config(METHOD)
 class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the checker does not see transformers
     """How a model is compressed, for ``from_pretrained(..., quantization_config=...)`` of an uncompressed checkpoint.
@@ -63,8 +65,6 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
         min_numel: int = MIN_NUMEL,
         linear_mode: str = "exact",
         dequantize: bool = False,
-        quant_method: str = METHOD,
-        version: int = VERSION,
         wrapped: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -73,30 +73,40 @@ class TensorwireConfig(QuantizationConfigMixin):  # type: ignore[misc] # the che
             min_numel: smaller parameters are dense in memory.
             linear_mode: "exact" or "fused", as for `compress_module`.
             dequantize: decompress while loading: the model is dense and knows nothing of tensorwire.
-            quant_method: as config.json has it.
-            version: of the format of checkpoints, as config.json has it.
             wrapped: what config.json said before the checkpoint was compressed, if it was quantized too.
 
         Raises:
             ValueError: an option has a value that it cannot have.
-            UnsupportedVersionError: a later release has written the checkpoint.
         """
-        if version != VERSION:
-            raise UnsupportedVersionError(f"expected a checkpoint of version {VERSION}, got {version!r:.60}")
         if profile not in get_args(Profile):
             raise ValueError(f"expected one of the profiles {', '.join(get_args(Profile))}, got {profile!r:.60}")
         if type(min_numel) is not int or min_numel < 0:
             raise ValueError(f"expected an integer min_numel from 0 on, got {min_numel!r:.60}")
         if type(dequantize) is not bool:  # "false" would count as true
             raise ValueError(f"expected True or False for dequantize, got {dequantize!r:.60}")
-        self.quant_method = quant_method
-        self.version = version
+        self.quant_method = METHOD
+        self.version = VERSION
         self.profile = profile
         self.min_numel = min_numel
         self.linear_mode = check_linear_mode(linear_mode)
         self.dequantize = dequantize
         if wrapped is not None:
             self.wrapped = wrapped
+
+    @classmethod
+    def from_dict(cls, config_dict: Mapping[str, Any], **options: Any) -> TensorwireConfig:
+        """From the ``quantization_config`` of config.json; members that are no options of ours are skipped.
+
+        Raises:
+            ValueError: an option has a value that it cannot have.
+            UnsupportedVersionError: only a newer version understands it.
+        """
+        check_config(config_dict)
+        known = signature(cls).parameters
+        found: TensorwireConfig = super().from_dict(
+            {key: config_dict[key] for key in config_dict if key in known}, **options
+        )
+        return found
 
 
 @register_quantizer(METHOD)

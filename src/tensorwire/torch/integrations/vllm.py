@@ -29,14 +29,13 @@ from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
 
 from ...checkpoint import open_file
+from ...checkpoint.directory.config_and_index import NAME, check_config
 from ..frames.open_frame import Origin, attach
 from ..ops import LINEAR_MODES
 from ..tensors.compressed_tensor import CompressedTensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-NAME = "tensorwire"
 
 _CHOICES = {"weights": ("compressed", "dense"), "linear_mode": LINEAR_MODES, "profile": ("fast", "resident")}
 """The keys of ``model_loader_extra_config``, with their values; the first is the default."""
@@ -136,6 +135,7 @@ class TensorwireConfig(QuantizationConfig):  # type: ignore[misc]
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> TensorwireConfig:
         """From the ``quantization_config`` of a compressed directory."""
+        check_config(config)
         wrapped = config.get("wrapped")
         if wrapped is not None:
             method = wrapped.get("quant_method") if isinstance(wrapped, dict) else wrapped
