@@ -358,7 +358,7 @@ def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
         ("dequantize", "false", "True or False for dequantize, got 'false'"),
         ("linear_mode", 1, "exact, fused"),
         ("version", 2, "checkpoint of version 1, got 2"),
-        ("required", "tables seeds", r"required that this version does not know, got 'tables seeds'.*upgrade"),
+        ("required", "tables seeds", r"of this version in quantization_config\.required, got 'tables seeds'.*upgrade"),
         ("wrapped", "fp8", r"quantized \(fp8\)"),
     ],
 )

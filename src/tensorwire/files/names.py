@@ -63,7 +63,7 @@ def check_required(features: object, place: str) -> None:
         raise CorruptDataError(f"expected a text of names in {place}, got {type(features).__name__}")
     if names := " ".join(features.split()):
         raise UnsupportedVersionError(
-            f"expected no feature in {place} that this version does not know, got {shown(names)}",
+            f"expected only features of this version in {place}, got {shown(names)}",
             advice="a newer version of tensorwire wrote this: upgrade",
         )
 

@@ -1,0 +1,195 @@
+"""Files and directories that a writer of its own made from docs/checkpoints.md are read, or refused with the error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reference.tensorwire_reference.checkpoint import read_container, read_file, restore_directory, restore_single
+from tensorwire import errors
+from tensorwire.checkpoint import (
+    compress_checkpoint,
+    decompress_checkpoint,
+    load_file,
+    open_file,
+    transcode_checkpoint,
+    verify,
+)
+from tensorwire.checkpoint.directory.config_and_index import CONFIG_KEY, check_config
+from tests.support.checkpoint_models import edit_manifest, tree_hashes
+
+FOLDER = Path(__file__).resolve().parents[1] / "golden" / "checkpoints" / "v1"
+LISTED = json.loads((FOLDER / "manifest.json").read_text())
+VALID = {Path(entry["path"]).stem: entry for entry in LISTED["valid"]}
+INVALID = {Path(entry["path"]).stem: entry for entry in LISTED["invalid"]}
+BASES = {entry["base"] for entry in LISTED["valid"]} - {None}
+READ: dict[str, Callable[[Path, Path], Any]] = {
+    "tensors": lambda path, dst: load_file(path, framework="bytes"),
+    "original": decompress_checkpoint,
+    "config": lambda path, dst: check_config(json.loads(path.read_bytes())[CONFIG_KEY]),
+}
+"""What finds the fault of an invalid one."""
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def base_of(entry: dict[str, Any]) -> Path | None:
+    return None if entry["base"] is None else FOLDER / entry["base"]
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """SHA-256 of the files of a directory by relative path, or of the file that it is."""
+    return tree_hashes(path) if path.is_dir() else {"": sha256(path.read_bytes())}
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """The files of a directory by relative path."""
+    return {name: (path / name).read_bytes() for name in tree_hashes(path)}
+
+
+def test_every_golden_is_listed_and_there() -> None:
+    listed = {entry["path"] for entry in (*LISTED["valid"], *LISTED["invalid"])} | BASES | {"manifest.json"}
+    found = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
+    inside = {name for name in found if name not in listed}
+    assert listed - found == {name for name in listed if (FOLDER / name).is_dir()}
+    assert all(any(name.startswith(f"{directory}/") for directory in listed) for name in inside)
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_tensors_are_read(name: str) -> None:
+    entry = VALID[name]
+    options = {"framework": "bytes", "base": base_of(entry)}
+    tensors = load_file(FOLDER / entry["path"], **options)
+    assert {key: sha256(data) for key, data in tensors.items()} == {
+        key: tensor["sha256"] for key, tensor in entry["tensors"].items()
+    }
+    with open_file(FOLDER / entry["path"], **options) as file:
+        for key, tensor in entry["tensors"].items():
+            part = file.get_slice(key)
+            assert (part.get_dtype(), part.get_shape()) == (tensor["dtype"], tensor["shape"])
+    assert verify(FOLDER / entry["path"], base=base_of(entry)).ok
+
+
+@pytest.mark.parametrize("name", [name for name, entry in VALID.items() if entry["originals"]])
+def test_originals_are_restored(name: str, tmp_path: Path) -> None:
+    entry = VALID[name]
+    report = decompress_checkpoint(FOLDER / entry["path"], tmp_path / "x", base=base_of(entry))
+    assert report.exact
+    assert not report.ignored
+    assert not report.changed
+    assert hashes(tmp_path / "x") == entry["originals"]
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_what_breaks_a_rule_is_refused(name: str, tmp_path: Path) -> None:
+    entry = INVALID[name]
+    with pytest.raises(errors.TensorwireError) as caught:
+        READ[entry["read"]](FOLDER / entry["path"], tmp_path / "x")
+    assert type(caught.value).__name__ == entry["error"]
+    assert not (tmp_path / "x").exists()
+    if entry["error"] == "UnsupportedVersionError" and "required" in name:
+        assert "'later features'" in str(caught.value)
+        assert "a newer version of tensorwire wrote this: upgrade" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["file-required", "file-frames-required", "manifest-required"])
+def test_no_command_takes_what_a_later_version_wrote(name: str, tmp_path: Path) -> None:
+    path = FOLDER / INVALID[name]["path"]
+    for command in (
+        lambda: decompress_checkpoint(path, tmp_path / "x"),
+        lambda: transcode_checkpoint(path, tmp_path / "x", profile="enec"),
+    ):
+        with pytest.raises(errors.UnsupportedVersionError, match="later features"):
+            command()
+    (problem,) = verify(path).problems
+    assert problem.kind == "UnsupportedVersionError"
+
+
+@pytest.mark.parametrize("name", ["file-required", "manifest-required"])
+def test_nothing_replaces_what_a_later_version_wrote(name: str, tmp_path: Path) -> None:
+    """It may be the only copy."""
+    path, source = FOLDER / INVALID[name]["path"], FOLDER / VALID["alone"]["path"]
+    place = tmp_path / "x.safetensors"
+    if path.is_dir():
+        shutil.copytree(path, place)
+        source = FOLDER / VALID["directory"]["path"]
+    else:
+        shutil.copy(path, place)
+    with pytest.raises(FileExistsError):
+        transcode_checkpoint(source, place, profile="enec", force=True)
+    assert hashes(place) == hashes(path)
+
+
+@pytest.mark.parametrize(("name", "plain"), [("optional", "alone"), ("directory-optional", "directory")])
+def test_what_a_reader_skips_is_not_kept(name: str, plain: str, tmp_path: Path) -> None:
+    """A result says what its own writer knows, and is that of the original."""
+    for source in (name, plain):
+        transcode_checkpoint(FOLDER / VALID[source]["path"], tmp_path / source, profile="compact")
+    assert b"skip me" in b"".join(contents(FOLDER / VALID["directory-optional"]["path"]).values())
+    assert hashes(tmp_path / name) == hashes(tmp_path / plain)
+
+
+@pytest.mark.parametrize("change", [lambda text: text.replace(b"skip me too", b"skip me two"), None])
+def test_checksums_cover_what_a_reader_skips(change: Any, tmp_path: Path) -> None:
+    data = (FOLDER / VALID["optional"]["path"]).read_bytes()
+    path = tmp_path / "optional.safetensors"
+    path.write_bytes(data if change is None else change(data))
+    assert verify(path).ok is (change is None)
+
+
+def test_the_checksum_of_a_manifest_covers_what_a_reader_skips(packed: Path, tmp_path: Path) -> None:
+    edit_manifest(packed, lambda body: body["files"][0].update(later=1))
+    decompress_checkpoint(packed, tmp_path / "x")
+    path = packed / "tensorwire.json"
+    path.write_bytes(path.read_bytes().replace(b'"later": 1', b'"later": 2'))
+    with pytest.raises(errors.CorruptDataError, match="checksum"):
+        decompress_checkpoint(packed, tmp_path / "y")
+
+
+def test_frameworks_cannot_hold_a_marker_without_a_payload() -> None:
+    with open_file(FOLDER / VALID["names"]["path"]) as file:
+        assert file.get_tensor("payload_alone._w_tensorwire").tobytes() == b"\x93TWF"
+        with pytest.raises(errors.UnsupportedTensorError, match="F6_E2M3"):
+            file.get_tensor("marker_alone.w")
+
+
+# The reference -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_the_reference_reads_its_goldens(name: str) -> None:
+    entry = VALID[name]
+    path = FOLDER / entry["path"]
+    base = {t.name: t for file in BASES if entry["base"] for t in read_container((FOLDER / file).read_bytes()).tensors}
+    if path.is_dir():
+        restored = restore_directory(contents(path), base)
+    else:
+        tensors = read_file(path.read_bytes(), base)
+        assert {t.name: sha256(t.data) for t in tensors} == {k: t["sha256"] for k, t in entry["tensors"].items()}
+        restored = {"": restore_single(path.read_bytes(), base)} if entry["originals"] else {}
+    assert {name: sha256(data) for name, data in restored.items()} == (entry["originals"] or {})
+
+
+@pytest.mark.parametrize("profile", ["fast", "compact", "resident", "enec"])
+def test_the_reference_reads_what_the_package_writes(model: Path, tmp_path: Path, profile: Any) -> None:
+    compress_checkpoint(model, tmp_path / "packed", profile=profile)
+    assert restore_directory(contents(tmp_path / "packed")) == contents(model)
+
+
+def test_the_reference_reads_deltas_of_the_package(tmp_path: Path) -> None:
+    old = FOLDER / "bases/old.safetensors"
+    data = bytearray(old.read_bytes())
+    data[-5:] = np.random.default_rng(1).bytes(5)
+    (tmp_path / "new").write_bytes(data)
+    compress_checkpoint(tmp_path / "new", tmp_path / "delta", base=old)
+    base = {tensor.name: tensor for tensor in read_container(old.read_bytes()).tensors}
+    assert restore_single((tmp_path / "delta").read_bytes(), base) == bytes(data)
