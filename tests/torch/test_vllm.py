@@ -218,6 +218,15 @@ def test_a_quantized_model_inside_is_refused() -> None:
         TensorwireConfig.from_config({"quant_method": "tensorwire", "version": 1, "wrapped": {"quant_method": "fp8"}})
 
 
+def test_a_checkpoint_of_a_later_version_is_refused() -> None:
+    from tensorwire.torch.integrations.vllm import TensorwireConfig
+
+    TensorwireConfig.from_config({"quant_method": "tensorwire", "version": 1, "later": "skip me"})
+    for later in ({"version": 2}, {"version": 1, "required": "tables"}):
+        with pytest.raises(tensorwire.UnsupportedVersionError):
+            TensorwireConfig.from_config({"quant_method": "tensorwire", **later})
+
+
 def test_the_entry_point_registers_once() -> None:
     from importlib.metadata import entry_points
 
