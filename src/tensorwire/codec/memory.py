@@ -11,6 +11,7 @@ from .core import view_of_memory
 
 PAGE_NBYTES = mmap.PAGESIZE
 _HUGE_PAGE_NBYTES = 2 << 20
+_SMALL_NBYTES = 64 << 10  # below this, pages that the kernel maps and clears cost more than the work on them
 
 _new_bytes = ctypes.pythonapi["PyBytes_FromStringAndSize"]
 _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
@@ -31,6 +32,10 @@ def new_buffer(nbytes: int) -> memoryview:
     """New writable memory, page-aligned from one page on. Its content is unspecified."""
     if nbytes < PAGE_NBYTES:
         return memoryview(bytearray(nbytes))
+    if nbytes < _SMALL_NBYTES:
+        room = bytearray(nbytes + PAGE_NBYTES)
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(room)) % PAGE_NBYTES
+        return memoryview(room)[start : start + nbytes]
     try:
         # Private: the default of the mmap module is shared memory, which has no huge pages and is shared after a fork.
         pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -42,7 +47,7 @@ def new_buffer(nbytes: int) -> memoryview:
 
 
 class BytesBuilder:
-    """A bytes object that is filled in place and cut to size, without a copy: what C extensions do.
+    """A bytes object that is filled in place and cut to size, without a copy if it is large: what C extensions do.
 
     Attributes:
         data: the memory to be filled; not to be used once `finish` has been called.
@@ -50,6 +55,9 @@ class BytesBuilder:
 
     def __init__(self, nbytes: int) -> None:
         self._object = ctypes.c_void_p()
+        if nbytes < _SMALL_NBYTES:  # a copy is cheaper
+            self.data = memoryview(bytearray(nbytes))
+            return
         with suppress(MemoryError):  # of CPython, which does not say how much
             self._object.value = _new_bytes(None, nbytes) if nbytes < sys.maxsize - PAGE_NBYTES else None
         if not self._object:
@@ -63,6 +71,8 @@ class BytesBuilder:
 
     def finish(self, nbytes: int) -> bytes:
         """The object, of the first `nbytes` bytes."""
+        if not self._object:
+            return bytes(self.data[:nbytes])
         self.data.release()
         _resize_bytes(ctypes.byref(self._object), nbytes)
         finished: bytes = ctypes.cast(self._object, ctypes.py_object).value

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def hash_of(data: Buffer, threads: int | None) -> str:
     """The content hash of a tensor's bytes."""
-    source = byte_view(data)
-    return core.hash_root(len(source.data), core.hash_leaves(source.data, num_threads(threads))).hex()
+    leaves = core.hash_leaves(data, num_threads(threads))
+    return core.hash_root(memoryview(data).nbytes, leaves).hex()
 
 
 def check_takes_base(profile: str) -> None:
@@ -190,7 +190,7 @@ def decode_checked(
         FormatError: the frame is damaged.
     """
     info = reader.info
-    in_place = is_same_memory(base, out)
+    in_place = not own and is_same_memory(base, out)
     if not own:
         found = hash_of(base, threads)
         if in_place and found == info.content_hash:

@@ -17,7 +17,6 @@ from .arrays import (
     lasting_view,
     tensor_view,
 )
-from .dtypes import Layout
 from .facts import FrameInfo, Profile, check_frame_size, check_padding, frame_facts
 from .form import NO_HASH, checked_hash
 from .frames import FrameReader
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     import numpy
     import torch
     from typing_extensions import Buffer, TypedDict, Unpack
+
+    from .dtypes import Layout
 
     # The options that have no say in what is returned.
     class _Encoding(TypedDict, total=False):
@@ -113,7 +114,8 @@ def compress(
     Raises:
         UnsupportedTensorError: dtype, device or layout cannot be compressed.
         ValueError: profile, shape, dtype name, layout or threads is invalid, or they do not fit the size; `base` has
-            another dtype or size; `base_hash` is none, or there is no base; or `out` is too small, read-only, not contiguous or in the memory of `array` or `base`.
+            another dtype or size; `base_hash` is no hash, or there is no base; or `out` is too small, read-only, not
+            contiguous or in the memory of `array` or `base`.
         TypeError: `dtype` is not a string, or `layout` is no Layout.
         BufferError: somebody has freed, moved or cut the memory of `array` or `base` meanwhile.
     """
@@ -223,10 +225,10 @@ def decompress(
             check_label(info.dtype, info.bits)
     if out is not None or framework == "bytes":
         return _decoded(whole, reader, 0, nbytes, out, base=base, threads=threads, verify=verify)
-    check_base_size(info, base)
+    old = check_base_size(info, base)
     array_shape(info.dtype, info.shape, framework)
     buffer = new_buffer(nbytes)
-    _decode(whole, reader, 0, nbytes, buffer, own=True, base=base, threads=threads, verify=verify)
+    _decode(whole, reader, 0, nbytes, buffer, own=True, old=old, threads=threads, verify=verify)
     return as_array(buffer, info.dtype, info.shape, framework)
 
 
@@ -319,7 +321,7 @@ def frame_info(frame: Buffer) -> FrameInfo:
 
 def content_hash(data: Buffer, *, threads: int | None = None) -> str:
     """The content hash of a tensor's bytes, as in `FrameInfo.content_hash`."""
-    return hash_of(data, threads)
+    return hash_of(byte_view(data).data, threads)
 
 
 def exponent_histogram(dtype: str, data: Buffer, counts: list[int] | None = None) -> list[int]:
@@ -354,13 +356,14 @@ def _decoded(
     """`out`, or bytes, with content bytes [start, stop)."""
     if out is not None:
         target = byte_view(out, writable=True)  # which also keeps the memory where it is
-        _decode(whole, reader, start, stop, target.data, own=False, base=base, **options)
+        old = check_base_size(reader.info, base)
+        _decode(whole, reader, start, stop, target.data, own=False, old=old, **options)
         return out
     # Before memory is allocated: that the range is one, and that a relative frame has as much of a base as it claims.
     reader.data_range(start, stop)
-    check_base_size(reader.info, base)
+    old = check_base_size(reader.info, base)
     builder = BytesBuilder(stop - start)
-    _decode(whole, reader, start, stop, builder.data, own=True, base=base, **options)
+    _decode(whole, reader, start, stop, builder.data, own=True, old=old, **options)
     return builder.finish(stop - start)
 
 
@@ -372,13 +375,12 @@ def _decode(
     out: memoryview,
     *,
     own: bool,
-    base: Any,
+    old: TensorView | None,
     threads: int | None,
     verify: bool,
 ) -> None:
-    """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's."""
+    """Decode content bytes [start, stop) into `out`, our `own` memory or the caller's; `old` is the base."""
     info, blocks = reader.info, _blocks(whole, reader)
-    old = check_base_size(info, base)
     if old is not None and verify and (start, stop) == (0, info.uncompressed_nbytes):
         decode_checked(reader, blocks, out, old.data, threads, own=own)
         return
