@@ -131,8 +131,8 @@ DOORS = {
     ("files", "storage"): {"ahead", "local", "pipeline", "readable", "streams"},
     ("checkpoint", "codec"): {""},
     ("checkpoint", "files"): {
-        "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader", "transfer",
-        "writer",
+        "arrays", "base", "foreign", "header", "loader", "names", "original_record", "original_view", "reader",
+        "transfer", "writer",
     },
     ("checkpoint", "storage"): {"access", "local", "pipeline", "progress", "readable", "staging", "streams"},
     ("torch", "codec"): {"", "arrays", "dtypes", "frames", "products"},
@@ -175,10 +175,11 @@ FOLDERS = {
     "files": {
         "names": set(),
         "header": {"names"},
+        "arrays": {"header", "names"},
         "foreign": {"header"},
         "original_record": {"header"},
         "reader": {"foreign", "header", "names", "original_record"},
-        "base": {"names", "reader"},
+        "base": {"arrays", "names", "reader"},
         "loader": {"reader"},
         "load_ahead": {"loader", "reader"},
         "original_view": {"header", "names", "original_record", "reader"},

@@ -14,10 +14,10 @@ import pytest
 
 import tensorwire
 from tensorwire import checkpoint, codec
-from tensorwire.checkpoint.operations import saving
 from tensorwire.checkpoint.operations.stream import convert_stream
 from tensorwire.codec import core
 from tensorwire.codec import relative as _relative
+from tensorwire.files import arrays as given
 from tensorwire.files.base import BaseTensor
 from tensorwire.files.reader import StoredFile
 from tensorwire.files.writer import CompressedWriter
@@ -288,7 +288,7 @@ def test_memory_that_is_freed_or_moved_is_an_error(tmp_path: Path) -> None:
         return view
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saving, "tensor_view", free_after_a_look)
+        patch.setattr(given, "tensor_view", free_after_a_look)
         with pytest.raises(BufferError, match="tensor 'second': the memory"):
             tensorwire.save_file(tensors, tmp_path / "saved.safetensors")
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,8 @@ Every class is a frozen dataclass of numbers, strings, tuples and dicts of these
 single file is its own name. Sizes are in bytes, times in seconds. What these attributes mean is the same everywhere:
 
 Attributes:
-    src, dst, path, a, b, base: the paths of checkpoints as given; None as `base` if there was none.
+    src, dst, path, a, b, base: the paths of checkpoints as given; None as `base` if there was none, of several bases
+        the newest.
     dtype: as in safetensors.
     seconds: wall time.
     changed: files beside the tensors that are not what they were when the checkpoint was compressed.

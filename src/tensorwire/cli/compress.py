@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 @options.places_argument
 @options.output_option
 @click.option("--profile", type=options.PROFILE, default="fast", show_default=True, help=options.PROFILE_HELP)
-@click.option(
-    "--base",
-    type=options.EXISTING_PATH,
-    metavar="OLD",
-    help="Store what differs from OLD, a checkpoint of the same model: a file or directory, plain or compressed. The "
-    "result can be decompressed only with OLD.",
-)
+@options.base_option
 @click.option(
     "--exclude",
     multiple=True,
@@ -49,6 +43,8 @@ def command(places: tuple[Path, ...], output: Path | None, estimate: bool, as_js
     names. Without DST the result stands next to SRC: MODEL becomes MODEL.tensorwire, A.safetensors becomes
     A.tensorwire.safetensors. If there are several SRC, DST is a directory. SRC "-" is standard input and DST "-" is
     standard output, for one .safetensors file.
+
+    With --base the result is a delta: it holds what differs from OLD, and can be decompressed only with OLD.
 
     DST appears when it is whole. If a run is interrupted, the same command goes on where it stopped.
 

@@ -25,7 +25,9 @@ from .conversion import apply, convert
 @options.force_option
 @options.quiet_option
 @options.json_option
-def command(places: tuple[Path, ...], output: Path | None, base: Path | None, in_place: bool, **settings: Any) -> int:
+def command(
+    places: tuple[Path, ...], output: Path | None, base: tuple[Path, ...] | None, in_place: bool, **settings: Any
+) -> int:
     """Restore a checkpoint, byte for byte.
 
     Every file is checked against the SHA-256 of its original. Somebody may have edited or lost a file beside the
@@ -56,8 +58,12 @@ def command(places: tuple[Path, ...], output: Path | None, base: Path | None, in
         return convert("decompress", decompress_checkpoint, beside=options.decompressed_path, **settings)
     if base is None:
         raise click.UsageError("--in-place needs --base OLD, the checkpoint that is to be changed")
+    if len(base) > 1:
+        raise click.UsageError(
+            "--in-place takes one OLD, which is plain: apply the deltas one by one, the oldest first; or name a DST"
+        )
     if len(places) != 1 or output is not None:
         raise click.UsageError("--in-place takes one SRC, and no DST: OLD itself is changed")
     if places[0] == options.STANDARD_STREAM or not places[0].exists():
         raise click.BadParameter(f"Path {str(places[0])!r} does not exist.", param_hint="'SRC'")
-    return apply(apply_checkpoint, places[0], base, **settings)
+    return apply(apply_checkpoint, places[0], base[0], **settings)

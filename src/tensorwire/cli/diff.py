@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @options.threads_option
 @options.quiet_option
 @options.json_option
-def command(a: Path, b: Path, base: Path | None, stats: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
+def command(
+    a: Path, b: Path, base: tuple[Path, ...] | None, stats: bool, threads: int | None, quiet: bool, as_json: bool
+) -> int:
     """Compare the tensors of two checkpoints, by bits.
 
     A and B are files or directories, each plain or compressed. How tensors are spread over files does not matter. If a

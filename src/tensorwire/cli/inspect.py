@@ -56,7 +56,7 @@ def command(
     sort: str | None,
     patterns: tuple[str, ...],
     plot: Path | None,
-    base: Path | None,
+    base: tuple[Path, ...] | None,
     force: bool,
     threads: int | None,
     as_json: bool,

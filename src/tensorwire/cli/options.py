@@ -80,8 +80,11 @@ force_option = click.option(
 base_option = click.option(
     "--base",
     type=EXISTING_PATH,
+    multiple=True,
     metavar="OLD",
-    help="The checkpoint that a delta was made against: a file or directory, plain or compressed.",
+    callback=lambda context, parameter, given: given or None,
+    help="The checkpoint that a delta is relative to: a file, directory or index, plain or compressed. If OLD is a "
+    "delta itself, its own base comes behind it as one more --base, and so on.",
 )
 strict_option = click.option(
     "--strict", is_flag=True, help="Fail if a file beside the tensors was edited or is missing, instead of telling so."

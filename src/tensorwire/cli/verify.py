@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @options.threads_option
 @options.quiet_option
 @options.json_option
-def command(path: Path, base: Path | None, strict: bool, threads: int | None, quiet: bool, as_json: bool) -> int:
+def command(
+    path: Path, base: tuple[Path, ...] | None, strict: bool, threads: int | None, quiet: bool, as_json: bool
+) -> int:
     """Decode everything and check it.
 
     Checks the checksums of headers and blocks, the hash of each tensor's content and, where it is recorded, the
@@ -49,7 +51,7 @@ def command(path: Path, base: Path | None, strict: bool, threads: int | None, qu
     if as_json:
         output.print_json(report)
     else:
-        _print(report, quiet)
+        _print(report, base or (), quiet)
     if not report.ok:
         return BAD_DATA
     return FINDING if report.changed else 0
@@ -64,7 +66,7 @@ def _of_stream(report: VerifyReport, location: Path) -> VerifyReport:
     return replace(report, path=str(options.STANDARD_STREAM), problems=tuple(problems))
 
 
-def _print(report: VerifyReport, quiet: bool) -> None:
+def _print(report: VerifyReport, base: tuple[Path, ...], quiet: bool) -> None:
     for line in output.first([problem.message for problem in report.problems], "problem"):
         print(f"tensorwire: {escape(line)}", file=sys.stderr)
     if quiet:
@@ -78,7 +80,8 @@ def _print(report: VerifyReport, quiet: bool) -> None:
         content += f", {output.size(report.nbytes)}, {report.seconds:.2f} s"
         content += f" ({output.speed(report.nbytes, report.seconds)})"
     if report.problems and all(problem.kind == BaseMismatchError.__name__ for problem in report.problems):
-        verdict = f"{report.base} is not the base of {output.count(len(report.problems), 'tensor')}"
+        named = f"{' and '.join(map(str, base))} {'is' if len(base) == 1 else 'are'}"
+        verdict = f"{named} not the base of {output.count(len(report.problems), 'tensor')}"
     elif report.problems:
         verdict = f"damaged: {output.count(len(report.problems), 'problem')}"
     elif report.changed:

@@ -10,7 +10,16 @@ call starts its own threads and ends them before it returns, so that a process m
 equal frames whatever the machine, the CPU target and the number of threads.
 """
 
-from .arrays import array_shape, as_array, byte_view, check_framework, check_framework_name, check_label, tensor_view
+from .arrays import (
+    TensorView,
+    array_shape,
+    as_array,
+    byte_view,
+    check_framework,
+    check_framework_name,
+    check_label,
+    tensor_view,
+)
 from .core import cpu_target
 from .dtypes import FloatFields, Layout, dtype_bits, float_fields, torch_name
 from .facts import BlockInfo, FrameInfo, Profile
@@ -41,6 +50,7 @@ __all__ = [
     "Framework",
     "Layout",
     "Profile",
+    "TensorView",
     "array_shape",
     "as_array",
     "base_mismatch",

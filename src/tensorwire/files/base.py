@@ -1,19 +1,22 @@
-"""The base of a checkpoint: the tensors of another one, plain or compressed, that its frames are relative to."""
+"""The base of a checkpoint: the tensors of another one, plain or compressed, that its frames are relative to. If that
+one is relative itself, older ones stand behind it."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..codec import base_mismatch, content_hash
 from ..errors import CorruptDataError, ErrorContext, LimitExceededError
+from .arrays import ArrayFile
 from .names import shown
 
 if TYPE_CHECKING:
     from ..codec import FrameInfo
+    from ..errors import BaseMismatchError
     from .reader import StoredFile, StoredTensor
 
 
@@ -21,15 +24,18 @@ MAX_RELATIVE = 16
 """How many times as large as its base all that is relative to it may be: a frame that changes nothing is as small for
 a large tensor as for a small one, so nothing but the base bounds what a file can claim."""
 
+_ADVICE = "give the checkpoint that it was made against, as it was then, and if that is a delta its own base behind it"
+
 
 class BaseTensor:
-    """A tensor of a base, or of what is compared to one. Thread-safe.
+    """A tensor of a base, or of what is compared to one; of a delta it is what its frame makes. Thread-safe.
 
     Attributes:
         name, dtype, shape, nbytes: of its content.
         file: relative path of the file that holds it.
         stored: that file.
         tensor: what the file says of it.
+        is_relative: whether it can be read only with a base of its own.
         known_hash: its content hash; None as long as nobody knows it.
     """
 
@@ -41,6 +47,7 @@ class BaseTensor:
         self.dtype, self.shape, self.nbytes = stored.layout(tensor.name)
         self._lock = threading.Lock()
         self.known_hash: str | None = None
+        self.is_relative = stored.is_relative(tensor)
         if tensor.compressed:  # the header of its frame has a checksum, and each block is checked when it is read
             self.known_hash = stored.hash_content(tensor, None)
             stored.forget(tensor)
@@ -49,6 +56,17 @@ class BaseTensor:
         """Put content bytes from `start` on into `out`."""
         with ErrorContext(file=self.stored.path, tensor=self.name):
             self.stored.read(self.tensor, start, out, threads=threads)
+
+    def find_own_base(self, *, threads: int | None, verify: bool) -> None:
+        """Find all that this tensor is relative to, down to one that is not. Errors are those of `Base.find`."""
+        if self.is_relative:
+            self.stored.base_of(self.tensor, threads=threads, verify=verify)
+
+    def check_unchanged(self) -> None:
+        """Raise OSError if a file that the content comes from was written to since it was opened."""
+        self.stored.file.check_unchanged()
+        if self.is_relative:
+            self.stored.base_of(self.tensor).check_unchanged()
 
     def hash(self, threads: int | None) -> str:
         """The content hash. That of a plain tensor takes a read of all of it, once."""
@@ -62,12 +80,12 @@ class BaseTensor:
         is read again: others may write to it.
 
         Raises:
-            CorruptDataError: the header of a frame claims another one.
+            CorruptDataError: the header of a frame claims another one, and its own base did not change.
         """
         with self._lock:
             if not self.tensor.compressed:
                 self.known_hash = self.stored.hash_content(self.tensor, threads)
-            elif self.known_hash != content_hash:
+            elif self.known_hash != content_hash and self._still_has_base(threads):
                 raise CorruptDataError(
                     f"expected content with hash {self.known_hash}, got {content_hash}",
                     file=self.stored.path,
@@ -75,6 +93,11 @@ class BaseTensor:
                     advice="the base is damaged: fetch it again",
                 )
             return self.known_hash == content_hash
+
+    def _still_has_base(self, threads: int | None) -> bool:
+        """False if a base of this tensor, or one of its base, has changed."""
+        base_hash = self.stored.frame(self.tensor).info.base_hash
+        return base_hash is None or self.stored.base_of(self.tensor).still_has(base_hash, threads)
 
 
 class _Layout(NamedTuple):
@@ -89,27 +112,41 @@ class Base:
     """All tensors of a base.
 
     Attributes:
-        root: the file or directory, as a message names it.
-        name: what it is called.
+        root: the file, directory or index; None for arrays.
+        name: what it is called; empty for arrays.
         files: its safetensors files by relative path, open.
-        nbytes: of the content of all its tensors.
+        older: where its own relative tensors find their bases.
+        nbytes: of the content of all its tensors that are not relative, and of those of older ones.
         num_relative_nbytes: of the tensors that were made relative to it so far.
     """
 
-    def __init__(self, root: Path, name: str, files: Mapping[str, StoredFile]) -> None:
+    def __init__(
+        self, root: Path | None, name: str, files: Mapping[str, StoredFile], older: Base | None = None
+    ) -> None:
         self.root = root
         self.name = name
         self.files = files
+        self.older = older
         self._tensors: dict[str, list[BaseTensor]] = {}
         self._layouts: dict[tuple[str, int], _Layout] = {}
         for path, stored in files.items():
+            stored.use_base(older, path)
             for tensor in stored.tensors.values():
                 self._tensors.setdefault(tensor.name, []).append(BaseTensor(path, stored, tensor))
-        self.nbytes = sum(base.nbytes for base in self.tensors())
+        # A relative tensor takes no room in a file, so it makes none for others.
+        self.nbytes = sum(base.nbytes for base in self.tensors() if not base.is_relative)
+        self.nbytes += 0 if older is None else older.nbytes
         self.num_relative_nbytes = 0
         self._num_read_nbytes = 0
         for base in reversed(self.tensors()):
             self._layouts.setdefault((base.dtype, base.nbytes), _Layout([], {})).rest.append(base)
+
+    def links(self) -> Iterator[Base]:
+        """This one and the older ones, newest first."""
+        link: Base | None = self
+        while link is not None:
+            yield link
+            link = link.older
 
     def match(
         self,
@@ -120,12 +157,13 @@ class Base:
         hash_of: Callable[[], str] | None = None,
         threads: int | None = None,
     ) -> BaseTensor | None:
-        """What a tensor of a file is to be relative to: one of the same dtype and size, by its name or by its content.
+        """What a tensor of a file is to be relative to: one of the same dtype and size, by its name or by its content;
+        never one of an older base.
 
         If several have its name, that is the one in a file of the same relative path, else the first. If none has,
         it is the first of the same content; `hash_of` gives that content's hash, and None looks for no such one.
         """
-        for base in self._candidates(file, name):
+        for base in self._named(file, name):
             if (base.dtype, base.nbytes) == (dtype, nbytes):
                 return base
         layout = self._layouts.get((dtype, nbytes))
@@ -138,27 +176,34 @@ class Base:
         return layout.hashed.get(hashed)
 
     def find(self, file: str, name: str, info: FrameInfo, *, threads: int | None, verify: bool) -> BaseTensor:
-        """The base of a frame by its name. With `verify` it is the one of this name that has the right content.
+        """The base of a frame by its name, in this base or else in an older one, and that tensor's own bases. With
+        `verify` it is the first one of this name that has the right content.
 
         Raises:
             BaseMismatchError: there is none.
+            LimitExceededError: a base claims more than it may be relative to.
         """
-        named = self._candidates(file, name)
+        named = [base for link in self.links() for base in link._named(file, name)]
+        fitting = [base for base in named if base.nbytes == info.uncompressed_nbytes]
+        for base in fitting:
+            if not verify or base.hash(threads) == info.base_hash:
+                base.find_own_base(threads=threads, verify=verify)
+                return base
+        raise self._mismatch(name, info, named, fitting)
+
+    def _mismatch(
+        self, name: str, info: FrameInfo, named: Sequence[BaseTensor], fitting: Sequence[BaseTensor]
+    ) -> BaseMismatchError:
+        """The error for a frame whose base is none of its name, not even of those of its size."""
+        hashes = [base.known_hash for base in fitting]
         if not named:
-            raise base_mismatch(info, f"{self.root} has no tensor of this name", name=shown(name))
-        found = [base for base in named if base.nbytes == info.uncompressed_nbytes]
-        if not found:
-            place = str(named[0].stored.path)
-            raise base_mismatch(info, f"the one in {place!r} has {named[0].nbytes} bytes", name=shown(name))
-        if not verify:
-            return found[0]
-        hashes = [base.hash(threads) for base in found]
-        if info.base_hash in hashes:
-            return found[hashes.index(info.base_hash)]
-        # If there are several, the message is about the one that was changed already.
-        index = hashes.index(info.content_hash) if info.content_hash in hashes else 0
-        text = f"the one in {str(found[index].stored.path)!r} has {hashes[index]}"
-        raise base_mismatch(info, text, found_hash=hashes[index], name=shown(name))
+            places = [str(link.root or ArrayFile.path) for link in self.links()]
+            text = f"{' and '.join(places)} {'has' if len(places) == 1 else 'have'} no tensor of this name"
+        else:
+            found = zip(fitting, hashes, strict=True) if fitting else ((base, f"{base.nbytes} bytes") for base in named)
+            text = " and ".join(f"the one in {str(base.stored.path)!r} has {what}" for base, what in found)
+        found_hash = info.content_hash if info.content_hash in hashes else None
+        return base_mismatch(info, text, found_hash=found_hash, name=shown(name), advice=_ADVICE)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a tensor of so many bytes may be made relative to this base too; if so it is counted."""
@@ -196,8 +241,12 @@ class Base:
         return set(self._tensors)
 
     def paths(self) -> list[Path]:
-        """Where its files are."""
-        return [stored.path for stored in self.files.values()]
+        """Where its files are, and those of older ones."""
+        return [stored.path for link in self.links() if link.root is not None for stored in link.files.values()]
+
+    def roots(self) -> list[Path]:
+        """The files and directories, its own and those of older ones."""
+        return [link.root for link in self.links() if link.root is not None]
 
     def check_unchanged(self) -> None:
         """Raise OSError if a file was written to since it was opened."""
@@ -205,9 +254,11 @@ class Base:
             stored.file.check_unchanged()
 
     def close(self) -> None:
-        for stored in self.files.values():
-            stored.close()
+        """Close its files, and those of older ones."""
+        for link in self.links():
+            for stored in link.files.values():
+                stored.close()
 
-    def _candidates(self, file: str, name: str) -> list[BaseTensor]:
+    def _named(self, file: str, name: str) -> list[BaseTensor]:
         """All tensors of a name; the one in a file of the same relative path first."""
         return sorted(self._tensors.get(name, ()), key=lambda base: base.file != file)

@@ -164,6 +164,15 @@ def check_name(name: str) -> None:
         raise CorruptDataError(f"expected a name that is valid Unicode, got {shown(name)}") from None
 
 
+def check_given_name(name: object) -> None:
+    """Raise TypeError or ValueError for what a caller gives as the name of a tensor and is none."""
+    if not isinstance(name, str):
+        raise TypeError(f"expected names that are str, got {type(name).__name__}")
+    if name == METADATA_KEY:
+        raise ValueError(f"no tensor can be called {METADATA_KEY}: in a safetensors file that is the metadata")
+    check_name(name)
+
+
 def _parse_members(scanner: _Scanner) -> tuple[dict[str, str], list[TensorEntry]]:
     metadata: dict[str, str] | None = None
     entries: list[TensorEntry] = []

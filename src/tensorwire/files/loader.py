@@ -95,7 +95,7 @@ def load_range(
     if len(out):
         stored.read(tensor, start, out, threads=threads, verify=verify)
         if relative and verify:
-            stored.base_of(tensor, threads=threads).stored.file.check_unchanged()
+            stored.base_of(tensor, threads=threads).check_unchanged()
     return out
 
 

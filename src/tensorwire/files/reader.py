@@ -73,16 +73,16 @@ class StoredTensor(NamedTuple):
 
 
 class BaseContent(Protocol):
-    """What a relative frame is relative to.
-
-    Attributes:
-        stored: the file that holds it.
-    """
-
-    stored: StoredFile
+    """What a relative frame is relative to."""
 
     def read(self, start: int, out: memoryview, *, threads: int | None) -> None:
         """Put content bytes from `start` on into `out`."""
+
+    def still_has(self, content_hash: str, threads: int | None) -> bool:
+        """Whether the content is the one with this hash."""
+
+    def check_unchanged(self) -> None:
+        """Raise OSError if a file that holds it, or what it is relative to, was written to."""
 
 
 class Bases(Protocol):
@@ -319,13 +319,14 @@ class StoredFile:
         frame = self.frame(tensor)
         stop = start + len(out)
         lo, hi = frame.data_range(start, stop)
-        data = scratch[: hi - lo] if scratch is not None and hi - lo <= len(scratch) else new_buffer(hi - lo)
         base, base_start = None, 0
         if frame.info.base_hash is not None:
             base_start, base_stop = frame.base_range(start, stop)
             whole = (base_start, base_stop) == (start, stop)  # blocks, which are decoded in place
             base = out if whole else new_buffer(base_stop - base_start)
             self.base_of(tensor, threads=threads, verify=verify).read(base_start, base, threads=threads)
+        # Taken only now: the base may have taken memory for its own base.
+        data = scratch[: hi - lo] if scratch is not None and hi - lo <= len(scratch) else new_buffer(hi - lo)
         with ErrorContext(file=self.path, tensor=tensor.name):
             self.file.read_into(begin + frame.info.header_nbytes + lo, data)
             frame.decode(

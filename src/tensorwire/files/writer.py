@@ -76,6 +76,7 @@ class Written(NamedTuple):
     Attributes:
         nbytes, data_nbytes: sizes of the file and of its data.
         compressed, relative: the names of those that are frames, and of those that are relative frames.
+        sizes: bytes of data by the name of each tensor, in the order in which they were given.
         changed: the names of those that are plain and had another content when they were read again, which is the one
             that was written and hashed.
         lost_bases: the indices of those whose base has another content in the end than it had when it was read. If
@@ -88,6 +89,7 @@ class Written(NamedTuple):
     data_nbytes: int
     compressed: frozenset[str]
     relative: frozenset[str]
+    sizes: Mapping[str, int] = {}
     changed: frozenset[str] = frozenset()
     lost_bases: frozenset[int] = frozenset()
     sha256: str = ""
@@ -126,7 +128,7 @@ class CompressedWriter:
         self._bases = bases
         self._unit = unit
         self._relative: dict[int, str] = {}  # with the hash of the base
-        if coding.base is not None and bases:
+        if coding.base is not None and coding.base.name and bases:
             self._metadata[BASE_NAME_KEY] = coding.base.name
         for index, found in bases.items():
             if found.name != tensors[index].name:
@@ -261,6 +263,9 @@ class CompressedWriter:
             entries.append(TensorEntry(tensor.name, tensor.dtype, tensor.shape, begin, begin + tensor.nbytes))
         plain = {tensor.name for _, tensor in self._plain}
         compressed = frozenset(tensor.name for tensor in self._tensors if tensor.name not in plain)
+        stored = {entry.name: entry.nbytes for entry in entries}
+        names = [tensor.name for tensor in self._tensors]
+        sizes = {name: stored[payload_name(name) if name in compressed else name] for name in names}
         # Markers are empty and stand at 0, before everything.
         markers = [TensorEntry(name, MARKER_DTYPE, MARKER_SHAPE, 0, 0) for name in sorted(compressed)]
         nbytes = self._output.position
@@ -268,9 +273,8 @@ class CompressedWriter:
         entries = [*markers, *entries]
         self._metadata[CHECKSUM_KEY] = header_checksum(self._metadata, entries)
         self._output.finish(build_header(self._metadata, entries, self._data_start).prefix)
-        return Written(
-            nbytes, nbytes - self._data_start, compressed, self._relative_names(), changed=frozenset(changed)
-        )
+        relative = self._relative_names()
+        return Written(nbytes, nbytes - self._data_start, compressed, relative, sizes, changed=frozenset(changed))
 
     def _write_again(self, index: int, tensor: TensorEntry, read: Callable[[int, int, memoryview], None]) -> bool:
         """Write the content of a plain tensor, which is read again, and note its hash. Returns whether it is what it

@@ -48,13 +48,14 @@ def find_shards(path: Path) -> Shards:
 
 
 def safetensors_files(root: Path) -> dict[str, Path]:
-    """The safetensors files of a directory by relative path, or the one file that `root` is.
+    """The safetensors files of a directory by relative path, those that an index names, or the one file that `root` is.
 
     Raises:
         ValueError: there is none.
+        CorruptDataError: the index is none, or leads out of its directory.
     """
     if not root.is_dir():
-        return {root.name: root}
+        return {file.relative_to(root.parent).as_posix(): file for file in find_shards(root).files}
     files = {file.path: file.location for file in scan(root).files if is_safetensors(file.path)}
     if not files:
         raise ValueError(f"{root} holds no .safetensors file")

@@ -101,7 +101,7 @@ def apply_checkpoint(
         applying.make_directories()
         meter = Meter(progress, sources.nbytes)
         outcome.files += [applying.take(step, meter) for step in steps]
-    return outcome.report("apply", src, base, base, started)
+    return outcome.report("apply", src, base, str(base), started)
 
 
 @contextmanager

@@ -1,13 +1,16 @@
-"""The checkpoint that another one is relative to, as the operations take it: a path."""
+"""The checkpoint that another one is relative to, as callers name it: a path, a chain of them, or arrays."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._ground.filesystem import absolute, is_same, lies_in, resolved
 from ...codec import check_takes_base
+from ...files.arrays import ArrayFile
 from ...files.base import Base
 from ...files.reader import StoredFile
 from ...files.transfer import file_sha256
@@ -15,61 +18,127 @@ from ..directory.manifest import read_manifest
 from ..directory.shards import safetensors_files
 
 if TYPE_CHECKING:
-    import os
+    from typing import TypeAlias
 
     from ...codec import Profile
 
+    StrPath: TypeAlias = str | os.PathLike[str]
+    BasePath: TypeAlias = StrPath | Sequence[StrPath]
+    """A checkpoint; or a delta and what it is relative to, newest first."""
+    PathOrArrays: TypeAlias = StrPath | Mapping[str, Any] | Sequence[StrPath | Mapping[str, Any]]
+    """The same, where arrays may stand in last place."""
 
-def open_base(path: str | os.PathLike[str], profile: Profile | None = None) -> Base:
-    """All safetensors files of a file or directory, plain or compressed. The caller closes it.
+_MAX_LINKS = 100
+"""Each keeps its files open, and its tensors are decoded by a call inside that of the next newer ones."""
+
+
+def open_base(base: PathOrArrays, profile: Profile | None = None, *, takes_arrays: bool = False) -> Base:
+    """All tensors of a file, directory or index, plain or compressed; of a delta with those of its own bases behind it.
+    The caller closes it.
 
     Args:
         profile: of what is to be compressed with it.
+        takes_arrays: whether a mapping may stand in last place.
 
     Raises:
         FormatError, OSError: a file is damaged or cannot be read.
-        ValueError: there is none, the base is relative to another one, or the profile takes none.
+        ValueError: there is none, or the profile takes none. The last one is relative to another one, one is there
+            twice, or is not needed.
+        TypeError: one is neither a path nor a mapping that may stand there.
+        UnsupportedTensorError: an array has no bytes that can be read.
     """
     if profile is not None:
         check_takes_base(profile)
-    root = absolute(path)
+    links = [base] if isinstance(base, (str, os.PathLike)) or hasattr(base, "items") else list(base)
+    if not 1 <= len(links) <= _MAX_LINKS:
+        raise ValueError(f"expected a base of 1 to {_MAX_LINKS} checkpoints, newest first, got {len(links)}")
+    opened: Base | None = None
     with ExitStack() as stack:
-        files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
-        base = Base(root, root.name if root.name not in ("", "..") else resolved(root).name, files)
-        if any(stored.relative for stored in files.values()):
-            raise ValueError(f"{root} is relative to a base itself; decompress it first, and give the result as base")
+        for number, link in reversed(list(enumerate(links, 1))):
+            may_be_arrays = takes_arrays and number == len(links)
+            opened = _open_link(link, opened, stack, may_be_arrays=may_be_arrays)
+            _check_link(opened)
         stack.pop_all()
-    return base
+    assert opened is not None
+    return opened
+
+
+def name_of(base: BasePath | None) -> str | None:
+    """The base as a report names it: of several the newest, which all others serve to read."""
+    if base is None:
+        return None
+    return str(base if isinstance(base, (str, os.PathLike)) else base[0])
+
+
+def _open_link(link: Any, older: Base | None, stack: ExitStack, *, may_be_arrays: bool) -> Base:
+    """One checkpoint, in front of those that it may be relative to."""
+    if hasattr(link, "items") and may_be_arrays:
+        return Base(None, "", {"": stack.enter_context(StoredFile(ArrayFile(link)))})
+    if not isinstance(link, (str, os.PathLike)):
+        raise TypeError(
+            f"expected the path of a checkpoint as base, got {type(link).__name__}; arrays are a base of save_file, "
+            "load_file and open_file, the only one or the last of several"
+        )
+    root = absolute(link)
+    files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
+    return Base(root, root.name if root.name not in ("", "..") else resolved(root).name, files, older)
+
+
+def _check_link(base: Base) -> None:
+    """Raise ValueError if a checkpoint lacks others behind it, or stands there with some that nobody needs."""
+    is_relative = any(tensor.is_relative for tensor in base.tensors())
+    if base.older is None:
+        if is_relative:
+            raise ValueError(
+                f"{base.root} is relative to a base itself; decompress it first, or name its own base behind it: "
+                "base=[NEWEST, ..., OLDEST] (--base once for each, newest first)"
+            )
+        return
+    if any(_identities(base) == _identities(link) for link in base.older.links()):
+        raise ValueError(f"{base.root} is there twice among the checkpoints of the base; leave one out")
+    if not is_relative and base.older.names() <= base.names():
+        raise ValueError(
+            f"{base.root} is relative to nothing, so what stands behind it is not needed; leave that out, or name the "
+            "newest one first"
+        )
+
+
+def _identities(base: Base) -> list[list[int]]:
+    """What tells its files from others."""
+    return sorted(stored.file.identity for stored in base.files.values())
 
 
 def check_apart(target: Path, base: Base) -> None:
     """Raise ValueError if a result would stand in the place of its own base, or in it."""
     hint = "name another destination"
-    if any(is_same(target, stored.path) for stored in base.files.values()) or is_same(target, base.root):
-        raise ValueError(f"{target} is the base, or a file of it; {hint}")
-    if lies_in(target, base.root) or (target.is_dir() and lies_in(base.root, target)):
-        raise ValueError(f"{target} and the base {base.root} must not lie in each other; {hint}")
+    for root in base.roots():
+        if is_same(target, root) or any(is_same(target, path) for path in base.paths()):
+            raise ValueError(f"{target} is the base, or a file of it; {hint}")
+        if lies_in(target, root) or (target.is_dir() and lies_in(root, target)):
+            raise ValueError(f"{target} and the base {root} must not lie in each other; {hint}")
 
 
 def check_another(source: Path, base: Base) -> None:
     """Raise ValueError if what is to be compressed is its own base, or lies in it: nothing could restore the result
     once the source is gone, which is what many compress for."""
-    if is_same(source, base.root) or lies_in(source, base.root) or lies_in(base.root, source):
-        raise ValueError(
-            f"{source} and the base {base.root} are the same or lie in each other, and the result could not be "
-            "restored without the source; name an older checkpoint as base"
-        )
+    for root in base.roots():
+        if is_same(source, root) or lies_in(source, root) or lies_in(root, source):
+            raise ValueError(
+                f"{source} and the base {root} are the same or lie in each other, and the result could not be "
+                "restored without the source; name an older checkpoint as base"
+            )
 
 
 def fingerprint(base: Base) -> list[list[object]]:
     """What changes when a file of the base does."""
-    return [[path, *stored.file.identity] for path, stored in base.files.items()]
+    return [[path, *stored.file.identity] for link in base.links() for path, stored in link.files.items()]
 
 
 class BaseFiles:
     """The SHA-256 of the original files of a base that is a directory."""
 
     def __init__(self, base: Base) -> None:
+        assert base.root is not None
         self._root = base.root
         manifest = read_manifest(base.root) if base.root.is_dir() else None
         self._recorded = None if manifest is None else {file.path: file.sha256 for file in manifest.files}

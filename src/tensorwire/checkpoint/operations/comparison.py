@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
     from ...files.base import BaseTensor
     from ...storage.progress import Progress
+    from .bases import BasePath
 
 
 def diff(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     stats: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -45,7 +46,7 @@ def diff(
     directories of diffusers have: then the tensors of files with the same relative path are compared.
 
     Args:
-        base: the checkpoint that `a` or `b` is relative to, or both are.
+        base: the checkpoint that `a` or `b` is relative to, or both are, as for `verify`.
         stats: say too what a delta from `a` to `b` would take: see `DeltaStats`. It encodes `b` relative to `a`, each
             tensor relative to the one that `compress_checkpoint` would choose.
         progress: called from this thread with the bytes of the tensors of `a` done and to be done, and the name of the
@@ -94,9 +95,7 @@ def diff(
 def _open(root: Path, stack: ExitStack, base: Base | None) -> Base:
     """All tensors of one side, as a base of the other could be; they are read with `base` where they are relative."""
     files = {file: stack.enter_context(StoredFile(place)) for file, place in safetensors_files(root).items()}
-    for file, stored in files.items():
-        stored.use_base(base, file)
-    return Base(root, root.name, files)
+    return Base(root, root.name, files, base)
 
 
 def _by_key(side: Base, by_file: bool) -> dict[tuple[str, str], BaseTensor]:
@@ -129,8 +128,7 @@ def _count(counter: DeltaCounter, a: Base, b: BaseTensor, threads: int | None) -
     Raises:
         BaseMismatchError: it is a relative frame, and has no base of its size, which bounds what it claims.
     """
-    if b.stored.is_relative(b.tensor):
-        b.stored.base_of(b.tensor, threads=threads, verify=False)
+    b.find_own_base(threads=threads, verify=False)
     old = a.match(b.file, b.name, b.dtype, b.nbytes, partial(b.hash, threads), threads)
     read_old = None if old is None else partial(old.read, threads=threads)
     counter.add(b.dtype, b.shape, b.nbytes, partial(b.read, threads=threads), read_old)

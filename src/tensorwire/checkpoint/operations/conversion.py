@@ -19,7 +19,7 @@ from ..directory.paths import MANIFEST_NAME
 from ..directory.replaceable import made_by_us, made_of, restored_from
 from ..directory.sources import compressed, originals
 from ..results import CheckpointReport, FileReport
-from .bases import check_another, check_apart, fingerprint, open_base
+from .bases import check_another, check_apart, fingerprint, name_of, open_base
 from .converter import Converter, Task
 from .outcome import Outcome
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...storage.progress import Progress
     from ..directory.sources import Sources
+    from .bases import BasePath
     from .converter import Action
 
 
@@ -39,7 +40,7 @@ def compress_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile = "fast",
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     exclude: Sequence[str] = (),
     threads: int | None = None,
     force: bool = False,
@@ -55,9 +56,10 @@ def compress_checkpoint(
         dst: the file or directory to be made. Work happens in ``<dst>.partial``; `dst` appears at once, whole and
             synced. A run that was interrupted goes on where it stopped when it is repeated.
         profile: "fast", "compact", "resident" or "enec".
-        base: a file or directory, plain or compressed, that the result is to be relative to: it then holds what
-            differs, and only with this base it can be decompressed. A tensor is relative to the one of the same name
-            or else of the same content, if dtype and size are the same; how tensors are spread over files does not
+        base: a file, directory or index, plain or compressed, that the result is to be relative to: it then holds what
+            differs, and only with this base it can be decompressed. If the base is a delta, it comes in a list with
+            what it is relative to, newest first. A tensor is relative to the one of the same name or else of the same
+            content in the first of them, if dtype and size are the same; how tensors are spread over files does not
             matter. Tensors without a match are compressed without a base, and so are those whose base is written to
             meanwhile; a notice of the report tells of the latter.
         exclude: patterns as in a .gitignore; what matches in a directory is left out, and the report and the manifest
@@ -72,10 +74,11 @@ def compress_checkpoint(
         BlockingIOError: another process is writing the same `dst`.
         FormatError: a .safetensors file of `src` is not valid (the subclass says how), or there are so many files or
             tensors that no manifest holds them (LimitExceededError).
-        ValueError: `base` is relative to another one, or one of `src`, `dst` and `base` is another or lies in it;
-            `src` is compressed already (see `transcode_checkpoint`), contains a directory link,
-            or a name that collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the
-            checkpoints; `dst` and `src` lie in each other.
+        BaseMismatchError: a checkpoint of `base` is relative to another one that is not the one behind it.
+        ValueError: `base` lacks what it is relative to itself, or one of `src`, `dst` and `base` is another or lies in
+            it; `src` is compressed already (see `transcode_checkpoint`), contains a directory link, or a name that
+            collides with one of ours; it is a model's directory in a hub cache, whose snapshots are the checkpoints;
+            `dst` and `src` lie in each other.
         OSError: reading or writing fails, the disk is full; or a file of `src` got longer or shorter meanwhile.
     """
     options = _Options(profile=profile, base=base, exclude=exclude, threads=threads, force=force)
@@ -86,7 +89,7 @@ def decompress_checkpoint(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     *,
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
@@ -101,8 +104,8 @@ def decompress_checkpoint(
     Arguments and errors are those of `compress_checkpoint`, and:
 
     Args:
-        base: the checkpoint that `src` is relative to: a file or directory, plain or compressed. Every tensor of it
-            that is needed is hashed before it is used. It is ignored if nothing of `src` is relative.
+        base: the checkpoint that `src` is relative to; of several, newest first. Every tensor of it that is needed is
+            hashed before it is used. It is ignored if nothing of `src` is relative.
         strict: raise CorruptDataError for an edited file, FileNotFoundError for a missing one.
 
     Raises:
@@ -120,7 +123,7 @@ def transcode_checkpoint(
     dst: str | os.PathLike[str],
     *,
     profile: Profile,
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     strict: bool = False,
     threads: int | None = None,
     force: bool = False,
@@ -140,7 +143,7 @@ class _Options(NamedTuple):
     """What the public functions take by keyword."""
 
     profile: Profile | None = None
-    base: str | os.PathLike[str] | None = None
+    base: BasePath | None = None
     exclude: Sequence[str] = ()
     strict: bool = False
     threads: int | None = None
@@ -191,7 +194,7 @@ def _convert(
         written.intersection_update(paths)
         work.commit(paths if is_directory else None, source_path if is_directory else None)
     outcome.notices += work.notices
-    return outcome.report(action, src, dst, options.base, started)
+    return outcome.report(action, src, dst, name_of(options.base), started)
 
 
 def _owned(action: Action, sources: Sources, written: Collection[str]) -> Owned:

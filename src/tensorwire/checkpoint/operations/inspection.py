@@ -19,7 +19,7 @@ from ...storage.progress import Meter
 from ..directory.manifest import read_manifest
 from ..directory.shards import safetensors_files
 from ..results import InspectReport, RecordedBase, TensorInfo
-from .bases import open_base
+from .bases import name_of, open_base
 
 if TYPE_CHECKING:
     import os
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...files.reader import StoredTensor
     from ...storage.progress import Progress
+    from .bases import BasePath
 
 
 def inspect(
     path: str | os.PathLike[str],
     *,
     names: Sequence[str] = (),
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> InspectReport:
@@ -42,7 +43,7 @@ def inspect(
 
     Args:
         names: patterns as the shell has them; only tensors whose name matches one of them are described. None: all.
-        base: the checkpoint that this one is relative to, a file or directory. The report says whether it is the right
+        base: the checkpoint that this one is relative to, as for `verify`. The report says whether it is the right
             one, tensor by tensor. Without it the exponents of relative tensors are not known.
         progress: called from this thread with the bytes of the files done and to be done, and the relative path of the
             file at work: see `Progress`.
@@ -50,13 +51,13 @@ def inspect(
     Raises:
         FormatError: the data is damaged.
         OSError: `path` cannot be read.
-        ValueError: `path` is a directory without a .safetensors file, or no name matches; or `base` is relative to
-            another one.
+        ValueError: `path` is a directory without a .safetensors file, or no name matches; or `base` lacks what
+            it is relative to.
     """
     with ExitStack() as stack:
         opened = None if base is None else stack.enter_context(closing(open_base(base)))
         report = _inspect(absolute(path), names, threads, progress, opened)
-    return replace(report, path=str(path), base=None if base is None else str(base))
+    return replace(report, path=str(path), base=name_of(base))
 
 
 def _inspect(

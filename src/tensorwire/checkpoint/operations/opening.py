@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...codec import Framework
     from ...files.reader import StoredTensor
     from ..directory.shards import Shards
+    from .bases import PathOrArrays
 
     Device: TypeAlias = str | int | torch.device
     StrPath: TypeAlias = str | os.PathLike[str]
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     class _Options(TypedDict, total=False):
         """What is the same for all frameworks."""
 
-        base: StrPath | None
+        base: PathOrArrays | None
         threads: int | None
         verify: bool
 
@@ -58,7 +59,7 @@ def load_file(
     *,
     framework: Framework = "np",
     device: Device = "cpu",
-    base: StrPath | None = None,
+    base: PathOrArrays | None = None,
     threads: int | None = None,
     verify: bool = True,
     compressed: bool = False,
@@ -71,8 +72,10 @@ def load_file(
         framework: "np" for NumPy arrays (ml_dtypes for dtypes that NumPy lacks), "pt" for torch tensors, or "bytes",
             which every dtype has; `open_file` tells dtypes and shapes.
         device: of the torch tensors. They are decoded by the CPU and copied to it.
-        base: the checkpoint that `path` is relative to: a file or directory, plain or compressed. It is not looked at
-            for tensors that are not relative.
+        base: the checkpoint that `path` is relative to: a file, directory or index, plain or compressed, or arrays by
+            name. If it is a delta, it comes in a list with what it is relative to, newest first; arrays may stand in
+            last place. It is not looked at for tensors that are not relative, and nobody may write to its arrays as
+            long as it is read.
         threads: by default all usable cores.
         verify: check the checksums of the data, and of relative tensors the content hashes of base and result. The
             checksums of headers are always checked.
@@ -114,7 +117,7 @@ def open_file(
     framework: Framework = "np",
     device: Device = "cpu",
     *,
-    base: StrPath | None = None,
+    base: PathOrArrays | None = None,
     threads: int | None = None,
     verify: bool = True,
     compressed: bool = False,
@@ -135,7 +138,7 @@ def open_file(
         FormatError: an index or the header of a file, or of one of the base, is damaged, or they do not agree.
         ValueError: the directory holds no safetensors file, or more than one model: several indexes, or without an
             index two files with tensors of one name. There is no such framework or device, or the framework has no
-            compressed tensors. The base is relative to another one.
+            compressed tensors. The base is a chain that is not whole, or has a checkpoint that it does not need.
         OSError: a file cannot be read, or one that an index names is missing.
     """
     return _open(path, Target.of(framework, device, compressed, resident_nbytes), base, threads, verify)
@@ -144,7 +147,7 @@ def open_file(
 def _open(
     path: StrPath,
     target: Target,
-    base: StrPath | None,
+    base: PathOrArrays | None,
     threads: int | None,
     verify: bool,
 ) -> TensorReader[Any]:
@@ -154,7 +157,7 @@ def _open(
     directory = root if root.is_dir() else root.parent
     with ExitStack() as stack:
         files = [stack.enter_context(StoredFile(location)) for location in shards.files]
-        opened = None if base is None else stack.enter_context(closing(open_base(base)))
+        opened = None if base is None else stack.enter_context(closing(open_base(base, takes_arrays=True)))
         for file in files:
             file.use_base(opened, file.path.relative_to(directory).as_posix())
         places = _places(files, shards)

@@ -48,7 +48,7 @@ class Outcome:
         action: str,
         src: str | os.PathLike[str],
         dst: str | os.PathLike[str],
-        base: str | os.PathLike[str] | None,
+        base: str | None,
         started: float,
     ) -> CheckpointReport:
         return CheckpointReport(
@@ -63,7 +63,7 @@ class Outcome:
             changed=tuple(self.changed),
             notices=tuple(self.notices),
             excluded=self._sources.excluded,
-            base=None if base is None else str(base),
+            base=base,
         )
 
 

@@ -32,7 +32,7 @@ from ...storage.staging import Staging
 from ...storage.streams import InputStream, OutputStream, SpoolFile, stream_path
 from ..directory.replaceable import check_same, made_by_us
 from ..directory.sources import Sources, check_compressed, check_original
-from .bases import check_another, check_apart, open_base
+from .bases import check_another, check_apart, name_of, open_base
 from .converter import report_of_tensors
 from .outcome import Outcome
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ...storage.progress import Progress
     from ...storage.readable import Writable
     from ..results import CheckpointReport
+    from .bases import BasePath
     from .converter import Action
 
     PathOrStream: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -55,7 +56,7 @@ def convert_stream(
     dst: PathOrStream,
     *,
     profile: Profile | None = None,
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     threads: int | None = None,
     force: bool = False,
     progress: Progress | None = None,
@@ -69,7 +70,8 @@ def convert_stream(
     Args:
         src, dst: a path or a stream, one of them at least a stream. What has been written to a stream before an error
             stays written.
-        base: a path. What is compressed with one is first copied to a temporary file, if it is a stream.
+        base: a path, or several, newest first. What is compressed with one is first copied to a temporary file, if it
+            is a stream.
 
     Raises:
         As the function for files does; BrokenPipeError: nobody reads `dst` any more.
@@ -109,7 +111,7 @@ def convert_stream(
         outcome.exact = action == "compress" or record is not None
         outcome.files.append(report_of_tensors(stored.path.name, stored, done))
         outcome.notices += [] if done.notice is None else [done.notice]
-        return outcome.report(action, _name(src), _name(dst), base, started)
+        return outcome.report(action, _name(src), _name(dst), name_of(base), started)
 
 
 @contextmanager

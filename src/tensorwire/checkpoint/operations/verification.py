@@ -19,7 +19,7 @@ from ..directory.manifest import REPLACED, SAFETENSORS
 from ..directory.paths import MANIFEST_NAME, is_safetensors, scan
 from ..directory.sources import SourceFile, check_size, compressed_directory
 from ..results import ChangedFile, Problem, VerifyReport
-from .bases import open_base
+from .bases import name_of, open_base
 from .outcome import current_sha256, find_change
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from ...files.base import Base
     from ...storage.pipeline import Chunk
     from ...storage.progress import Progress
+    from .bases import BasePath
 
 
 def verify(
     path: str | os.PathLike[str],
     *,
-    base: str | os.PathLike[str] | None = None,
+    base: BasePath | None = None,
     strict: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -44,16 +45,17 @@ def verify(
     compressing are no problems; they stand in ``report.changed``.
 
     Args:
-        base: the checkpoint that this one is relative to, a file or directory, plain or compressed. Without it the
-            blocks of relative tensors are checked, and their content is not: ``report.num_unchecked`` counts them.
-            A wrong base is a problem for each tensor that needs another one.
+        base: the checkpoint that this one is relative to: a file, directory or index, plain or compressed; if it is a
+            delta, a list of it and what it is relative to, newest first. Without it the blocks of relative tensors are
+            checked, and their content is not: ``report.num_unchecked`` counts them. A wrong base is a problem for each
+            tensor that needs another one.
         strict: count an edited or missing file as a problem.
         progress: called from this thread with the uncompressed bytes done and to be done in all files, and the relative
             path of the file at work: see `Progress`.
 
     Raises:
         OSError: `path` itself, or `base`, cannot be read.
-        ValueError: `path` is a directory without a .safetensors file; or `base` is, or is relative to another one.
+        ValueError: `path` is a directory without a .safetensors file; or `base` is, or lacks what it is relative to.
     """
     started = time.monotonic()
     root = absolute(path)
@@ -78,7 +80,7 @@ def verify(
         problems=tuple(verifier.problems),
         ignored=ignored,
         changed=tuple(verifier.changed),
-        base=None if base is None else str(base),
+        base=name_of(base),
         num_relative=verifier.num_relative,
         num_unchecked=verifier.num_unchecked,
         num_plain=verifier.num_plain,

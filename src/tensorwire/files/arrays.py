@@ -1,0 +1,202 @@
+"""Tensors that a caller gives as arrays: all of them, or callables that make one after the other."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..codec import dtype_bits, tensor_view
+from ..codec.dtypes import check_dtype_name
+from ..errors import ErrorContext
+from ..storage.pipeline import WINDOW_NBYTES
+from .header import TensorEntry, build_header, check_given_name
+from .names import shown
+
+if TYPE_CHECKING:
+    from ..codec import TensorView
+
+    Item = tuple[str, str, Sequence[int], Callable[[], Any]]
+
+
+class Arrays:
+    """Named arrays, whose memory is looked at before and after each use of it.
+
+    Attributes:
+        entries: in the order in which they were given; their offsets are those of one behind the other.
+        view: the bytes of an array by its index.
+    """
+
+    def __init__(self, entries: Sequence[TensorEntry], view: Callable[[int], TensorView]) -> None:
+        self.entries = entries
+        self.view = view
+
+    def windows(self, index: int) -> Iterator[tuple[int, memoryview]]:
+        """All content of an array: where each window begins, and its bytes.
+
+        Raises:
+            BufferError: somebody has freed, moved or cut the memory.
+        """
+        view = self.view(index)
+        for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
+            self._check_memory(index, view)
+            yield start, view.data[start : start + WINDOW_NBYTES]
+        self._check_memory(index, view)
+
+    def read(self, index: int, start: int, out: memoryview) -> None:
+        """Put content of an array from byte `start` on into `out`; errors are those of `windows`."""
+        view = self.view(index)
+        self._check_memory(index, view)
+        out[:] = view.data[start : start + len(out)]
+        self._check_memory(index, view)
+
+    def _check_memory(self, index: int, view: TensorView) -> None:
+        try:
+            view.check_memory()
+        except BufferError as error:
+            raise BufferError(f"tensor {shown(self.entries[index].name)}: {error}") from None
+
+
+def given_arrays(tensors: Any) -> Arrays:
+    """The arrays of a mapping, or those that are made when they are needed: see `_made_arrays`.
+
+    Raises:
+        TypeError: it is neither; otherwise as both do.
+    """
+    if hasattr(tensors, "items"):
+        return held_arrays(tensors)
+    if not isinstance(tensors, Iterable):
+        raise _no_tensors(tensors)
+    return _made_arrays(tensors)
+
+
+def _no_tensors(found: object) -> TypeError:
+    return TypeError(
+        "expected a mapping of names to tensors, or (name, dtype, shape, callable) for each of them, got "
+        f"{type(found).__name__}; of a module give its state_dict()"
+    )
+
+
+def held_arrays(tensors: Mapping[str, Any]) -> Arrays:
+    """The arrays of a mapping. What is not contiguous is copied.
+
+    Raises:
+        UnsupportedTensorError: one is no array, or has a device, layout or dtype that cannot be stored.
+        TypeError, ValueError: a name is none for a tensor.
+    """
+    entries: list[TensorEntry] = []
+    views = []
+    for name, tensor in tensors.items():
+        check_given_name(name)
+        with ErrorContext(tensor=name):
+            view = tensor_view(tensor)
+        views.append(view)
+        entries.append(_entry(entries, name, view.dtype, view.shape, len(view.data)))
+    return Arrays(entries, views.__getitem__)
+
+
+def _made_arrays(items: Iterable[Item]) -> Arrays:
+    """Arrays that are made when they are needed, and forgotten before the next one is made.
+
+    Args:
+        items: name, dtype, shape, and what makes the array. It makes the same one each time that it is called.
+
+    Raises:
+        TypeError, ValueError: something is no such item, a name is there twice or none for a tensor, or there is no
+            such dtype or shape. A callable that makes another array raises ValueError later.
+    """
+    entries: list[TensorEntry] = []
+    names: set[str] = set()
+    makers = []
+    for item in items:
+        if not isinstance(item, tuple) or len(item) != 4 or not callable(item[3]):
+            raise _no_tensors(item)
+        name, dtype, shape, make = item
+        check_given_name(name)
+        if name in names:
+            raise ValueError(f"expected unique names, got {shown(name)} twice")
+        names.add(name)
+        makers.append(make)
+        entries.append(_entry(entries, name, dtype, *_layout(name, dtype, shape)))
+    return Arrays(entries, _OneAtATime(entries, makers).view)
+
+
+class _OneAtATime:
+    """The bytes of the array that was made last."""
+
+    def __init__(self, entries: Sequence[TensorEntry], makers: Sequence[Callable[[], Any]]) -> None:
+        self._entries = entries
+        self._makers = makers
+        self._made: tuple[int, TensorView] | None = None
+
+    def view(self, index: int) -> TensorView:
+        if self._made is None or self._made[0] != index:
+            self._made = None  # so that it is free before the next one takes memory
+            self._made = index, self._make(index)
+        return self._made[1]
+
+    def _make(self, index: int) -> TensorView:
+        name, dtype, shape, _, _ = self._entries[index]
+        with ErrorContext(tensor=name):
+            view = tensor_view(self._makers[index]())
+        if (view.dtype, view.shape) != (dtype, shape):
+            raise ValueError(
+                f"tensor {shown(name)}: expected its callable to give an array of {dtype} {shape}, as was said before, "
+                f"got {view.dtype} {view.shape}"
+            )
+        return view
+
+
+def _layout(name: str, dtype: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """The shape as a tuple, and the size in bytes."""
+    sizes, bits = tuple(map(operator.index, shape)), dtype_bits(check_dtype_name(dtype))
+    if not bits or any(size < 0 for size in sizes) or prod(sizes) * bits % 8:
+        raise ValueError(f"tensor {shown(name)}: expected a dtype and shape of whole bytes, got {dtype} {sizes}")
+    return sizes, prod(sizes) * bits // 8
+
+
+def _entry(entries: Sequence[TensorEntry], name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> TensorEntry:
+    """The entry behind those that are there."""
+    start = entries[-1].stop if entries else 0
+    return TensorEntry(name, dtype, shape, start, start + nbytes)
+
+
+class ArrayFile:
+    """The arrays of a mapping as a `Readable`: the safetensors file that they would be. Nothing is copied before it is
+    read, and nothing tells whether somebody has written to an array."""
+
+    path = Path("the arrays given as base")
+    in_order = False
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._arrays = held_arrays(tensors)
+        header = build_header({}, self._arrays.entries)
+        self._prefix = header.prefix
+        self._starts = [header.data_start + entry.start for entry in header.entries]
+        self.nbytes = header.data_start + header.data_nbytes
+
+    @property
+    def identity(self) -> list[int]:
+        return [self.nbytes]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Of the header, since all else is no frame."""
+        return self._prefix[offset : offset + nbytes]
+
+    def read_into(self, offset: int, out: memoryview) -> None:
+        """Content of one array."""
+        index = bisect_right(self._starts, offset) - 1
+        self._arrays.read(index, offset - self._starts[index], out)
+
+    def read_ahead(self, offset: int, nbytes: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def check_size(self) -> None: ...
+
+    def check_unchanged(self) -> None: ...
+
+    def close(self) -> None: ...
