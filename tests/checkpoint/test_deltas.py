@@ -211,7 +211,7 @@ def test_a_base_of_other_content(pair: Paths, tmp_path: Path, change: str, packe
 
 
 def test_a_chain_is_decompressed_step_by_step(pair: Paths, tmp_path: Path) -> None:
-    """A delta that is relative to a delta is not read yet; each step alone is."""
+    """A delta alone is no base, since it needs its own one: tests/checkpoint/test_chains.py gives both."""
     third = tmp_path / "third"
     shutil.copytree(pair["new"], third)
     up, *others = next_layer(0, 0)

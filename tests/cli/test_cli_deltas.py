@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.checkpoint_models import container, read_header, tree_hashes, weights, write_model
-from tests.support.deltas import FIRST, write_next, write_rearranged
+from tests.support.deltas import FIRST, next_layer, step, write_next, write_rearranged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +129,54 @@ def test_verify_prints_some_of_many_problems(tmp_path: Path, run: Run) -> None:
     assert len(ran.err.splitlines()) == 21
     assert ran.err.splitlines()[-1] == "tensorwire: 10 more problems; --json lists all"
     assert len(run("verify", delta, "--base", old, "--json").json["problems"]) == 30
+
+
+def test_a_base_that_is_a_delta(root: Path, delta: Path, run: Run) -> None:
+    """--base stands once for each, newest first."""
+    (root / "third").mkdir()
+    up = next_layer(0, 0)[0]
+    (root / "third" / FIRST).write_bytes(container([(*up[:3], step(up[3], 8))]))
+    both = ("--base", delta, "--base", root / "old")
+    ran = run("compress", root / "third", root / "delta2", *both, "--json")
+    assert (ran.code, ran.json["base"]) == (0, str(delta))
+    assert sum(file["num_relative"] for file in ran.json["files"]) == 1
+    assert run("decompress", root / "delta2", root / "back", *both).code == 0
+    assert tree_hashes(root / "back") == tree_hashes(root / "third")
+    assert run("transcode", root / "delta2", root / "small", *both, "--profile", "compact").code == 0
+    assert run("diff", root / "small", root / "third", *both).code == 0
+    assert "ok; checksums and SHA-256" in run("verify", root / "delta2", *both).out
+    out = run("inspect", root / "delta2", *both).out
+    assert f"{delta} has 1 of them; it is that base" in out
+    ran = run("verify", root / "delta2", "--base", delta, "--base", root / "new")
+    assert ran.code == 1
+    assert f"{delta} and {root / 'new'} are not the base of 1 tensor" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("bases", "text"),
+    [
+        (("delta",), "is relative to a base itself; decompress it first, or name its own base behind it"),
+        (("old", "delta"), "is relative to a base itself"),
+        (("delta", "old", "new"), "is relative to nothing, so what stands behind it is not needed"),
+        (("delta", "delta", "old"), "is there twice among the checkpoints of the base"),
+    ],
+)
+def test_a_chain_that_is_not_whole_is_a_wrong_use(
+    root: Path, delta: Path, run: Run, bases: tuple[str, ...], text: str
+) -> None:
+    options = [part for name in bases for part in ("--base", root / name)]
+    ran = run("compress", root / "new", root / "x", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert text in ran.err
+    assert not (root / "x").exists()
+
+
+def test_in_place_takes_one_base(root: Path, delta: Path, run: Run) -> None:
+    before = tree_hashes(root)
+    ran = run("decompress", delta, "--in-place", "--base", delta, "--base", root / "old")
+    assert (ran.code, ran.out) == (2, "")
+    assert "apply the deltas one by one, the oldest first; or name a DST" in ran.err
+    assert tree_hashes(root) == before
 
 
 def test_inspect_names_the_base(root: Path, delta: Path, run: Run) -> None:

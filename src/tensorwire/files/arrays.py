@@ -152,7 +152,10 @@ class _OneAtATime:
 
 def _layout(name: str, dtype: str, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
     """The shape as a tuple, and the size in bytes."""
-    sizes, bits = tuple(map(operator.index, shape)), dtype_bits(check_dtype_name(dtype))
+    try:
+        sizes, bits = tuple(map(operator.index, shape)), dtype_bits(check_dtype_name(dtype))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"tensor {shown(name)}: {error}") from None
     if not bits or any(size < 0 for size in sizes) or prod(sizes) * bits % 8:
         raise ValueError(f"tensor {shown(name)}: expected a dtype and shape of whole bytes, got {dtype} {sizes}")
     return sizes, prod(sizes) * bits // 8
@@ -168,7 +171,7 @@ class ArrayFile:
     """The arrays of a mapping as a `Readable`: the safetensors file that they would be. Nothing is copied before it is
     read, and nothing tells whether somebody has written to an array."""
 
-    path = Path("the arrays given as base")
+    path = Path("the mapping given as base")
     in_order = False
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:

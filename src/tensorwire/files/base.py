@@ -85,7 +85,7 @@ class BaseTensor:
         with self._lock:
             if not self.tensor.compressed:
                 self.known_hash = self.stored.hash_content(self.tensor, threads)
-            elif self.known_hash != content_hash and self._still_has_base(threads):
+            elif self.known_hash != content_hash and self.still_has_base(threads):
                 raise CorruptDataError(
                     f"expected content with hash {self.known_hash}, got {content_hash}",
                     file=self.stored.path,
@@ -94,10 +94,13 @@ class BaseTensor:
                 )
             return self.known_hash == content_hash
 
-    def _still_has_base(self, threads: int | None) -> bool:
-        """False if a base of this tensor, or one of its base, has changed."""
+    def still_has_base(self, threads: int | None) -> bool:
+        """False if something that this tensor is relative to has changed."""
         base_hash = self.stored.frame(self.tensor).info.base_hash
-        return base_hash is None or self.stored.base_of(self.tensor).still_has(base_hash, threads)
+        if base_hash is None:
+            return True
+        base = self.stored.base_of(self.tensor)
+        return base.still_has(base_hash, threads) and base.still_has_base(threads)
 
 
 class _Layout(NamedTuple):

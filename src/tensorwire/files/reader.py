@@ -81,6 +81,9 @@ class BaseContent(Protocol):
     def still_has(self, content_hash: str, threads: int | None) -> bool:
         """Whether the content is the one with this hash."""
 
+    def still_has_base(self, threads: int | None) -> bool:
+        """False if something that it is relative to itself has changed."""
+
     def check_unchanged(self) -> None:
         """Raise OSError if a file that holds it, or what it is relative to, was written to."""
 
