@@ -160,6 +160,17 @@ def test_tensors_and_slices(versions: Versions, verify: bool) -> None:
             assert file.get_tensor(name).tobytes() == original.get_tensor(name).tobytes()
 
 
+def test_bases_of_bases_are_always_checked(versions: Versions, tmp_path: Path) -> None:
+    """Without `verify` too, where the size of the base is enough. Version 1 has the same sizes as version 0."""
+    chain = [versions.delta(2), versions.delta(1), versions.plain(1)]
+    with (
+        checkpoint.open_file(versions.delta(3) / FIRST, base=chain, verify=False) as file,
+        pytest.raises(BaseMismatchError, match="was applied already") as caught,
+    ):
+        file.get_tensor(OTHER)
+    assert caught.value.file == versions.delta(1) / FIRST
+
+
 def test_arrays_stand_in_last_place(versions: Versions) -> None:
     arrays = checkpoint.load_file(versions.plain(0))
     found = checkpoint.load_file(versions.delta(3), base=[versions.delta(2), versions.delta(1), arrays])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Arrays:
-    """Named arrays, whose memory is looked at before and after each use of it.
+    """Arrays by name. Their memory is looked at before and after each use of it.
 
     Attributes:
         entries: in the order in which they were given; their offsets are those of one behind the other.
@@ -186,7 +186,7 @@ class ArrayFile:
         return [self.nbytes]
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Of the header, since all else is no frame."""
+        """Bytes of the header: what else is read this way belongs to frames, and there are none."""
         return self._prefix[offset : offset + nbytes]
 
     def read_into(self, offset: int, out: memoryview) -> None:
