@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 from tensorwire import BaseMismatchError, CorruptDataError, UnsupportedTensorError, codec
 from tensorwire.checkpoint import inspect, load_file, open_file, save_file, verify
 from tensorwire.files.base import BaseTensor
+from tensorwire.files.writer import CompressedWriter
 from tensorwire.storage.pipeline import WINDOW_NBYTES
 from tests.support.checkpoint_models import random_bytes, read_header, weights
 
@@ -331,16 +331,20 @@ def test_no_arrays_at_all(tmp_path: Path) -> None:
     assert load_file(tmp_path / "f", base={}) == {}
 
 
-def test_made_memory_that_is_freed(tmp_path: Path) -> None:
-    """As FSDP frees what a hook has gathered."""
+@pytest.mark.parametrize("freed", ["first", "last"])
+def test_made_memory_that_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freed: str) -> None:
+    """As FSDP frees what a hook has gathered: behind the last look at an array, before the next one is made."""
     import torch
 
-    tensor = torch.ones(1 << 16)
+    tensors = {"first": torch.ones(1 << 16), "last": torch.ones(1 << 16)}
+    put = CompressedWriter.put
 
-    def make() -> torch.Tensor:
-        tensor.untyped_storage().resize_(0)
-        return tensor
+    def put_and_free(self: CompressedWriter, index: int, start: int, data: memoryview) -> None:
+        put(self, index, start, data)
+        if [*tensors][index] == freed:
+            tensors[freed].untyped_storage().resize_(0)
 
-    with warnings.catch_warnings(), pytest.raises((BufferError, UnsupportedTensorError)):
-        save_file([("w", "F32", (1 << 16,), make)], tmp_path / "f")
+    monkeypatch.setattr(CompressedWriter, "put", put_and_free)
+    with pytest.raises(BufferError, match=f"tensor '{freed}': the memory of the array was freed"):
+        save_file([(name, "F32", (1 << 16,), lambda t=t: t) for name, t in tensors.items()], tmp_path / "f")
     assert not list(tmp_path.iterdir())

@@ -23,16 +23,23 @@ if TYPE_CHECKING:
 
 
 class Arrays:
-    """Arrays by name. Their memory is looked at before and after each use of it.
+    """Arrays by name. Their memory is looked at before each use, and once more when all is done: see `check`.
 
     Attributes:
         entries: in the order in which they were given; their offsets are those of one behind the other.
         view: the bytes of an array by its index.
     """
 
-    def __init__(self, entries: Sequence[TensorEntry], view: Callable[[int], TensorView]) -> None:
+    def __init__(
+        self,
+        entries: Sequence[TensorEntry],
+        view: Callable[[int], TensorView],
+        alive: Callable[[], Iterable[tuple[int, TensorView]]],
+    ) -> None:
+        """`alive` gives the arrays that were not forgotten since they were used, by their indices."""
         self.entries = entries
         self.view = view
+        self._alive = alive
 
     def windows(self, index: int) -> Iterator[tuple[int, memoryview]]:
         """All content of an array: where each window begins, and its bytes.
@@ -42,22 +49,26 @@ class Arrays:
         """
         view = self.view(index)
         for start in range(0, len(view.data) or 1, WINDOW_NBYTES):
-            self._check_memory(index, view)
+            _check_memory(self.entries[index], view)
             yield start, view.data[start : start + WINDOW_NBYTES]
-        self._check_memory(index, view)
 
     def read(self, index: int, start: int, out: memoryview) -> None:
         """Put content of an array from byte `start` on into `out`; errors are those of `windows`."""
         view = self.view(index)
-        self._check_memory(index, view)
+        _check_memory(self.entries[index], view)
         out[:] = view.data[start : start + len(out)]
-        self._check_memory(index, view)
 
-    def _check_memory(self, index: int, view: TensorView) -> None:
-        try:
-            view.check_memory()
-        except BufferError as error:
-            raise BufferError(f"tensor {shown(self.entries[index].name)}: {error}") from None
+    def check(self) -> None:
+        """Raise BufferError if memory was freed, moved or cut: what was read last may have been read after that."""
+        for index, view in self._alive():
+            _check_memory(self.entries[index], view)
+
+
+def _check_memory(entry: TensorEntry, view: TensorView) -> None:
+    try:
+        view.check_memory()
+    except BufferError as error:
+        raise BufferError(f"tensor {shown(entry.name)}: {error}") from None
 
 
 def given_arrays(tensors: Any) -> Arrays:
@@ -95,7 +106,7 @@ def held_arrays(tensors: Mapping[str, Any]) -> Arrays:
             view = tensor_view(tensor)
         views.append(view)
         entries.append(_entry(entries, name, view.dtype, view.shape, len(view.data)))
-    return Arrays(entries, views.__getitem__)
+    return Arrays(entries, views.__getitem__, lambda: enumerate(views))
 
 
 def _made_arrays(items: Iterable[Item]) -> Arrays:
@@ -121,7 +132,8 @@ def _made_arrays(items: Iterable[Item]) -> Arrays:
         names.add(name)
         makers.append(make)
         entries.append(_entry(entries, name, dtype, *_layout(name, dtype, shape)))
-    return Arrays(entries, _OneAtATime(entries, makers).view)
+    made = _OneAtATime(entries, makers)
+    return Arrays(entries, made.view, made.alive)
 
 
 class _OneAtATime:
@@ -134,9 +146,17 @@ class _OneAtATime:
 
     def view(self, index: int) -> TensorView:
         if self._made is None or self._made[0] != index:
-            self._made = None  # so that it is free before the next one takes memory
+            self._forget()  # before the next one takes memory
             self._made = index, self._make(index)
         return self._made[1]
+
+    def alive(self) -> list[tuple[int, TensorView]]:
+        return [] if self._made is None else [self._made]
+
+    def _forget(self) -> None:
+        for index, view in self.alive():
+            _check_memory(self._entries[index], view)
+        self._made = None
 
     def _make(self, index: int) -> TensorView:
         name, dtype, shape, _, _ = self._entries[index]

@@ -102,6 +102,7 @@ def save_file(
                 return writer.finish(arrays.read)
 
         written = write_with_bases(chosen, arrays.entries, write)
+        arrays.check()
         file.sync()
         work.commit(None)
     if written.notice is not None:
