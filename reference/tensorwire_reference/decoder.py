@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import cascade, enec, entropy, modal, relative, rests, zeros
-from .dtypes import Dtype
 from .errors import BaseMismatchError, FormatError, TruncatedDataError, require
 from .hashes import content_hash, h128
 from .header import UNIT, Entry, Header, ceil_to, parse_header
+from .layouts import Dtype
 from .planes import U64, Reader
 from .tags import Tag, check_tag, parse_tag
 from .words import from_words, join, to_words

@@ -7,13 +7,13 @@ import numpy as np
 
 from . import cascade, enec, entropy, modal, relative, rests, zeros
 from .cascade import Cascade
-from .dtypes import Dtype, dtype_of
 from .enec import Enec
 from .entropy import Entropy
 from .errors import UnfitError
 from .hashes import content_hash, h128
 from .header import UNIT, Header, ceil_to, pack_header
 from .kinds import Constant, InnerKind, Kind, Plain, Stored, Zeros
+from .layouts import Dtype, dtype_of
 from .modal import Modal
 from .planes import U64
 from .relative import Dense, Same, Sparse

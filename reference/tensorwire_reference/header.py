@@ -5,9 +5,9 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from .dtypes import Dtype, parse_dtype
 from .errors import LimitExceededError, TruncatedDataError, UnsupportedVersionError, require
 from .hashes import h128
+from .layouts import Dtype, parse_dtype
 
 MAGIC = bytes.fromhex("935457460D0A1A0A")
 VERSION = 1

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from .bits import BitReader, BitWriter, best_g, best_k, gaps_of
-from .dtypes import Dtype
 from .errors import require
+from .layouts import Dtype
 from .planes import U64, Reader
 from .rans import read_symbols, write_symbols
 from .words import from_ordinals, ordinals, split

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .cascade import widths_of
-from .dtypes import Dtype
 from .errors import UnsupportedVersionError, require
+from .layouts import Dtype
 from .masks import GAPS, LEVELS
 
 EXTENDED = 7

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .dtypes import Dtype
+from .layouts import Dtype
 from .planes import U64, ones
 
 

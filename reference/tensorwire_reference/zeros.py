@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .bits import BitReader, BitWriter
-from .dtypes import Dtype
 from .errors import UnfitError, require
 from .header import UNIT, ceil_to
+from .layouts import Dtype
 from .masks import read_mask, write_mask
 from .planes import U64, Reader
 from .words import is_zero

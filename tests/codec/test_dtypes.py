@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from reference.tensorwire_reference.dtypes import dtype_of
+from reference.tensorwire_reference.layouts import dtype_of
 from tensorwire import codec
 from tensorwire.codec import core as _core
 from tests.support import registry

@@ -11,8 +11,8 @@ import pytest
 import tensorwire
 from reference.tensorwire_reference import cascade, decode, rans
 from reference.tensorwire_reference.decoder import decode_block
-from reference.tensorwire_reference.dtypes import dtype_of
 from reference.tensorwire_reference.hashes import h128
+from reference.tensorwire_reference.layouts import dtype_of
 from reference.tensorwire_reference.planes import Reader
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reference.tensorwire_reference import Kind, Rest, Stored, Verbatim
-from reference.tensorwire_reference.dtypes import dtype_of
 from reference.tensorwire_reference.encoder import encode_block, pack_block, pack_frame
 from reference.tensorwire_reference.hashes import content_hash
 from reference.tensorwire_reference.header import Header
+from reference.tensorwire_reference.layouts import dtype_of
 from reference.tensorwire_reference.planes import pack_plane
 from reference.tensorwire_reference.words import to_words
 
