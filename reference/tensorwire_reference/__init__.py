@@ -14,6 +14,7 @@ from .errors import (
     UnsupportedVersionError,
 )
 from .kinds import Constant, InnerKind, Kind, Plain, Stored, Zeros
+from .layouts import Layout
 from .modal import Modal
 from .relative import Dense, Same, Sparse
 from .rests import Bytes, Rest, Trimmed, Verbatim
@@ -31,6 +32,7 @@ __all__ = [
     "Frame",
     "InnerKind",
     "Kind",
+    "Layout",
     "LimitExceededError",
     "Modal",
     "Plain",

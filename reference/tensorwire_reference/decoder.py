@@ -7,8 +7,9 @@ import numpy as np
 from . import cascade, enec, entropy, modal, relative, rests, zeros
 from .errors import BaseMismatchError, FormatError, TruncatedDataError, require
 from .hashes import content_hash, h128
-from .header import UNIT, Entry, Header, ceil_to, parse_header
-from .layouts import Dtype
+from .header import LEAST_ALIGNMENT, Header
+from .index import Entry, parse_header
+from .layouts import Layout
 from .planes import U64, Reader
 from .tags import Tag, check_tag, parse_tag
 from .words import from_words, join, to_words
@@ -18,37 +19,30 @@ from .words import from_words, join, to_words
 class Frame:
     """A decoded frame. `codings` names the coding of each block, for tests and for people."""
 
-    dtype: str
-    shape: tuple[int, ...]
-    bits: int
+    header: Header
     data: bytes
-    profile: str
-    block_words: int
-    base_hash: str | None
     codings: tuple[str, ...]
 
 
 def decode(frame: bytes, base: bytes | None = None) -> Frame:
     """Decode exactly one frame, which may be relative to `base`. Raises one of the errors in `errors`."""
     header, index = parse_header(frame)
-    frame_end = header.header_nbytes + header.data_nbytes
-    if len(frame) < frame_end:
-        raise TruncatedDataError(f"the frame has {frame_end} bytes, of which {len(frame)} are here")
-    require(len(frame) == frame_end, f"{len(frame) - frame_end} bytes follow the frame")
-    if header.base_hash is not None and (base is None or content_hash(base) != header.base_hash):
-        raise BaseMismatchError(f"the base is not the tensor of hash {header.base_hash.hex()}")
-    data, codings = decode_blocks(frame[header.header_nbytes :], header, index, base)
+    if len(frame) < header.frame_nbytes:
+        raise TruncatedDataError(f"the frame has {header.frame_nbytes} bytes, of which {len(frame)} are here")
+    blocks_end = header.header_nbytes + header.data_nbytes
+    require(not any(frame[blocks_end : header.frame_nbytes]), "the padding behind the blocks is set")
+    require(len(frame) == header.frame_nbytes, f"{len(frame) - header.frame_nbytes} bytes follow the frame")
+    if header.base_hash is not None:
+        _check_base(base, header)
+    data, codings = decode_blocks(frame[header.header_nbytes : blocks_end], header, index, base)
     require(content_hash(data) == header.content_hash, "the content hash does not match")
-    return Frame(
-        header.dtype.name,
-        header.shape,
-        header.dtype.bits,
-        data,
-        header.profile,
-        header.block_words,
-        header.base_hash.hex() if header.base_hash is not None else None,
-        codings,
-    )
+    return Frame(header, data, codings)
+
+
+def _check_base(base: bytes | None, header: Header) -> None:
+    """A reader of a relative frame trusts the base before it trusts the sizes that the frame claims."""
+    if base is None or len(base) != header.uncompressed_nbytes or content_hash(base) != header.base_hash:
+        raise BaseMismatchError("the base is not the tensor that the frame names by base_hash")
 
 
 def decode_blocks(
@@ -59,7 +53,7 @@ def decode_blocks(
         base = None
     elif base is not None and not index:
         return base, ("same",) * header.num_blocks
-    all_of_base = None if base is None else to_words(base, header.dtype)
+    all_of_base = None if base is None else to_words(base, header.layout)
     parts, codings = [], []
     for i, entry in enumerate(index):
         words = header.words_of(i)
@@ -68,7 +62,7 @@ def decode_blocks(
             part, coding = _decode_entry(blocks, entry, words.stop - words.start, header, of_base)
         except FormatError as error:
             raise type(error)(f"block {i}: {error}") from None
-        parts.append(from_words(part, header.dtype))
+        parts.append(from_words(part, header.layout))
         codings.append(coding)
     return b"".join(parts), tuple(codings)
 
@@ -78,49 +72,55 @@ def _decode_entry(blocks: bytes, entry: Entry, n: int, header: Header, base: U64
         return base, "same"
     block = blocks[entry.start : entry.end]
     require(h128(block)[:4] == entry.checksum.to_bytes(4, "little"), "the checksum does not match")
-    return decode_block(block, n, header.dtype, header.profile, base)
+    layout, profile, alignment = header.layout, header.profile, header.block_alignment
+    return decode_block(block, n, layout, profile, base, stored=entry.stored, alignment=alignment)
 
 
 def decode_block(
-    block: bytes, n: int, dtype: Dtype, profile: str, base: U64 | None = None, *, inner: bool = False
+    block: bytes,
+    n: int,
+    layout: Layout,
+    profile: str,
+    base: U64 | None = None,
+    *,
+    stored: bool = False,
+    alignment: int = LEAST_ALIGNMENT,
+    inner: bool = False,
 ) -> tuple[U64, str]:
     """The `n` words of a block, and the name of its coding. `inner` says that it stands in a block of kind zeros."""
-    raw = ceil_to(n * dtype.word_nbytes, UNIT)
-    require(len(block) <= raw, f"a block of {n} words has at most {raw} bytes, not {len(block)}")
-    if len(block) == raw:
-        require(not any(block[n * dtype.word_nbytes :]), "padding of a stored block is set")
-        return to_words(block[: n * dtype.word_nbytes], dtype), "stored"
+    if stored:
+        require(not any(block[n * layout.word_nbytes :]), "padding of a stored block is set")
+        return to_words(block[: n * layout.word_nbytes], layout), "stored"
 
     tag = parse_tag(block)
-    check_tag(tag, dtype, profile, base is not None)
+    check_tag(tag, layout, profile, base is not None)
     require(not (inner and tag.rule.name == "zeros"), "zeros inside zeros")
-    rest_nbytes, kind_nbytes = _params_nbytes(tag, dtype)
+    rest_nbytes, kind_nbytes = _params_nbytes(tag, layout)
     end = len(block) - len(tag.pack())
     streams_end = end - kind_nbytes - rest_nbytes
     require(streams_end >= 0, f"a block of {len(block)} bytes is shorter than its descriptor")
     rest_params, kind_params = block[streams_end : end - kind_nbytes], block[end - kind_nbytes : end]
     reader = Reader(block[:streams_end])
-    words, coding = _decode_coded(tag, rest_params, kind_params, reader, n, dtype, profile, base)
+    words, coding = _decode_coded(tag, rest_params, kind_params, reader, n, layout, profile, base)
     padding = reader.rest()
-    require(len(padding) < UNIT and not any(padding), f"{len(padding)} bytes of padding, or some of them set")
+    require(len(padding) < alignment and not any(padding), f"{len(padding)} bytes of padding, or some of them set")
     return words, coding
 
 
-def _rest_width(tag: Tag, dtype: Dtype) -> int:
+def _rest_width(tag: Tag, layout: Layout) -> int:
     """Bits of a rest; 0 for a kind that has none."""
     if tag.rule.name == "plain":
-        return dtype.word_bits
+        return layout.word_bits
     k = tag.variant if tag.rule.name == "entropy" else 0
-    return dtype.rest_bits - k if tag.rule.has_exponent else 0
+    return layout.rest_bits - k if tag.rule.has_exponent else 0
 
 
-def _params_nbytes(tag: Tag, dtype: Dtype) -> tuple[int, int]:
+def _params_nbytes(tag: Tag, layout: Layout) -> tuple[int, int]:
     """Sizes of the parameters of rest and kind."""
-    width = _rest_width(tag, dtype)
-    rest_nbytes = rests.params_nbytes(tag.rest, width) if width else 0
+    width = _rest_width(tag, layout)
     if tag.rule.name == "constant":
-        return 0, dtype.word_nbytes
-    return rest_nbytes, tag.rule.params_nbytes + (tag.variant if tag.rule.relative else 0)
+        return 0, layout.word_nbytes
+    return rests.params_nbytes(tag.rest, width), tag.rule.params_nbytes + (tag.variant if tag.rule.relative else 0)
 
 
 def _decode_coded(
@@ -129,28 +129,28 @@ def _decode_coded(
     kind_params: bytes,
     reader: Reader,
     n: int,
-    dtype: Dtype,
+    layout: Layout,
     profile: str,
     base: U64 | None,
 ) -> tuple[U64, str]:
     name = tag.rule.name
     if name == "constant":
-        return np.repeat(to_words(kind_params, dtype), n), "constant"
+        return np.repeat(to_words(kind_params, layout), n), "constant"
     if name == "zeros":
-        return _decode_zeros(tag, kind_params, reader, n, dtype, profile)
+        return _decode_zeros(tag, kind_params, reader, n, layout, profile)
     if base is not None and tag.rule.relative:
-        words, params = relative.decode(name, kind_params, reader, base, dtype)
+        words, params = relative.decode(name, kind_params, reader, base, layout)
         return words, f"{name}{params}"
-    rest_values, rest_coding = rests.decode_rest(tag.rest, rest_params, reader, n, _rest_width(tag, dtype))
+    rest_values, rest_coding = rests.decode_rest(tag.rest, rest_params, reader, n, _rest_width(tag, layout))
     if name == "plain":
         return rest_values, f"plain+{rest_coding}"
-    x, coding = _decode_exponents(tag, kind_params, reader, n, dtype)
+    x, coding = _decode_exponents(tag, kind_params, reader, n, layout)
     k = tag.variant if name == "entropy" else 0
-    return join(x, rest_values, dtype, k), f"{coding}+{rest_coding}"
+    return join(x, rest_values, layout, k), f"{coding}+{rest_coding}"
 
 
-def _decode_exponents(tag: Tag, params: bytes, reader: Reader, n: int, dtype: Dtype) -> tuple[U64, str]:
-    name, bits = tag.rule.name, dtype.exponent_bits
+def _decode_exponents(tag: Tag, params: bytes, reader: Reader, n: int, layout: Layout) -> tuple[U64, str]:
+    name, bits = tag.rule.name, layout.exponent_bits
     if name == "enec":
         x, found = enec.decode(params, tag.variant, reader, n, bits)
         return x, f"enec/{1 << tag.variant}{found}"
@@ -165,11 +165,13 @@ def _decode_exponents(tag: Tag, params: bytes, reader: Reader, n: int, dtype: Dt
     return x, f"{name}/{tag.variant}{found}"
 
 
-def _decode_zeros(tag: Tag, kind_params: bytes, reader: Reader, n: int, dtype: Dtype, profile: str) -> tuple[U64, str]:
-    params = zeros.parse(kind_params, n, dtype)
+def _decode_zeros(
+    tag: Tag, kind_params: bytes, reader: Reader, n: int, layout: Layout, profile: str
+) -> tuple[U64, str]:
+    params = zeros.parse(kind_params, n, layout)
     kept, coding = np.empty(0, np.uint64), "none"
     if params.num_kept:
         inner = reader.take(params.inner_nbytes)
-        kept, coding = decode_block(inner, params.num_kept, dtype, profile, inner=True)
-    words = zeros.decode(params, tag.variant, reader, n, kept, dtype)
+        kept, coding = decode_block(inner, params.num_kept, layout, profile, stored=params.inner_stored, inner=True)
+    words = zeros.decode(params, tag.variant, reader, n, kept, layout)
     return words, f"zeros/{tag.variant}(signs={params.signs},{coding})"

@@ -40,6 +40,8 @@ def decode(params: bytes, variant: int, reader: Reader, n: int, exponent_bits: i
 
 def encode(kind: Enec, x: U64, exponent_bits: int) -> tuple[bytes, bytes]:
     """The streams and the parameters. Raises `UnfitError` if an exponent is out of reach of b and nb."""
+    if exponent_bits < 2:
+        raise UnfitError("enec: no numbers of fewer bits than an exponent of one bit has")
     b = int(x.max()) if kind.b is None else kind.b
     nb = _choose_nb(x, b) if kind.nb is None else kind.nb
     nb = min(nb, exponent_bits)

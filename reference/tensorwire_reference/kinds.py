@@ -45,4 +45,5 @@ class Zeros:
     code: ClassVar[int] = 6
 
 
-Kind = InnerKind | Zeros | Same | Sparse | Dense
+CodedKind = InnerKind | Zeros | Sparse | Dense
+Kind = CodedKind | Same

@@ -1,69 +1,69 @@
-"""Section "Dtypes": how elements become words, and which words are split."""
+"""Section "Layouts": how long words are, how they are split, and which layout writers take for a dtype."""
 
 from dataclasses import dataclass
 
-from .errors import CorruptDataError, require
+from .errors import require
 
-CHARACTERS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-MAX_BITS = 1024
+SPLITS = ("none", "float", "unsigned", "signed")
+_WORD_NBYTES = (1, 2, 4, 8)
+_MOST_EXPONENT_BITS = 8
 
 
 @dataclass(frozen=True)
-class Dtype:
-    """A row of the page's table. `exponent_bits` is 0 where words are not split."""
+class Layout:
+    """The five numbers of a header by which a decoder goes. `rest_bits` is 0 where words are not split."""
 
-    name: str
-    bits: int
     word_nbytes: int
-    exponent_bits: int = 0
-    split: str = "none"
-    ordered: bool = False
+    exponent_bits: int
+    rest_bits: int
+    split: str
+    ordered: bool
 
     @property
     def word_bits(self) -> int:
         return 8 * self.word_nbytes
 
-    @property
-    def rest_bits(self) -> int:
-        """R, where words are split."""
-        return self.word_bits - self.exponent_bits if self.exponent_bits else 0
+
+def check_layout(layout: Layout) -> None:
+    """Raise `CorruptDataError` for a layout that the page does not allow."""
+    e, r = layout.exponent_bits, layout.rest_bits
+    require(layout.word_nbytes in _WORD_NBYTES, f"words of {layout.word_nbytes} bytes")
+    require(e <= _MOST_EXPONENT_BITS, f"{e} exponent bits; at most {_MOST_EXPONENT_BITS}")
+    require(r == (layout.word_bits - e if e else 0), f"{r} rest bits beside {e} exponent bits of {layout.word_bits}")
+    require((layout.split == "none") == (e == 0), f"split {layout.split} with {e} exponent bits")
+    require(layout.split != "float" or r >= 1, "a float without a sign")
 
 
-_KNOWN = {
-    dtype.name: dtype
-    for dtype in (
-        Dtype("BF16", 16, 2, 8, "float", True),
-        Dtype("F16", 16, 2, 5, "float", True),
-        Dtype("F32", 32, 4, 8, "float", True),
-        Dtype("F8_E4M3", 8, 1, 4, "float", True),
-        Dtype("F8_E5M2", 8, 1, 5, "float", True),
-        Dtype("F64", 64, 8, ordered=True),
-        Dtype("I8", 8, 1, 4, "signed"),
-        Dtype("U8", 8, 1, 4, "unsigned"),
-        *(Dtype(name, 64, 8) for name in ("I64", "U64")),
-        *(Dtype(name, 32, 4) for name in ("I32", "U32")),
-        *(Dtype(name, 16, 2) for name in ("I16", "U16")),
-        Dtype("BOOL", 8, 1),
-    )
+_UNSPLIT_BYTES = Layout(1, 0, 0, "none", False)
+_FLOAT_8 = {e: (8, Layout(1, e, 8 - e, "float", True)) for e in (4, 5)}
+_FLOAT_32, _FLOAT_64 = Layout(4, 8, 24, "float", True), Layout(8, 0, 0, "none", True)
+# By the dtype's name: bits per element, layout.
+TABLE = {
+    "BF16": (16, Layout(2, 8, 8, "float", True)),
+    "F16": (16, Layout(2, 5, 11, "float", True)),
+    "F32": (32, _FLOAT_32),
+    "C64": (64, _FLOAT_32),
+    "F8_E4M3": _FLOAT_8[4],
+    "F8_E4M3FNUZ": _FLOAT_8[4],
+    "F8_E5M2": _FLOAT_8[5],
+    "F8_E5M2FNUZ": _FLOAT_8[5],
+    "F8_E8M0": (8, Layout(1, 8, 0, "unsigned", False)),
+    "F64": (64, _FLOAT_64),
+    "C128": (128, _FLOAT_64),
+    "I8": (8, Layout(1, 4, 4, "signed", False)),
+    "U8": (8, Layout(1, 4, 4, "unsigned", False)),
+    "F4": (4, Layout(1, 4, 4, "unsigned", False)),
+    **{f"{sign}{bits}": (bits, Layout(bits // 8, 0, 0, "none", False)) for sign in "IU" for bits in (64, 32, 16)},
+    "BOOL": (8, _UNSPLIT_BYTES),
 }
 
 
-def dtype_of(name: str, bits: int | None = None) -> Dtype:
-    """The table's row, or a row of byte words for any other name. Raises ValueError when `bits` is wrong or missing."""
-    known = _KNOWN.get(name)
-    if known is None and bits is None:
-        raise ValueError(f"dtype {name!r} is not in the table: pass its bits per element")
-    if known is not None and bits not in (None, known.bits):
-        raise ValueError(f"dtype {name} has {known.bits} bits, not {bits}")
-    return known or Dtype(name, bits or 0, 1)
-
-
-def parse_dtype(name: bytes, bits: int) -> Dtype:
-    """The dtype of a header: the name with its zeros, then the bits."""
-    text = name.rstrip(b"\0")
-    require(len(text) > 0 and CHARACTERS.issuperset(text), f"dtype {name!r}")
-    require(1 <= bits <= MAX_BITS, f"{bits} bits per element")
-    try:
-        return dtype_of(text.decode("ascii"), bits)
-    except ValueError as error:
-        raise CorruptDataError(str(error)) from None
+def label_of(dtype: str, bits: int | None = None, layout: Layout | None = None) -> tuple[int, Layout]:
+    """Bits per element and layout: those given, else those of the page's table. Raises ValueError without bits."""
+    known_bits, known_layout = TABLE.get(dtype, (None, _UNSPLIT_BYTES))
+    bits = known_bits if bits is None else bits
+    if bits is None:
+        raise ValueError(f"dtype {dtype!r} is not in the table: pass its bits per element")
+    if layout is None and known_bits not in (None, bits):
+        raise ValueError(f"dtype {dtype} has {known_bits} bits, not {bits}")
+    return bits, known_layout if layout is None else layout

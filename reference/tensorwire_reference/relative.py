@@ -7,13 +7,14 @@ import numpy as np
 
 from .bits import BitReader, BitWriter, best_g, best_k, gaps_of
 from .errors import require
-from .layouts import Dtype
+from .layouts import Layout
 from .planes import U64, Reader
 from .rans import read_symbols, write_symbols
 from .words import from_ordinals, ordinals, split
 
 _MOST_THRESHOLDS = 7
 _COUNT_NBYTES = 4  # of num_changed
+_LAST_SYMBOL = 126
 
 
 @dataclass(frozen=True)
@@ -39,55 +40,55 @@ class Dense:
     extended: ClassVar[int] = 4
 
 
-def decode(kind: str, params: bytes, reader: Reader, base: U64, dtype: Dtype) -> tuple[U64, str]:
+def decode(kind: str, params: bytes, reader: Reader, base: U64, layout: Layout) -> tuple[U64, str]:
     """The words of a block, given those of the base. Also returns the parameters in words."""
     num_thresholds = len(params) - (0 if kind == "sparse" else _COUNT_NBYTES)
     thresholds = list(params[-num_thresholds:]) if num_thresholds else []
     require(thresholds == sorted(set(thresholds)), f"{kind}: thresholds {thresholds} do not ascend")
-    require(not thresholds or thresholds[-1] < 1 << dtype.exponent_bits, f"{kind}: thresholds {thresholds}")
-    classes = _classes(thresholds, base, dtype)
+    require(not thresholds or thresholds[-1] < 1 << layout.exponent_bits, f"{kind}: thresholds {thresholds}")
+    classes = _classes(thresholds, base, layout)
     if kind == "sparse":
         sizes, negative = _read_sparse(reader, classes, len(thresholds) + 1)
     else:
         num_changed = int.from_bytes(params[:_COUNT_NBYTES], "little")
         sizes, negative = _read_dense(reader, classes, len(thresholds) + 1, num_changed)
-    half = np.uint64(1 << dtype.word_bits - 1)
+    half = np.uint64(1 << layout.word_bits - 1)
     require(not (sizes > half).any(), f"{kind}: a step of {sizes.max()}")
     require(not ((sizes == half) & ~negative).any(), f"{kind}: a positive step of {half}")
     with np.errstate(over="ignore"):
-        numbers = ordinals(base, dtype) + np.where(negative, -sizes, sizes)
-    return from_ordinals(numbers, dtype), f"(thresholds={thresholds},changed={int((sizes > 0).sum())})"
+        numbers = ordinals(base, layout) + np.where(negative, -sizes, sizes)
+    return from_ordinals(numbers, layout), f"(thresholds={thresholds},changed={int((sizes > 0).sum())})"
 
 
-def encode(kind: Sparse | Dense, words: U64, base: U64, dtype: Dtype) -> tuple[bytes, bytes]:
+def encode(kind: Sparse | Dense, words: U64, base: U64, layout: Layout) -> tuple[bytes, bytes]:
     """The streams and the parameters. Raises `UnfitError`."""
     thresholds = list(kind.thresholds)
-    if thresholds and dtype.split != "float":
-        raise ValueError(f"{kind} needs floats, not {dtype.name}")
-    ascend = thresholds == sorted(set(thresholds)) and all(t < 1 << dtype.exponent_bits for t in thresholds)
+    if thresholds and layout.split != "float":
+        raise ValueError(f"{kind} needs floats, not split {layout.split}")
+    ascend = thresholds == sorted(set(thresholds)) and all(t < 1 << layout.exponent_bits for t in thresholds)
     if not ascend or len(thresholds) > _MOST_THRESHOLDS:
-        raise ValueError(f"thresholds {thresholds} of {dtype.name}")
-    sizes, negative = _steps(words, base, dtype)
-    classes = _classes(thresholds, base, dtype)
+        raise ValueError(f"thresholds {thresholds} of {layout.exponent_bits} bits")
+    sizes, negative = _steps(words, base, layout)
+    classes = _classes(thresholds, base, layout)
     if isinstance(kind, Sparse):
         return _write_sparse(sizes, negative, classes, len(thresholds) + 1), bytes(thresholds)
     num_changed = int((sizes > 0).sum()).to_bytes(_COUNT_NBYTES, "little")
     return _write_dense(sizes, negative, classes, len(thresholds) + 1), num_changed + bytes(thresholds)
 
 
-def _classes(thresholds: list[int], base: U64, dtype: Dtype) -> U64:
+def _classes(thresholds: list[int], base: U64, layout: Layout) -> U64:
     """The class of each word: how many thresholds are at most the exponent of its base."""
     if not thresholds:
         return np.zeros(len(base), np.uint64)
-    exponents, _ = split(base, dtype)
+    exponents, _ = split(base, layout)
     return np.searchsorted(np.array(thresholds, np.uint64), exponents, side="right").astype(np.uint64)
 
 
-def _steps(words: U64, base: U64, dtype: Dtype) -> tuple[U64, np.ndarray]:
+def _steps(words: U64, base: U64, layout: Layout) -> tuple[U64, np.ndarray]:
     """The size of each word's step, and whether it is negative."""
-    unused = np.uint64(64 - dtype.word_bits)
+    unused = np.uint64(64 - layout.word_bits)
     with np.errstate(over="ignore"):
-        numbers = ordinals(words, dtype) - ordinals(base, dtype) << unused  # the sign is bit 63
+        numbers = ordinals(words, layout) - ordinals(base, layout) << unused  # the sign is bit 63
         negative = numbers >> np.uint64(63) == 1
         return np.where(negative, -numbers, numbers) >> unused, negative
 
@@ -115,9 +116,15 @@ def _read_sparse(reader: Reader, classes: U64, num_classes: int) -> tuple[U64, n
             sizes[words] += np.uint64(1)
         g = bits.bits(6) if len(words) else 0
         for word in words:
-            sizes[word] += np.uint64(bits.golomb(g))
+            sizes[word] = _size(4 + bits.golomb(g))
     bits.finish()
     return sizes, negative
+
+
+def _size(size: int) -> int:
+    """A size as it was read, before it is compared with the largest one of the layout."""
+    require(size <= 1 << 63, f"a step of size {size}")
+    return size
 
 
 def _write_sparse(sizes: U64, negative: np.ndarray, classes: U64, num_classes: int) -> bytes:
@@ -152,6 +159,7 @@ def _write_sparse(sizes: U64, negative: np.ndarray, classes: U64, num_classes: i
 def _read_dense(reader: Reader, classes: U64, num_classes: int, num_changed: int) -> tuple[U64, np.ndarray]:
     symbols = read_symbols(reader, len(classes), classes, num_classes)
     sizes, negative = symbols.astype(np.uint64), np.zeros(len(classes), np.bool_)
+    require(not (symbols > _LAST_SYMBOL).any(), f"dense: symbol {symbols.max()}")
     changed = np.flatnonzero(symbols)
     require(len(changed) == num_changed, f"dense: {len(changed)} changed words instead of {num_changed}")
     signs = BitReader(reader)
@@ -160,9 +168,7 @@ def _read_dense(reader: Reader, classes: U64, num_classes: int, num_changed: int
     low = BitReader(reader)
     for i in np.flatnonzero(symbols > 3):
         j, h = divmod(int(symbols[i]) - 4, 2)
-        size = (2 + h << j + 1) + low.bits(j + 1)
-        require(size < 1 << 64, f"dense: a step of symbol {symbols[i]}")
-        sizes[i] = size
+        sizes[i] = _size((2 + h << j + 1) + low.bits(j + 1))
     low.finish()
     return sizes, negative
 

@@ -1,11 +1,11 @@
-"""The end of a coded block: kinds, and with which rests, variants, profiles and dtypes each may stand."""
+"""The end of a coded block: kinds, and with which rests, variants, profiles and layouts each may stand."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from .cascade import widths_of
 from .errors import UnsupportedVersionError, require
-from .layouts import Dtype
+from .layouts import Layout
 from .masks import GAPS, LEVELS
 
 EXTENDED = 7
@@ -16,28 +16,28 @@ _NONE, _VERBATIM, _TRIMMED, _BYTES = 0, 0, 1, 2
 _UNSUPPORTED_REST = 3
 
 
-def _only_zero(_variant: int, _profile: str, _dtype: Dtype) -> bool:
+def _only_zero(_variant: int, _profile: str, _layout: Layout) -> bool:
     return _variant == 0
 
 
-def _of_enec(variant: int, _profile: str, _dtype: Dtype) -> bool:
+def _of_enec(variant: int, _profile: str, _layout: Layout) -> bool:
     return 2 <= variant <= 5
 
 
-def _of_entropy(variant: int, _profile: str, dtype: Dtype) -> bool:
-    return variant <= min(3, dtype.rest_bits - 1)
+def _of_entropy(variant: int, _profile: str, layout: Layout) -> bool:
+    return variant <= min(3, max(layout.rest_bits - 1, 0))
 
 
-def _of_mask(variant: int, profile: str, _dtype: Dtype) -> bool:
+def _of_mask(variant: int, profile: str, _layout: Layout) -> bool:
     return variant in LEVELS or (variant == GAPS and profile == "compact")
 
 
-def _of_classes(variant: int, _profile: str, dtype: Dtype) -> bool:
-    return variant == 0 or dtype.split == "float"
+def _of_classes(variant: int, _profile: str, layout: Layout) -> bool:
+    return variant == 0 or layout.split == "float"
 
 
-def _of_table(table: int) -> Callable[[int, str, Dtype], bool]:
-    return lambda variant, _profile, _dtype: variant < len(widths_of(table))
+def _of_table(table: int) -> Callable[[int, str, Layout], bool]:
+    return lambda variant, _profile, _layout: variant < len(widths_of(table))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Rule:
     name: str
     profiles: tuple[str, ...]
     rests: tuple[int, ...]
-    variant: Callable[[int, str, Dtype], bool]
+    variant: Callable[[int, str, Layout], bool]
     params_nbytes: int
     has_exponent: bool = False
     relative: bool = False
@@ -102,11 +102,11 @@ def parse_tag(block: bytes) -> Tag:
     return Tag(kind, rest, variant, extended)
 
 
-def check_tag(tag: Tag, dtype: Dtype, profile: str, relative: bool) -> None:
+def check_tag(tag: Tag, layout: Layout, profile: str, relative: bool) -> None:
     """Whether this kind may stand here with this rest and variant."""
     rule = tag.rule
     require(profile in rule.profiles, f"kind {rule.name} in profile {profile}")
     require(tag.rest in rule.rests_in(profile), f"kind {rule.name} with rest {tag.rest} in profile {profile}")
-    require(dtype.exponent_bits > 0 or not rule.has_exponent, f"kind {rule.name} needs exponents, not {dtype.name}")
+    require(layout.exponent_bits > 0 or not rule.has_exponent, f"kind {rule.name} needs exponents")
     require(relative or not rule.relative, f"kind {rule.name} without a base")
-    require(rule.variant(tag.variant, profile, dtype), f"kind {rule.name} of {dtype.name}: variant {tag.variant}")
+    require(rule.variant(tag.variant, profile, layout), f"kind {rule.name}: variant {tag.variant}")

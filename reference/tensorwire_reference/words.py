@@ -2,70 +2,70 @@
 
 import numpy as np
 
-from .layouts import Dtype
+from .layouts import Layout
 from .planes import U64, ones
 
 
-def to_words(data: bytes, dtype: Dtype) -> U64:
+def to_words(data: bytes, layout: Layout) -> U64:
     """The little-endian words of `data`."""
-    return np.frombuffer(data, f"<u{dtype.word_nbytes}").astype(np.uint64)
+    return np.frombuffer(data, f"<u{layout.word_nbytes}").astype(np.uint64)
 
 
-def from_words(words: U64, dtype: Dtype) -> bytes:
+def from_words(words: U64, layout: Layout) -> bytes:
     """Inverse of `to_words`."""
-    return words.astype(f"<u{dtype.word_nbytes}").tobytes()
+    return words.astype(f"<u{layout.word_nbytes}").tobytes()
 
 
-def split(words: U64, dtype: Dtype, k: int = 0) -> tuple[U64, U64]:
+def split(words: U64, layout: Layout, k: int = 0) -> tuple[U64, U64]:
     """x (the exponent, with `k` more bits below it) and the rests (R - k bits)."""
-    low = _bits_below(dtype, k)
-    if dtype.split == "signed":
-        words = words ^ _top(dtype)
-    x = (words >> np.uint64(low)) & ones(dtype.exponent_bits + k)
+    low = _bits_below(layout, k)
+    if layout.split == "signed":
+        words = words ^ _top(layout)
+    x = (words >> np.uint64(low)) & ones(layout.exponent_bits + k)
     rests = words & ones(low)
-    if dtype.split == "float":
-        rests |= words >> np.uint64(dtype.word_bits - 1) << np.uint64(low)
+    if layout.split == "float":
+        rests |= words >> np.uint64(layout.word_bits - 1) << np.uint64(low)
     return x, rests
 
 
-def join(x: U64, rests: U64, dtype: Dtype, k: int = 0) -> U64:
+def join(x: U64, rests: U64, layout: Layout, k: int = 0) -> U64:
     """Inverse of `split`."""
-    low = _bits_below(dtype, k)
+    low = _bits_below(layout, k)
     words: U64 = x << np.uint64(low) | rests & ones(low)
-    if dtype.split == "float":
-        words |= rests >> np.uint64(low) << np.uint64(dtype.word_bits - 1)
-    elif dtype.split == "signed":
-        words ^= _top(dtype)
+    if layout.split == "float":
+        words |= rests >> np.uint64(low) << np.uint64(layout.word_bits - 1)
+    elif layout.split == "signed":
+        words ^= _top(layout)
     return words
 
 
-def _bits_below(dtype: Dtype, k: int) -> int:
+def _bits_below(layout: Layout, k: int) -> int:
     """Bits of the word below x."""
-    return dtype.rest_bits - k - (dtype.split == "float")
+    return layout.rest_bits - k - (layout.split == "float")
 
 
-def _top(dtype: Dtype) -> np.uint64:
-    return np.uint64(1 << dtype.word_bits - 1)
+def _top(layout: Layout) -> np.uint64:
+    return np.uint64(1 << layout.word_bits - 1)
 
 
-def is_zero(words: U64, dtype: Dtype) -> np.ndarray:
-    """Which words are zeros of the dtype."""
+def is_zero(words: U64, layout: Layout) -> np.ndarray:
+    """Which words are zeros of the layout."""
     zeros = words == 0
-    return zeros | (words == _top(dtype)) if dtype.split == "float" else zeros
+    return zeros | (words == _top(layout)) if layout.split == "float" else zeros
 
 
-def ordinals(words: U64, dtype: Dtype) -> U64:
+def ordinals(words: U64, layout: Layout) -> U64:
     """The order-preserving map of the bits."""
-    if not dtype.ordered:
+    if not layout.ordered:
         return words
-    numbers: U64 = np.where(words & _top(dtype), ~words & ones(dtype.word_bits), words ^ _top(dtype))
+    numbers: U64 = np.where(words & _top(layout), ~words & ones(layout.word_bits), words ^ _top(layout))
     return numbers
 
 
-def from_ordinals(numbers: U64, dtype: Dtype) -> U64:
+def from_ordinals(numbers: U64, layout: Layout) -> U64:
     """Inverse of `ordinals`, of numbers taken modulo 2^(8W)."""
-    numbers = numbers & ones(dtype.word_bits)
-    if not dtype.ordered:
+    numbers = numbers & ones(layout.word_bits)
+    if not layout.ordered:
         return numbers
-    words: U64 = np.where(numbers & _top(dtype), numbers ^ _top(dtype), ~numbers & ones(dtype.word_bits))
+    words: U64 = np.where(numbers & _top(layout), numbers ^ _top(layout), ~numbers & ones(layout.word_bits))
     return words
