@@ -10,6 +10,7 @@ from typing import Any
 
 from reference.tensorwire_reference import decode
 from reference.tensorwire_reference.hashes import content_hash
+from reference.tensorwire_reference.header import LAYOUT
 from tests.support.conformance import CASES, Case
 from tests.support.malformed import MALFORMED, Malformed
 
@@ -40,15 +41,24 @@ def _entry(case: Case, frame: bytes) -> dict[str, Any]:
     decoded = decode(frame, case.base)
     if decoded.data != case.data:
         raise SystemExit(f"{case.name} does not decode to its input")
+    header = decoded.header
     return {
         "name": case.name,
-        "dtype": decoded.dtype,
-        "shape": decoded.shape,
-        "bits": decoded.bits,
-        "profile": decoded.profile,
-        "block_words": decoded.block_words,
+        "dtype": header.dtype,
+        "shape": header.shape,
+        "bits": header.bits,
+        "layout": list(frame[LAYOUT]),
+        "profile": header.profile,
+        "block_words": header.block_words,
+        "block_alignment": header.block_alignment,
+        "frame_alignment": header.frame_alignment,
+        "header_nbytes": header.header_nbytes,
+        "padding_nbytes": header.padding_nbytes,
+        "optional_features": header.optional_features,
+        "extensions": {tag: content.hex() for tag, content in header.extensions.items()},
         "nbytes": len(case.data),
         "sha256": sha256(case.data).hexdigest(),
+        "content_hash": header.content_hash.hex(),
         "base": _name_of(case.base),
         "codings": decoded.codings,
     }

@@ -14,6 +14,7 @@ VERSION = 1
 PROFILES = ("enec", "fast", "compact", "resident")
 RELATIVE = 1  # bit 0 of required_features
 FIXED_NBYTES = 128
+LAYOUT = slice(24, 29)
 CHECKSUMS = slice(112, 128)
 HEADER_CHECKSUM = slice(120, 128)
 LEAST_ALIGNMENT = 32

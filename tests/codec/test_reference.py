@@ -48,7 +48,8 @@ def numbers(*values: int) -> np.ndarray:
 def test_case_round_trips(case: Case) -> None:
     frame = decode(case.build(), case.base)
     assert frame.data == case.data
-    assert (frame.dtype, frame.shape, frame.profile) == (case.dtype, case.shape, case.profile)
+    header = frame.header
+    assert (header.dtype, header.shape, header.profile) == (case.dtype, case.shape, case.profile)
     start, end = case.coding
     assert not start or (frame.codings[0].startswith(start) and frame.codings[0].endswith(end))
 
@@ -71,10 +72,16 @@ def test_golden_frames_decode() -> None:
     assert len(entries) > 300
     for entry in entries:
         frame = decode(golden.frame_of(entry), golden.base_of(entry))
+        assert len(frame.data) == entry["nbytes"], entry["name"]
         assert sha256(frame.data).hexdigest() == entry["sha256"], entry["name"]
-        for key in ("dtype", "shape", "bits", "profile", "block_words", "codings"):
-            actual = getattr(frame, key)
+        assert list(frame.codings) == entry["codings"], entry["name"]
+        for key in golden.HEADER_KEYS:
+            actual = getattr(frame.header, key)
             assert (list(actual) if isinstance(actual, tuple) else actual) == entry[key], (entry["name"], key)
+        extensions = {str(tag): content.hex() for tag, content in frame.header.extensions.items()}
+        assert extensions == entry["extensions"], entry["name"]
+        assert frame.header.content_hash.hex() == entry["content_hash"], entry["name"]
+        assert list(golden.frame_of(entry)[24:29]) == entry["layout"], entry["name"]
 
 
 def test_golden_frames_have_every_coding() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ FLOATS = {name: (np.dtype(row.word).itemsize, *row[1:3]) for name, row in regist
 # Integers of a byte are split after 4 bits; all others here are not.
 SPLIT_INTEGERS = ("I8", "U8")
 INTEGERS = {name: np.dtype(word).itemsize for name, word in registry.PLAIN.items()}
-OPAQUE = {"C64": 64, "F4": 4, "F6_E2M3": 6, "F8_E8M0": 8, "LONGEST_NAME_016": 1024}
+OPAQUE = {"F6_E2M3": 6, "LONGEST_NAME_016": 1024}  # not in the page's table: bits per element
 RESTS: dict[str, Rest] = {"verbatim": Verbatim(), "trimmed": Trimmed(), "trimmed-run": Trimmed(per_run=True)}
 
 
@@ -117,11 +117,13 @@ def case(
     rest: Rest | None = None,
     base: bytes | None = None,
     golden: bool = True,
+    **of_frame: Any,
 ) -> Case:
+    """of_frame: further options of `encode`: layout, alignments, padding, extensions."""
     if dtype in OPAQUE:
         bits = OPAQUE[dtype]
     if shape is None:
         shape = (len(data) * 8 // bits if bits else len(data) // words_nbytes(dtype),)
     options = {"bits": bits, "profile": profile, "block_words": block_words, "kind": kind, "rest": rest, "base": base}
-    build = partial(encode, data, dtype, shape, **options)
+    build = partial(encode, data, dtype, shape, **options, **of_frame)
     return Case(name, build, data, base, dtype, shape, bits, profile, coding, golden)

@@ -9,7 +9,8 @@ import struct
 
 import xxhash
 
-HEADER_CHECKSUM = 120
+CHECKSUMS = 112  # that of index and extensions, then the header's
+STORED = 1 << 31  # of a place in the index
 # field: (offset in the header, struct format)
 FIELDS = {
     "magic": (0, "8s"),
@@ -18,16 +19,26 @@ FIELDS = {
     "order": (10, "B"),
     "ndim": (11, "B"),
     "required_features": (12, "<I"),
-    "dtype": (16, "16s"),
-    "bits": (32, "<H"),
-    "reserved_34": (34, "2s"),
-    "block_words": (36, "<I"),
-    "uncompressed_nbytes": (40, "<Q"),
-    "data_nbytes": (48, "<Q"),
-    "num_blocks": (56, "<Q"),
-    "content_hash": (64, "16s"),
-    "base_hash": (80, "16s"),
-    "reserved_96": (96, "24s"),
+    "optional_features": (16, "<I"),
+    "hash_algorithm": (20, "B"),
+    "block_alignment": (21, "B"),
+    "frame_alignment": (22, "B"),
+    "reserved_23": (23, "B"),
+    "word_nbytes": (24, "B"),
+    "exponent_bits": (25, "B"),
+    "rest_bits": (26, "B"),
+    "split": (27, "B"),
+    "ordered": (28, "B"),
+    "reserved_29": (29, "B"),
+    "bits": (30, "<H"),
+    "dtype": (32, "16s"),
+    "uncompressed_nbytes": (48, "<Q"),
+    "header_nbytes": (56, "<Q"),
+    "data_nbytes": (64, "<Q"),
+    "block_words": (72, "<I"),
+    "padding_nbytes": (76, "<I"),
+    "content_hash": (80, "16s"),
+    "base_hash": (96, "16s"),
 }
 
 
@@ -48,11 +59,11 @@ class Surgery:
     def __init__(self, frame: bytes | memoryview) -> None:
         self.bytes = bytearray(frame)
         self.ndim = self.bytes[11]
-        self.num_blocks = self.get("num_blocks")
+        num_words = self.get("uncompressed_nbytes") // self.get("word_nbytes")
+        self.num_blocks = -(-num_words // self.get("block_words"))
         self.index = 128 + 8 * self.ndim
-        # A relative frame without data has no index.
-        index_nbytes = 8 * self.num_blocks if self.get("data_nbytes") or not self.get("required_features") else 0
-        self.header_nbytes = -(-(self.index + index_nbytes) // 32) * 32
+        self.header_nbytes = self.get("header_nbytes")
+        self.unit = 1 << self.get("block_alignment")
 
     def get(self, field: str) -> int:
         offset, form = FIELDS[field]
@@ -67,18 +78,18 @@ class Surgery:
         struct.pack_into(f"<{len(shape)}Q", self.bytes, 128, *shape)
 
     def entry(self, block: int) -> tuple[int, int]:
-        """(offset in units of 32 bytes, checksum) of a block."""
-        offset, checksum = struct.unpack_from("<II", self.bytes, self.index + 8 * block)
-        return offset, checksum
+        """(place, checksum) of a block: units from the first block, with bit 31 for stored ones."""
+        place, checksum = struct.unpack_from("<II", self.bytes, self.index + 8 * block)
+        return place, checksum
 
-    def set_entry(self, block: int, offset: int, checksum: int) -> None:
-        struct.pack_into("<II", self.bytes, self.index + 8 * block, offset, checksum)
+    def set_entry(self, block: int, place: int, checksum: int) -> None:
+        struct.pack_into("<II", self.bytes, self.index + 8 * block, place, checksum)
 
     def block_span(self, block: int) -> tuple[int, int]:
         """First and last byte (exclusive) of a block in the frame."""
-        start = 32 * self.entry(block)[0]
-        stop = self.get("data_nbytes") if block + 1 == self.num_blocks else 32 * self.entry(block + 1)[0]
-        return self.header_nbytes + start, self.header_nbytes + stop
+        last = block + 1 == self.num_blocks
+        stop = self.get("data_nbytes") if last else self.entry(block + 1)[0] % STORED * self.unit
+        return self.header_nbytes + self.entry(block)[0] % STORED * self.unit, self.header_nbytes + stop
 
     def rehash_block(self, block: int) -> None:
         start, stop = self.block_span(block)
@@ -86,9 +97,9 @@ class Surgery:
         checksum = int.from_bytes(padded_hash(content)[:4], "little") if content else 0
         self.set_entry(block, self.entry(block)[0], checksum)
 
-    def close(self, header_nbytes: int | None = None) -> bytes:
-        """The frame with a right header checksum."""
-        header = self.bytes[: header_nbytes or self.header_nbytes]
-        header[HEADER_CHECKSUM : HEADER_CHECKSUM + 8] = bytes(8)
-        self.bytes[HEADER_CHECKSUM : HEADER_CHECKSUM + 8] = padded_hash(bytes(header))[:8]
+    def close(self) -> bytes:
+        """The frame with both checksums of its header right."""
+        index = padded_hash(bytes(self.bytes[self.index : self.header_nbytes]))[:8]
+        self.bytes[CHECKSUMS : CHECKSUMS + 16] = index + bytes(8)
+        self.bytes[CHECKSUMS + 8 : CHECKSUMS + 16] = padded_hash(bytes(self.bytes[: self.index]))[:8]
         return bytes(self.bytes)

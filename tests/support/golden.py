@@ -6,6 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from reference.tensorwire_reference import Layout
+from reference.tensorwire_reference.layouts import SPLITS, TABLE
+
+# What the manifest says as the header does.
+HEADER_KEYS = (
+    *("dtype", "shape", "bits", "profile", "block_words", "block_alignment", "frame_alignment"),
+    *("header_nbytes", "padding_nbytes", "optional_features"),
+)
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
 
@@ -24,6 +32,13 @@ def manifest(part: str) -> list[dict[str, Any]]:
 def frame_of(entry: dict[str, Any]) -> bytes:
     folder = FOLDER / "invalid" if "error" in entry else FOLDER
     return (folder / f"{entry['name']}.tw").read_bytes()
+
+
+def has_layout_of_table(entry: dict[str, Any]) -> bool:
+    """Whether an entry's bits and layout are those that writers take for its dtype."""
+    bits, layout = TABLE.get(entry["dtype"], (entry["bits"], Layout(1, 0, 0, "none", False)))
+    numbers = [layout.word_nbytes, layout.exponent_bits, layout.rest_bits, SPLITS.index(layout.split), layout.ordered]
+    return (entry["bits"], entry["layout"]) == (bits, numbers)
 
 
 def kind_of(coding: str) -> str:

@@ -49,8 +49,8 @@ def _enec() -> Iterator[Malformed]:
 
 def _cascade() -> Iterator[Malformed]:
     # All words are in tier 1; or one is an escape of all tiers.
-    no_escape = (np.full(300, 100) << 7).astype("<u2").tobytes()
-    one_escape = (np.where(np.arange(300) == 150, 200, 100) << 7).astype("<u2").tobytes()
+    no_escape = (np.full(160, 100) << 7).astype("<u2").tobytes()
+    one_escape = (np.where(np.arange(160) == 80, 200, 100) << 7).astype("<u2").tobytes()
     shapes = [(table, variant, widths) for table in (1, 2) for variant, widths in enumerate(widths_of(table))]
     for table, variant, widths in shapes:
         kind, end = Cascade(variant=variant, lo=100, below=(0,) * (len(widths) - 1), table=table), -table
@@ -78,7 +78,7 @@ def _cascade() -> Iterator[Malformed]:
 
 def _cascade_intervals() -> Iterator[Malformed]:
     """Tiers that name one exponent below 0 or one of 2^E, which occurs nowhere: all words are digit 0 of tier 1."""
-    n = 500
+    n = 300
     for dtype, exponent_bits, mantissa_bits in (("BF16", 8, 7), ("F16", 5, 10), ("F8_E4M3", 4, 3)):
         end = 1 << exponent_bits
         for name, lo, a2, a3, a4, a5 in (

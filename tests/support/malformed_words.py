@@ -10,6 +10,7 @@ from reference.tensorwire_reference import Dense, Modal, Plain, Sparse, Stored, 
 from reference.tensorwire_reference.encoder import pack_block
 from reference.tensorwire_reference.planes import field_nbytes, pack_field
 from reference.tensorwire_reference.rans import write_symbols
+from reference.tensorwire_reference.tags import Tag
 from tests.support.malforming import (
     VERSION,
     Edit,
@@ -29,13 +30,17 @@ N = 300
 _KEPT = bf16(40)
 _STORED = _KEPT.ljust(96, b"\0")  # an inner block of 40 words
 _DATA = _KEPT + bytes(2 * (N - 40))
+_INNER_STORED = 4  # of the flags
 _FIRST_40 = "1" * 40 + "0" * (N - 40)
 # golomb(0) of 2, as the page says it: q = 1, and one bit.
 _TWO = "011"
 
 
-def _zeros_block(streams: bytes, num_kept: int = 40, units: int = 3, signs: int = 0, variant: int = 0) -> Edit:
-    return instead(streams, struct.pack("<IHB", num_kept, units, signs), 6, 0, variant)
+def _zeros_block(
+    streams: bytes, num_kept: int = 40, units: int = 3, signs: int = 0, variant: int = 0, *, stored: bool = True
+) -> Edit:
+    """stored: what the flags say of the inner block."""
+    return instead(streams, struct.pack("<IHB", num_kept, units, signs | _INNER_STORED * stored), 6, 0, variant)
 
 
 def _zeros() -> Iterator[Malformed]:
@@ -46,28 +51,48 @@ def _zeros() -> Iterator[Malformed]:
     yield make("zeros-num-kept-41", replace({-8: 41}), _DATA, **zeros)
     yield make("zeros-num-kept-huge", replace({-5: 0xFF}), _DATA, **zeros)
     yield make("zeros-inner-units-0", replace({-4: 0}), _DATA, **zeros)
-    yield make("zeros-inner-units-of-nothing", _zeros_block(bytes(32) + level("0" * N), 0, 1), bytes(2 * N))
+    yield make(
+        "zeros-inner-units-of-nothing", _zeros_block(bytes(32) + level("0" * N), 0, 1, stored=False), bytes(2 * N)
+    )
+    yield make("zeros-stored-of-nothing", _zeros_block(level("0" * N), 0, 0), bytes(2 * N))
     yield make("zeros-inner-too-long", _zeros_block(_STORED + bytes(32) + mask, units=4), _DATA)
+    too_long = _KEPT.ljust(128, b"\0")
+    for name, tag in (("constant", 1), ("an-unknown-kind", 0)):
+        edit = _zeros_block(patch(too_long, {-1: tag}) + mask, units=4, stored=False)
+        yield make(f"zeros-inner-too-long-of-{name}", edit, _DATA)
+    yield make("zeros-inner-stored-and-short", _zeros_block(_STORED[:64] + mask, units=2), _DATA)
+    equal = b"\x80\x3f" * 40 + bytes(2 * (N - 40))
+    constant = b"\x80\x3f\1"
+    inner = constant.rjust(32, b"\0")
+    yield make("zeros-inner-constant-said-stored", _zeros_block(inner + mask, units=1), equal)
+    # As long as a block of a frame aligned to 64 bytes; an inner one has less than 32 bytes of padding.
+    edit = _zeros_block(constant.rjust(64, b"\0") + mask, units=2, stored=False)
+    yield make("zeros-inner-aligned-to-64", edit, equal)
+    for flag in (8, 16, 32, 64, 128):
+        edit = _zeros_block(_STORED + mask, signs=flag)
+        yield make(f"zeros-flag-{flag}", edit, _DATA)
     yield make("zeros-inner-behind-the-streams", _zeros_block(_STORED, num_kept=N, units=19), _DATA)
-    for signs in (3, 255):
-        yield make(f"zeros-signs-{signs}", _zeros_block(_STORED + mask, signs=signs), _DATA)
+    yield make("zeros-signs-3", _zeros_block(_STORED + mask, signs=3), _DATA)
     for signs in (1, 2):
         edit = _zeros_block(_STORED + mask + bytes(36 * (signs == 2)), signs=signs)
         yield make(f"zeros-signs-{signs}-of-integers", edit, _DATA, dtype="I16")
     yield make("zeros-signs-cut", _zeros_block(_STORED + mask, signs=2), _DATA)
     signs_of_260 = bytes(32) + b"\x10\0\0\0"
     yield make("zeros-signs-padding", _zeros_block(_STORED + mask + signs_of_260, signs=2), _DATA)
-    inner = pack_block(_STORED + level("1" * 40 + "0" * 88), struct.pack("<IHB", 40, 3, 0), 6, 0, 0)
-    nested = _zeros_block(inner + level("1" * 128 + "0" * (N - 128)), 128, len(inner) // 32)
+    params = struct.pack("<IHB", 40, 3, _INNER_STORED)
+    inner = pack_block(_STORED + level("1" * 40 + "0" * 88), params, Tag(6, 0, 0))
+    nested = _zeros_block(inner + level("1" * 128 + "0" * (N - 128)), 128, len(inner) // 32, stored=False)
     yield make("zeros-nested", nested, _DATA)
     unknown = patch(bytes(64), {63: 7, 62: 9})
-    yield make("zeros-of-an-unknown-kind", _zeros_block(unknown + mask, units=2), _DATA, error=VERSION)
+    yield make("zeros-of-an-unknown-kind", _zeros_block(unknown + mask, units=2, stored=False), _DATA, error=VERSION)
     other_mask = level("1" * 41 + "0" * (N - 41))
-    yield make("pair-zeros-of-an-unknown-kind", _zeros_block(unknown + other_mask, units=2), _DATA, error=VERSION)
-    yield make("pair-zeros-num-kept-of-an-unknown-kind", _zeros_block(unknown + mask, 1 << 31, 2), _DATA)
+    yield make(
+        "pair-zeros-of-an-unknown-kind", _zeros_block(unknown + other_mask, units=2, stored=False), _DATA, error=VERSION
+    )
+    yield make("pair-zeros-num-kept-of-an-unknown-kind", _zeros_block(unknown + mask, 1 << 31, 2, stored=False), _DATA)
     base = bytes(2 * N)
-    inner = pack_block(level("1"), b"", 7, 0, 0, 3)
-    edit = _zeros_block(inner + mask, units=1)
+    inner = pack_block(level("1"), b"", Tag(7, 0, 0, 3))
+    edit = _zeros_block(inner + mask, units=1, stored=False)
     yield make("zeros-of-sparse", edit, bytes(2 * N), base=base)
     yield make("sparse-in-zeros-of-a-plain-frame", edit, bytes(2 * N))
     yield make("sparse-in-a-plain-frame", instead(level("1"), b"", 7, 0, 0, 3), bytes(2 * N))

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reference.tensorwire_reference import Kind, Rest, Stored, Verbatim
-from reference.tensorwire_reference.encoder import encode_block, pack_block, pack_frame
+from reference.tensorwire_reference.encoder import Block, encode_block, pack_block, pack_frame
 from reference.tensorwire_reference.hashes import content_hash
-from reference.tensorwire_reference.header import Header
-from reference.tensorwire_reference.layouts import dtype_of
+from reference.tensorwire_reference.header import LEAST_ALIGNMENT, Header
+from reference.tensorwire_reference.layouts import Layout, label_of
 from reference.tensorwire_reference.planes import pack_plane
+from reference.tensorwire_reference.tags import Tag
 from reference.tensorwire_reference.words import to_words
 
 CORRUPT, TRUNCATED = "CorruptDataError", "TruncatedDataError"
@@ -54,14 +55,31 @@ def one_block(
     kind: Kind | None = None,
     rest: Rest | None = None,
     base: bytes | None = None,
+    layout: Layout | None = None,
+    alignment: int = LEAST_ALIGNMENT,
+    stored: bool = False,
 ) -> bytes:
-    """A frame of content `data` whose only block is `edit(block)`, `block` being made as requested."""
-    row = dtype_of(dtype)
-    words = to_words(data, row)
-    of_base = None if base is None else to_words(base, row)
-    block = edit(encode_block(words, row, profile, kind or Stored(), rest or Verbatim(), of_base))
-    base_hash = None if base is None else content_hash(base)
-    return pack_frame(Header(profile, row, 1024, (len(words),), 0, content_hash(data), base_hash), [block])
+    """A frame of content `data` whose only block is `edit(block)`, `block` being made as requested.
+
+    stored: what the index says of it.
+    """
+    bits, layout = label_of(dtype, layout and layout.word_bits, layout)
+    words = to_words(data, layout)
+    of_base = None if base is None else to_words(base, layout)
+    block = encode_block(words, layout, profile, kind or Stored(), rest or Verbatim(), of_base, alignment)
+    header = Header(
+        profile=profile,
+        dtype=dtype,
+        bits=bits,
+        layout=layout,
+        block_words=1024,
+        shape=(len(words),),
+        content_hash=content_hash(data),
+        base_hash=None if base is None else content_hash(base),
+        block_alignment=alignment,
+        frame_alignment=alignment,
+    )
+    return pack_frame(header, [Block(edit(block.content), stored)])
 
 
 def make(name: str, edit: Edit, data: bytes, *, error: str = CORRUPT, **options: Any) -> Malformed:
@@ -80,14 +98,14 @@ def retag(mask: int) -> Edit:
     return lambda block: patch(block, {-1: block[-1] ^ mask})
 
 
-def insert_unit(tail: int) -> Edit:
+def insert_unit(tail: int, unit: int = LEAST_ALIGNMENT) -> Edit:
     """One unit of padding too much, before a descriptor of `tail` bytes."""
-    return lambda block: block[:-tail] + bytes(32) + block[-tail:]
+    return lambda block: block[:-tail] + bytes(unit) + block[-tail:]
 
 
 def instead(streams: bytes, params: bytes, kind: int, rest: int = 0, variant: int = 0, extended: int = 0) -> Edit:
     """A block made by hand, in place of the encoder's."""
-    return lambda _: pack_block(streams, params, kind, rest, variant, extended)
+    return lambda _: pack_block(streams, params, Tag(kind, rest, variant, extended))
 
 
 def digits(n: int, *first: int) -> bytes:
