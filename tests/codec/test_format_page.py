@@ -11,11 +11,12 @@ import pytest
 import tensorwire
 from reference.tensorwire_reference import cascade, decode, rans
 from reference.tensorwire_reference.decoder import decode_block
-from reference.tensorwire_reference.hashes import h128
-from reference.tensorwire_reference.layouts import dtype_of
+from reference.tensorwire_reference.hashes import content_hash, h128
+from reference.tensorwire_reference.layouts import TABLE
 from reference.tensorwire_reference.planes import Reader
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
+_, LAYOUT = TABLE["BF16"]
 
 
 def section(title: str) -> str:
@@ -23,15 +24,20 @@ def section(title: str) -> str:
 
 
 def example(title: str) -> bytes:
-    """The bytes of the indented lines of a section, up to the remark that three spaces set off."""
+    """The bytes of a section's indented lines, up to the remark that three spaces set off; `(bytes) * n` repeats."""
     lines = [line.strip().split("   ")[0] for line in section(title).splitlines() if line.startswith("    ")]
     assert lines
-    return bytes.fromhex("".join(lines))
+    return bytes.fromhex(re.sub(r"\(([0-9a-f ]+)\) \* (\d+)", lambda m: m[1] * int(m[2]), " ".join(lines)))
 
 
 def test_hashes() -> None:
-    found = dict(re.findall(r"^\| `?(\w+)`? \| `(\w{32})` \|$", section("Hashes by hand"), re.MULTILINE))
-    assert found == {"none": h128(b"").hex(), "abc": h128(b"abc").hex()}
+    text = section("Hashes by hand")
+    found = dict(re.findall(r"^\| `?([^|`]+?)`? \| `(\w{32})` \|$", text, re.MULTILINE))
+    counting = bytes(i % 251 for i in range(131_073))
+    longer = h128(counting[:2000]).hex()
+    assert found == {"none": h128(b"").hex(), "abc": h128(b"abc").hex(), "2,000 bytes, byte i is i mod 251": longer}
+    assert re.findall(r"content hash of 131,073 bytes .* is `(\w{32})`", text) == [content_hash(counting).hex()]
+    assert tensorwire.codec.content_hash(counting) == content_hash(counting).hex()
 
 
 def test_frame() -> None:
@@ -39,7 +45,9 @@ def test_frame() -> None:
     assert len(frame) == 192
     words = bytes.fromhex("803f") * 100
     decoded = decode(frame)
-    assert (decoded.data, decoded.dtype, decoded.shape, decoded.codings) == (words, "BF16", (4, 25), ("constant",))
+    header = decoded.header
+    assert (decoded.data, header.dtype, header.shape, decoded.codings) == (words, "BF16", (4, 25), ("constant",))
+    assert header.layout == LAYOUT
     assert bytes(tensorwire.decompress(frame, framework="bytes")) == words
 
 
@@ -61,9 +69,18 @@ def test_zeros() -> None:
     words = np.zeros(40, np.uint64)
     words[[3, 17, 5, 20]] = 0x3F80, 0xC020, 0x8000, 0x8000
     block = example("A block of kind zeros")
-    decoded, coding = decode_block(block, 40, dtype_of("BF16"), "fast")
+    decoded, coding = decode_block(block, 40, LAYOUT, "fast")
     assert decoded.tolist() == words.tolist()
     assert coding == "zeros/1(signs=2,stored)"
+
+
+def test_modal() -> None:
+    i = np.arange(24)
+    words = 0x3C00 + 16 * (i % 8)
+    words[[6, 20]] += 2 << 7, -1 << 7
+    decoded, coding = decode_block(example("A block of kind modal"), 24, LAYOUT, "compact")
+    assert decoded.tolist() == words.tolist()
+    assert coding == "modal/6(mode=120,others=2)+trimmed"
 
 
 def test_sparse() -> None:
@@ -72,7 +89,7 @@ def test_sparse() -> None:
     base = np.concatenate([0x3B00 + i, 0x3D00 + i]).astype(np.uint64)
     words = base.copy()
     words[[3, 4, 25]] += np.array([1, 6, -2]).astype(np.uint64)
-    decoded, coding = decode_block(block, 40, dtype_of("BF16"), "fast", base)
+    decoded, coding = decode_block(block, 40, LAYOUT, "fast", base)
     assert decoded.tolist() == words.tolist()
     assert coding == "sparse(thresholds=[120],changed=3)"
     bits = (
@@ -81,6 +98,17 @@ def test_sparse() -> None:
         .replace(",", "")
     )
     assert np.packbits([int(bit) for bit in bits], bitorder="little").tobytes() == block[:8]
+
+
+def test_dense() -> None:
+    i = np.arange(96)
+    base = np.where(i < 32, 0x3B00 + i, 0x3D00 + i - 32)
+    words = base.copy()
+    words[[6, 70]] += 1, -7
+    block = example("A block of kind dense")
+    decoded, coding = decode_block(block, 96, LAYOUT, "enec", base.astype(np.uint64))
+    assert decoded.tolist() == words.tolist()
+    assert coding == "dense(thresholds=[120],changed=2)"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from reference.tensorwire_reference import (
     Enec,
     Entropy,
     FormatError,
+    Layout,
     Modal,
     Plain,
     Sparse,
@@ -31,10 +32,13 @@ from reference.tensorwire_reference import (
     rans,
 )
 from reference.tensorwire_reference.hashes import content_hash, h128
+from reference.tensorwire_reference.layouts import TABLE
 from reference.tensorwire_reference.planes import Reader, field_nbytes, pack_field, pack_plane, unpack_field
+from reference.tensorwire_reference.words import join, ordinals, split
 from tests.support import golden
 from tests.support.cases import FLOATS, INTEGERS, RESTS
 from tests.support.conformance import CASES, SPLIT, Case
+from tests.support.conformance_layouts import ODD, name_of
 from tests.support.golden import kind_of, rest_of
 from tests.support.malformed import MALFORMED, Malformed
 from tests.support.malforming import bit_string
@@ -103,6 +107,21 @@ def test_golden_frames_have_every_coding() -> None:
     kinds = {(dtype, kind_of(coding).split("/")[0]) for dtype, coding in codings}
     assert kinds >= {*itertools.product((*FLOATS, *INTEGERS), ("constant", "stored", "plain", "zeros", "sparse"))}
     assert kinds >= {*itertools.product(SPLIT, ("enec", "cascade", "cascade2", "entropy", "modal"))}
+
+
+def test_golden_frames_have_every_header() -> None:
+    """Dtypes, words, splits and alignments of every sort; extensions that are known, unknown and private; padding."""
+    entries = golden.manifest("frames")
+    assert {entry["dtype"] for entry in entries} >= {*TABLE, *map(name_of, ODD)}
+    layouts = {tuple(entry["layout"]) for entry in entries}
+    assert {(w, split) for w, _, _, split, _ in layouts} == {*itertools.product((1, 2, 4, 8), range(4))}
+    assert {e for _, e, *_ in layouts} == {*range(9)}
+    alignments = {(entry["block_alignment"], entry["frame_alignment"]) for entry in entries}
+    assert alignments >= {(32, 512), (512, 512), (4096, 4096)}
+    tags = {int(tag) for entry in entries for tag in entry["extensions"]}
+    assert tags >= {1, 2, 3, 4, 5, 6, 1 << 31, (1 << 32) - 1}
+    assert any(entry["optional_features"] for entry in entries)
+    assert any(entry["padding_nbytes"] >= entry["frame_alignment"] for entry in entries)
 
 
 @pytest.mark.parametrize("part", ["frames", "invalid"])
@@ -248,18 +267,56 @@ def test_constant_frame_by_hand() -> None:
     head[8] = 1
     head[9] = 1
     head[11] = 2
-    head[16:20] = b"BF16"
-    head[32] = 16
-    head[37] = 1
-    head[40] = 200
-    head[48] = 32
-    head[56] = 1
-    head[64:80] = content_hash(b"\x80\x3f" * 100)
+    head[21:23] = 5, 5
+    head[24:29] = 2, 8, 8, 1, 1
+    head[30] = 16
+    head[32:36] = b"BF16"
+    head[48] = 200
+    head[56] = 160
+    head[64] = 32
+    head[73] = 1
+    head[80:96] = content_hash(b"\x80\x3f" * 100)
     head[128] = 4
     head[136] = 25
     head[148:152] = block_hash[:4]
-    head[120:128] = xxhash.xxh3_128_digest(bytes(head).ljust(256, b"\0"))[::-1][:8]
+    head[112:120] = xxhash.xxh3_128_digest(bytes(head[144:]).ljust(256, b"\0"))[::-1][:8]
+    head[120:128] = xxhash.xxh3_128_digest(bytes(head[:144]).ljust(256, b"\0"))[::-1][:8]
     assert frame == bytes(head) + block
+
+
+def test_extensions_by_hand() -> None:
+    frame = encode(b"", "U8", (0,), extensions={1 << 31: b"12345678", 6: b"", 1: b"\7\0\0\0"})
+    area = (
+        *(b"\1\0\0\0", b"\4\0\0\0", b"\7\0\0\0", bytes(4)),
+        *(b"\6\0\0\0", bytes(4)),
+        *(b"\0\0\0\x80", b"\x08\0\0\0", b"12345678"),
+    )
+    assert frame[136:] == b"".join(area) + bytes(16)  # 136 + 40 bytes, to a multiple of 32
+
+
+@pytest.mark.parametrize(
+    ("layout", "word", "exponent", "rest"),
+    [
+        (Layout(2, 6, 10, "float", True), 0b1_010011_110000001, 0b010011, 0b1_110000001),
+        (Layout(2, 8, 8, "unsigned", False), 0x8123, 0x81, 0x23),
+        (Layout(2, 8, 8, "signed", False), 0x8123, 0x01, 0x23),
+        (Layout(1, 8, 0, "unsigned", True), 0x9C, 0x9C, 0),
+        (Layout(1, 8, 0, "signed", False), 0x9C, 0x1C, 0),
+        (Layout(1, 7, 1, "float", False), 0b1_0110100, 0b0110100, 1),
+        (Layout(8, 8, 56, "float", True), 0xBFF1_2345_6789_ABCD, 0x7F, 0xF1_2345_6789_ABCD),
+        (Layout(8, 1, 63, "signed", True), 0x8000_0000_0000_0005, 0, 5),
+    ],
+)
+def test_splits_by_hand(layout: Layout, word: int, exponent: int, rest: int) -> None:
+    x, rests = split(numbers(word), layout)
+    assert (int(x[0]), int(rests[0])) == (exponent, rest)
+    assert join(x, rests, layout).tolist() == [word]
+
+
+def test_ordinals_by_hand() -> None:
+    ordered, plain = Layout(2, 8, 8, "float", True), Layout(2, 8, 8, "signed", False)
+    assert ordinals(numbers(0x8001, 0x8000, 0, 1, 0xFFFF), ordered).tolist() == [0x7FFE, 0x7FFF, 0x8000, 0x8001, 0]
+    assert ordinals(numbers(0x8001, 0), plain).tolist() == [0x8001, 0]
 
 
 def test_enec_by_hand() -> None:
@@ -349,7 +406,14 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="bytes"):
         encode(bytes(5), "BF16", (2,))
     with pytest.raises(ValueError, match="bits"):
-        encode(bytes(4), "F4", (8,))
+        encode(bytes(6), "F6_E2M3", (8,))
+    with pytest.raises(ValueError, match="16 bits, not 32"):
+        encode(bytes(6), "BF16", (3,), bits=32)
+    with pytest.raises(ValueError, match="words of 32"):
+        encode(bytes(6), "X", (3,), bits=16, layout=Layout(4, 8, 24, "float", True))
+    for layout in (Layout(2, 8, 7, "float", True), Layout(1, 8, 0, "float", False), Layout(2, 0, 0, "signed", False)):
+        with pytest.raises(ValueError, match=r"bits|split|float"):
+            encode(bytes(6), "X", (3,), bits=16, layout=layout)
     with pytest.raises(ValueError, match="exponents"):
         encode(bytes(400) + b"\1", "BOOL", (401,), kind=Entropy())
     for lo, below in ((14, (0, 0)), (13, (2, 7)), (2, (3, 0))):
