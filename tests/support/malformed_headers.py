@@ -177,7 +177,7 @@ def _index() -> Iterator[Malformed]:
     ]
     for name, offset, value in table:
         yield Malformed(f"index-{name}", lambda o=offset, v=value: _edited(_plain_frame(), (o, v)), CORRUPT)
-    # Whoever infers that a block is stored from its size would decode these.
+    # A decoder that infers from its size that a block is stored would decode these.
     noise = bytes(range(7, 70)) + b"\1"  # as a coded block it is constant, and longer than one
     stored = encode(noise, "U8", (64,), kind=Stored())
     yield Malformed("index-stored-block-without-the-bit", lambda: _edited(stored, (139, b"\0")), CORRUPT)
