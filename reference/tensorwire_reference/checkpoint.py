@@ -132,7 +132,7 @@ def read_file(data: bytes, base: Mapping[str, Tensor] | None = None) -> list[Ten
         if name != stored.name or (ours.get("frames") and stored.dtype == "F4" and len(stored.shape) == 1):
             old = (base or {}).get(ours.get(f"base:{name}", name))
             frame = decode(stored.data, None if old is None else old.data)
-            tensor = Tensor(name, frame.dtype, frame.shape, frame.data)
+            tensor = Tensor(name, frame.header.dtype, frame.header.shape, frame.data)
         recorded = ours.get(f"hash:{name}")
         require(recorded in (None, content_hash(tensor.data).hex()), f"{name} has another content than recorded")
         tensors.append(tensor)

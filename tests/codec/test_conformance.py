@@ -15,7 +15,9 @@ import tensorwire
 from reference.tensorwire_reference import decode, encode
 from reference.tensorwire_reference.cascade import widths_of
 from reference.tensorwire_reference.decoder import decode_blocks
-from reference.tensorwire_reference.header import parse_header, seal_header
+from reference.tensorwire_reference.header import seal_header
+from reference.tensorwire_reference.index import parse_header
+from reference.tensorwire_reference.layouts import SPLITS
 from reference.tensorwire_reference.planes import field_nbytes
 from tensorwire.codec import content_hash
 from tensorwire.codec import core as _core
@@ -36,8 +38,9 @@ def check_reference_decodes(item: Input, profile: str, base: bytes | None = None
     ours = compress(item, profile, base=base)
     frame = decode(bytes(ours), base)
     assert frame.data == item.data
-    assert (frame.dtype, frame.shape, frame.profile) == (item.dtype, item.shape, profile)
-    assert frame.bits == tensorwire.frame_info(ours).bits
+    header = frame.header
+    assert (header.dtype, header.shape, header.profile) == (item.dtype, item.shape, profile)
+    assert header.bits == tensorwire.frame_info(ours).bits
     return {kind_of(coding).split("/")[0] for coding in frame.codings}
 
 
@@ -60,8 +63,11 @@ def test_core_decodes_golden_frames() -> None:
         frame = golden.frame_of(entry)
         info = tensorwire.frame_info(frame)
         assert hashlib.sha256(decompress(frame, golden.base_of(entry))).hexdigest() == entry["sha256"], entry["name"]
-        expected = (entry["dtype"], entry["bits"], tuple(entry["shape"]), entry["profile"], entry["block_words"])
-        assert (info.dtype, info.bits, info.shape, info.profile, info.block_words) == expected, entry["name"]
+        for key in (*golden.HEADER_KEYS, "content_hash"):
+            actual = getattr(info, key)
+            assert (list(actual) if key == "shape" else actual) == entry[key], (entry["name"], key)
+        word, exponent, rest, split, ordered = info.layout
+        assert [word, exponent, rest, SPLITS.index(split), ordered] == entry["layout"], entry["name"]
 
 
 @pytest.mark.parametrize("malformed", MALFORMED, ids=lambda malformed: malformed.name)
@@ -97,12 +103,15 @@ def test_core_and_reference_refuse_every_prefix_alike(malformed: Malformed) -> N
     assert all(errors[1] for errors in found.values())
 
 
-# Offset and size of every field of a header, and the shape's first two sizes; values at the edge of some field.
-_FIELDS = ((8, 1), (9, 1), (10, 1), (11, 1), (12, 4), (16, 16), (32, 2), (34, 2), (36, 4), (40, 8), (48, 8), (56, 8),
-           (80, 16), (96, 24), (120, 8), (128, 8), (136, 8), (144, 8))  # fmt: skip
+# Offset and size of every field of a header, of shape, index and extensions; values at the edge of some field.
+_FIELDS = ((8, 1), (9, 1), (10, 1), (11, 1), (12, 4), (16, 4), *((offset, 1) for offset in range(20, 30)), (30, 2),
+           (32, 16), (48, 8), (56, 8), (64, 8), (72, 4), (76, 4), (80, 16), (96, 16), (112, 8), (120, 8),
+           *((offset, 8) for offset in range(128, 192, 8)), *((offset, 4) for offset in range(136, 160, 4)),
+           (139, 1))  # fmt: skip
 _EDGES = [
-    *(0, 1, 2, 3, 7, 8, 16, 18, 19, 32, 64, 65, 256, 1024, 1025, 2**16 - 1, 2**64 - 1),
-    *(2**power + more for power in (32, 37, 61, 62, 63) for more in (0, 1, 32)),
+    *(0, 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 18, 19, 21, 22, 24, 32, 64, 65, 128, 160, 192, 256, 1024, 1025),
+    *(2**16 - 1, 2**64 - 1),
+    *(2**power + more for power in (22, 31, 32, 36, 37, 42, 52, 53, 63) for more in (0, 1, 32)),
     *(int.from_bytes(name, "little") for name in (b"X1", b"F32")),
 ]
 
@@ -112,9 +121,10 @@ def test_core_and_reference_refuse_headers_with_several_faults_alike() -> None:
     content = registry.weights("BF16", 300).tobytes()
     plain = tensorwire.compress(content, dtype="BF16", shape=(3, 100))
     relative = encode(content, "BF16", (3, 100), block_words=256, base=content[::-1])
+    extended = encode(content, "BF16", (3, 100), block_words=256, extensions={1: b"\1\0\0\0", 9: b"abc"})
     different = {}
     for _ in range(5000):
-        base = rng.choice((plain, relative))
+        base = rng.choice((plain, relative, extended))
         frame = bytearray(base)
         for offset, size in rng.sample(_FIELDS, rng.randint(1, 3)):
             frame[offset : offset + size] = (rng.choice(_EDGES) % 256**size).to_bytes(size, "little")

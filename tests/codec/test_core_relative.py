@@ -77,7 +77,7 @@ def test_nothing_changed_takes_no_index() -> None:
     surgery = Surgery(data)
     surgery.set("content_hash", bytes(16))
     with pytest.raises(CorruptDataError, match="hash"):
-        core.decode_header(surgery.close(160))
+        core.decode_header(surgery.close())
 
 
 def test_chunks_are_the_frame_of_one_call() -> None:

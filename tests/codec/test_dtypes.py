@@ -3,61 +3,60 @@
 from __future__ import annotations
 
 import re
+from dataclasses import astuple
+from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from reference.tensorwire_reference.layouts import dtype_of
+from reference.tensorwire_reference import layouts as reference
 from tensorwire import codec
 from tensorwire.codec import core as _core
+from tensorwire.codec.dtypes import Layout, as_layout
 from tests.support import registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "format.md"
 
 
-class Row(NamedTuple):
-    """What the page says of a dtype: E, and R where words are split."""
-
-    bits: int
-    word_nbytes: int
-    exponent_bits: int
-    rest_bits: int
-    split: str
-    ordered: bool
-
-
-def _table() -> dict[str, Row]:
-    section = PAGE.read_text().split("### Dtypes")[1].split("\n## ")[0]
-    cells = r"^\| ([A-Z0-9_, ]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+|-) \| (\w+) \| (yes|no) \|$"
-    return {
-        name: Row(int(bits), int(word), int(exponent), 0 if rest == "-" else int(rest), split, ordered == "yes")
-        for names, bits, word, exponent, rest, split, ordered in re.findall(cells, section, re.MULTILINE)
-        for name in names.split(", ")
-    }
+def _table() -> dict[str, tuple[int, Layout]]:
+    """Bits per element and layout of every dtype that the page names."""
+    section = PAGE.read_text().split("### Layouts")[1].split("\n## ")[0]
+    cells = r"^\| ([A-Z0-9_, ]+) \| ([\d, ]+) \| (\d) \| (\d) \| (\d+) \| (\w+) \| ([01]) \|$"
+    found = {}
+    for names, bits, word, exponent, rest, split, ordered in re.findall(cells, section, re.MULTILINE):
+        layout = Layout(int(word), int(exponent), int(rest), split, ordered == "1")
+        found |= {name: (int(n), layout) for name, n in zip(names.split(", "), cycle(bits.split(", ")))}
+    return found
 
 
 TABLE = _table()
 
 
-def test_the_page_names_every_dtype_of_the_registry_that_is_not_opaque() -> None:
-    assert TABLE.keys() == {*registry.FLOATS, *registry.PLAIN}
+def test_the_page_names_every_dtype_that_tests_take_for_one_of_its_own() -> None:
+    assert TABLE.keys() >= {*registry.FLOATS, *registry.PLAIN}
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_everybody_agrees_with_the_page(name: str) -> None:
-    row, core = TABLE[name], _core.find_dtype(name)
-    assert core is not None
-    assert (core.bits, core.word_nbytes) == (row.bits, row.word_nbytes)
-    of_float = (row.exponent_bits, row.rest_bits - 1) if row.split == "float" else None
-    assert (core.exponent_bits, core.mantissa_bits) == (of_float or (0, 0))
-    assert codec.dtype_bits(name) == row.bits
-    assert codec.float_fields(name) == of_float
-    reference = dtype_of(name)
-    assert Row(*(getattr(reference, field) for field in Row._fields)) == row
+    bits, layout = TABLE[name]
+    found = _core.find_dtype(name)
+    assert found is not None
+    assert (found[0], as_layout(found[1])) == (bits, layout)
+    assert codec.dtype_bits(name) == bits
+    fields = codec.float_fields(name)
+    assert (fields is not None) == (layout.split == "float")
+    assert fields is None or (fields.exponent_bits, fields.mantissa_bits + 1) == (
+        layout.exponent_bits,
+        layout.rest_bits,
+    )
+    assert (reference.TABLE[name][0], astuple(reference.TABLE[name][1])) == (bits, layout)
 
 
-@pytest.mark.parametrize("name", [*registry.OPAQUE, "", "bf16", "BF16X"])
+def test_the_reference_has_no_other_name() -> None:
+    assert reference.TABLE.keys() == TABLE.keys()
+
+
+@pytest.mark.parametrize("name", [*sorted({*registry.OPAQUE} - TABLE.keys()), "", "bf16", "BF16X"])
 def test_no_other_name_is_in_the_table(name: str) -> None:
     assert _core.find_dtype(name) is None
     assert codec.float_fields(name) is None

@@ -1,6 +1,7 @@
 """The reference decoder and encoder: round trips, damage, and facts worked out by hand from docs/format.md."""
 
 import itertools
+import re
 from hashlib import sha256
 
 import numpy as np
@@ -79,13 +80,21 @@ def test_golden_frames_decode() -> None:
         assert len(frame.data) == entry["nbytes"], entry["name"]
         assert sha256(frame.data).hexdigest() == entry["sha256"], entry["name"]
         assert list(frame.codings) == entry["codings"], entry["name"]
-        for key in golden.HEADER_KEYS:
+        for key in (*golden.HEADER_KEYS, "optional_features"):
             actual = getattr(frame.header, key)
             assert (list(actual) if isinstance(actual, tuple) else actual) == entry[key], (entry["name"], key)
         extensions = {str(tag): content.hex() for tag, content in frame.header.extensions.items()}
         assert extensions == entry["extensions"], entry["name"]
         assert frame.header.content_hash.hex() == entry["content_hash"], entry["name"]
         assert list(golden.frame_of(entry)[24:29]) == entry["layout"], entry["name"]
+
+
+def test_the_page_of_goldens_names_every_field() -> None:
+    section = (golden.FOLDER.parent / "README.md").read_text().split("### An entry of `frames`")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE)
+    named = {field for row in rows for field in re.findall(r"`(\w+)`", row)}
+    assert {frozenset(entry) for entry in golden.manifest("frames")} == {frozenset(named)}
+    assert {frozenset(entry) for entry in golden.manifest("invalid")} == {frozenset({"name", "error", "base"})}
 
 
 def test_golden_frames_have_every_coding() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from reference.tensorwire_reference import Layout
 from reference.tensorwire_reference.layouts import SPLITS, TABLE
 
-# What the manifest says as the header does.
+# What the manifest says in the words of a header.
 HEADER_KEYS = (
     *("dtype", "shape", "bits", "profile", "block_words", "block_alignment", "frame_alignment"),
-    *("header_nbytes", "padding_nbytes", "optional_features"),
+    *("header_nbytes", "padding_nbytes"),
 )
 FOLDER = Path(__file__).resolve().parents[1] / "golden" / "v1"
 
