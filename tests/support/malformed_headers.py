@@ -214,7 +214,7 @@ def _padding() -> Iterator[Malformed]:
     for name, offset in (("first", -600), ("last", -1)):
         yield Malformed(f"padding-{name}-byte", lambda o=offset: patch(frame, {o: 1}), CORRUPT)
     yield Malformed("padding-cut", lambda: frame[:-1], TRUNCATED)
-    yield Malformed("padding-followed", lambda: frame + b"\0", CORRUPT)
+    yield Malformed("padding-followed", lambda: frame + bytes(32), CORRUPT)
     yield Malformed("pair-padding-set-and-cut", lambda: patch(frame, {-600: 1})[:-1], TRUNCATED)
     base = bf16()
     relative = encode(base, "BF16", (300,), base=base, padding_nbytes=32)
