@@ -161,6 +161,8 @@ def small_frames() -> list[tuple[str, bytes, bytes | None]]:
     base = words.tobytes()
     few = (words + (np.arange(300) % 70 == 9) * 5).astype("<u2").tobytes()
     many = (words + rng.integers(0, 2, 300)).astype("<u2").tobytes()
+    extensions = {1: b"\7\0\0\0", 9: b"abc"}
+    aligned = {"block_alignment": 64, "frame_alignment": 128, "padding_nbytes": 40, "extensions": extensions}
     frames = [
         ("empty", b"", "F32", {}),
         ("stored", rng.bytes(70), "U8", {"kind": Stored()}),
@@ -174,6 +176,8 @@ def small_frames() -> list[tuple[str, bytes, bytes | None]]:
         ("sparse", few, "BF16", {"kind": Sparse((112,)), "base": base}),
         ("dense", many, "BF16", {"kind": Dense((112,)), "base": base}),
         ("same", base, "BF16", {"base": base}),
+        ("cascade", words.tobytes(), "BF16", {"kind": Cascade(), "rest": Verbatim(), **aligned}),
+        ("same", base, "BF16", {"base": base, **aligned}),
     ]
     sizes = {"U8": 1, "BF16": 2, "F32": 4, "I32": 4}
     return [

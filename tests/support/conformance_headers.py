@@ -119,7 +119,7 @@ def _labels() -> Iterator[Case]:
     rng = generator("labels")
     words = floats("BF16", 320, "labels")
     table: list[tuple[str, str, int, Layout, bytes]] = [
-        ("f32-of-16-bits", "F32", 16, _BF16, words),
+        ("f64-of-16-bits", "F64", 16, _BF16, words),
         ("u8-as-floats", "U8", 16, _BF16, words),
         ("bf16-unsplit", "BF16", 16, Layout(2, 0, 0, "none", False), words),
         ("quads", "QUAD_BF16", 64, _BF16, words),
