@@ -164,7 +164,7 @@ def _every_coding() -> Iterator[Case]:
                     rest, label = Bytes(modes), f"+bytes[{','.join(modes)}]"
                     data = bytes_input(dtype, n, name, modes[0])
                     allowed = "compact"
-                golden = (d + i + j) % (5 if dtype == "BF16" else 9) == 0
+                golden = (d + i + j) % (6 if dtype == "BF16" else 10) == 0
                 options = {"profile": allowed, "kind": kind, "rest": rest, "golden": golden}
                 yield case(name, data, dtype, coding=(f"{coding}(", label), **options)
 

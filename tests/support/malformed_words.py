@@ -190,6 +190,11 @@ def _sparse() -> Iterator[Malformed]:
     }
     for name, bits in table.items():
         yield make(f"sparse-{name}", instead(level(bits), b"", 7, 0, 0, 3), new, base=base)
+    # The size is 2^64 + 2, which is the right one in arithmetic of 64 bits.
+    wide = np.arange(N, dtype="<u8") * 3
+    wraps = changed + ("1" + "1") * 3 + "000000" + "0" * 63 + "1" + "1" * 63
+    edit, two_up = instead(level(wraps), b"", 7, 0, 0, 3), wide + 2 * (np.arange(N) == 5).astype("<u8")
+    yield make("sparse-size-that-wraps", edit, two_up.tobytes(), dtype="I64", base=wide.tobytes())
     right = level(changed + "0" + "1")
     assert len(right) == 4
     yield make("sparse-padding", instead(patch(right, {-1: 0x80}), b"", 7, 0, 0, 3), new, base=base)
@@ -220,6 +225,14 @@ def _dense() -> Iterator[Malformed]:
         symbols[5] = symbol
         streams = write_symbols(symbols) + level(sign) + level("0" * ((symbol - 4) // 2 + 1))
         yield make(f"dense-size-of-{symbol}", instead(streams, b"\1\0\0\0", 7, 0, 0, 4), new, base=base)
+    # Sizes of 2^63 + 1, 3 * 2^62, and 2^64 + 1, which is 1 in arithmetic of 64 bits.
+    wide = np.arange(N, dtype="<u8")
+    one_up = (wide + (np.arange(N) == 5).astype("<u8")).tobytes()
+    for symbol, low in ((126, "1"), (127, "0"), (128, "1")):
+        symbols = np.where(np.arange(N) == 5, symbol, 0).astype(np.uint64)
+        streams = write_symbols(symbols) + level("0") + level(low.ljust((symbol - 4) // 2 + 1, "0"))
+        edit = instead(streams, b"\1\0\0\0", 7, 0, 0, 4)
+        yield make(f"dense-size-of-{symbol}-of-64-bits", edit, one_up, dtype="I64", base=wide.tobytes())
     ones = rans_zeros(N, table=bytes([1, 2, 1]) + bit_string("001"))
     yield make("dense-without-signs", instead(ones, struct.pack("<I", N), 7, 0, 0, 4), base, base=base)
     padded = patch(ones + level("0" * N), {-1: 0x80})
