@@ -179,10 +179,11 @@ size_t decode_tier(const DigitNames& names, unsigned width, const uint8_t* field
 
 bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits, unsigned shape,
                  CascadeParams* params) {
-  const Sums sums(histogram);
   const int num_exponents = 1 << exponent_bits;
+  if (n == 0 || num_names(shape) > num_exponents) return false;
+  const Sums sums(histogram);
   fit(sums, shape, best_first(sums, kTierWidths[shape][0], num_exponents), num_exponents, params);
-  return n != 0 && params->counts[1] <= kMaxCount;
+  return params->counts[1] <= kMaxCount;
 }
 
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params) {
@@ -190,7 +191,9 @@ bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_b
   const Sums sums(histogram);
   const int num_exponents = 1 << exponent_bits;
   FirstTier firsts[kMaxFirstWidth];  // by width, which shapes share
-  for (unsigned width = 1; width <= kMaxFirstWidth; ++width) firsts[width - 1] = best_first(sums, width, num_exponents);
+  for (unsigned width = 1; width <= std::min(kMaxFirstWidth, exponent_bits); ++width) {
+    firsts[width - 1] = best_first(sums, width, num_exponents);
+  }
   uint64_t best = UINT64_MAX;
   for (unsigned shape = 0; shape < kNumTierShapes; ++shape) {
     CascadeParams candidate;

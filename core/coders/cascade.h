@@ -31,7 +31,7 @@ struct CascadeScratch {
 // Each tier has a price on top; of equals the lower variant wins. False if a count does not fit its field.
 bool cascade_choose(const uint32_t histogram[256], size_t n, unsigned exponent_bits, CascadeParams* params);
 
-// Choose the intervals of one shape. False as above.
+// Choose the intervals of one shape. False as above, and for a shape that names more exponents than there are.
 bool cascade_fit(const uint32_t histogram[256], size_t n, unsigned exponent_bits, unsigned shape,
                  CascadeParams* params);
 

@@ -6,18 +6,33 @@ namespace tw {
 namespace {
 
 constexpr Dtype whole(uint8_t word_nbytes, bool ordered = false) { return {word_nbytes, 0, 0, Split::kNone, ordered}; }
+constexpr Dtype split_float(uint8_t word_nbytes, uint8_t exponent_bits) {
+  return {word_nbytes, exponent_bits, static_cast<uint8_t>(8 * word_nbytes - exponent_bits), Split::kFloat, true};
+}
+constexpr Dtype kHalves = {1, 4, 4, Split::kUnsigned, false};
 
 constexpr NamedDtype kDtypes[] = {
-    {"BF16", 16, Bf16::kLayout},   {"F16", 16, F16::kLayout},
-    {"F32", 32, F32::kLayout},     {"C64", 64, F32::kLayout},
-    {"F8_E4M3", 8, E4m3::kLayout}, {"F8_E4M3FNUZ", 8, E4m3::kLayout},
-    {"F8_E5M2", 8, E5m2::kLayout}, {"F8_E5M2FNUZ", 8, E5m2::kLayout},
-    {"F64", 64, whole(8, true)},   {"C128", 128, whole(8, true)},
-    {"I8", 8, I8::kLayout},        {"U8", 8, U8::kLayout},
-    {"F4", 4, U8::kLayout},        {"I64", 64, whole(8)},
-    {"U64", 64, whole(8)},         {"I32", 32, whole(4)},
-    {"U32", 32, whole(4)},         {"I16", 16, whole(2)},
-    {"U16", 16, whole(2)},         {"BOOL", 8, whole(1)},
+    {"BF16", 16, split_float(2, 8)},
+    {"F16", 16, split_float(2, 5)},
+    {"F32", 32, split_float(4, 8)},
+    {"C64", 64, split_float(4, 8)},
+    {"F8_E4M3", 8, split_float(1, 4)},
+    {"F8_E4M3FNUZ", 8, split_float(1, 4)},
+    {"F8_E5M2", 8, split_float(1, 5)},
+    {"F8_E5M2FNUZ", 8, split_float(1, 5)},
+    {"F8_E8M0", 8, {1, 8, 0, Split::kUnsigned, false}},
+    {"F64", 64, whole(8, true)},
+    {"C128", 128, whole(8, true)},
+    {"I8", 8, {1, 4, 4, Split::kSigned, false}},
+    {"U8", 8, kHalves},
+    {"F4", 4, kHalves},
+    {"I64", 64, whole(8)},
+    {"U64", 64, whole(8)},
+    {"I32", 32, whole(4)},
+    {"U32", 32, whole(4)},
+    {"I16", 16, whole(2)},
+    {"U16", 16, whole(2)},
+    {"BOOL", 8, whole(1)},
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 namespace tw {
 
@@ -25,73 +24,6 @@ struct Dtype {
 static inline constexpr bool operator==(const Dtype& a, const Dtype& b) {
   return a.word_nbytes == b.word_nbytes && a.exponent_bits == b.exponent_bits && a.rest_bits == b.rest_bits &&
          a.split == b.split && a.ordered == b.ordered;
-}
-
-template <unsigned BITS>
-using Unsigned = std::conditional_t<BITS <= 8, uint8_t, std::conditional_t<BITS <= 16, uint16_t, uint32_t>>;
-
-// A layout that is split, as a type, for kernels that are compiled for each: a float. x is the exponent and, below it,
-// the top k bits of what follows it in the word; the rest is then without these.
-template <unsigned E, unsigned M>
-struct Float {
-  using Word = Unsigned<1 + E + M>;
-  using Rest = Unsigned<1 + M>;
-  static constexpr unsigned kE = E, kM = M;
-  static constexpr Dtype kLayout = {sizeof(Word), E, 1 + M, Split::kFloat, true};
-
-  static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word >> M) & ((1u << E) - 1)); }
-  static constexpr Rest rest(Word word) {
-    return static_cast<Rest>(((word >> (E + M)) << M) | (word & ((Word{1} << M) - 1)));
-  }
-  static constexpr unsigned top(Rest rest, unsigned k) {
-    return static_cast<unsigned>(rest >> (M - k)) & ((1u << k) - 1);
-  }
-  static constexpr Rest without_top(Rest rest, unsigned k) {
-    return static_cast<Rest>(((rest >> M) << (M - k)) | (rest & ((Rest{1} << (M - k)) - 1)));
-  }
-};
-using Bf16 = Float<8, 7>;
-using F16 = Float<5, 10>;
-using F32 = Float<8, 23>;
-using E4m3 = Float<4, 3>;
-using E5m2 = Float<5, 2>;
-
-// An integer of 8 bits: the upper half is the exponent, after the highest bit of a signed one was inverted.
-template <bool SIGNED>
-struct Integer {
-  using Word = uint8_t;
-  using Rest = uint8_t;
-  static constexpr unsigned kE = 4, kM = 3;
-  static constexpr unsigned kInverted = SIGNED ? 0x80 : 0;
-  static constexpr Dtype kLayout = {1, kE, 8 - kE, SIGNED ? Split::kSigned : Split::kUnsigned, false};
-
-  static constexpr uint8_t exponent(Word word) { return static_cast<uint8_t>((word ^ kInverted) >> 4); }
-  static constexpr Rest rest(Word word) { return word & 15; }
-  static constexpr unsigned top(Rest rest, unsigned k) {
-    return static_cast<unsigned>(rest) >> (4 - k) & ((1u << k) - 1);
-  }
-  static constexpr Rest without_top(Rest rest, unsigned k) { return static_cast<Rest>(rest & ((1u << (4 - k)) - 1)); }
-};
-using I8 = Integer<true>;
-using U8 = Integer<false>;
-
-// body(F{}) with the type of a layout that is split.
-template <class Body>
-static inline void with_split(const Dtype& dtype, Body&& body) {
-  if (dtype.split == Split::kSigned) return body(I8{});
-  if (dtype.split == Split::kUnsigned) return body(U8{});
-  switch (dtype.exponent_shift()) {
-    case Bf16::kM:
-      return body(Bf16{});
-    case F16::kM:
-      return body(F16{});
-    case F32::kM:
-      return body(F32{});
-    case E4m3::kM:
-      return body(E4m3{});
-    default:
-      return body(E5m2{});
-  }
 }
 
 // The exponent of the word 0.

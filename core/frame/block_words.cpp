@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "coders/entropy_table.h"
+#include "common/split.h"
 #include "frame/layout.h"
 #include "transforms/histogram.h"
 #include "transforms/with_number.h"
@@ -90,7 +91,7 @@ size_t take_samples(const Dtype& dtype, const uint8_t* words, size_t n, unsigned
       using Word = typename F::Word;
       count = take_samples(n, samples, [&](size_t i) {
         const Word word = load<Word>(words + i * sizeof(Word));
-        return plane == kSignPlane ? static_cast<uint8_t>(word >> (F::kE + F::kM)) : F::exponent(word);
+        return plane == kSignPlane ? static_cast<uint8_t>(word >> (8 * sizeof(Word) - 1)) : format.exponent(word);
       });
     });
   } else {

@@ -151,7 +151,7 @@ const char* decode_enec(Coded& coded, const BlockOutput& output, DecodeScratch* 
 // Whether words are made of digits and rests in one pass.
 bool goes_by_runs(const Coded& coded, const CascadeParams& params) {
   const Dtype& dtype = coded.dtype();
-  const bool bf16 = dtype.split == Split::kFloat && dtype.word_nbytes == 2 && dtype.exponent_bits == Bf16::kE;
+  const bool bf16 = dtype.split == Split::kFloat && dtype.word_nbytes == 2 && dtype.exponent_bits == 8;
   return digit_word_kernels.weave_runs != nullptr && bf16 && coded.rest.untrimmed() != nullptr && has_runs(params);
 }
 

@@ -24,7 +24,8 @@ bool write_ahead(const Block& block) {
   const uint8_t lo = scratch.first_tier.lo;
   const size_t tile = kTileNbytes / dtype.word_nbytes;
   uint8_t* const first_tier = block.dst + field_nbytes(block.n, dtype.rest_bits);
-  const unsigned plane_bits = 1u << (bit_length(dtype.rest_bits) - 1);  // of the rests' largest plane
+  // Of the rests' largest plane, if they have bits.
+  const unsigned plane_bits = dtype.rest_bits == 0 ? 0 : 1u << (bit_length(dtype.rest_bits) - 1);
   uint8_t* next = scratch.cascade.even;
   Prefetcher<kFirstLevel> prefetcher(scratch.upcoming, ceil_div(block.n, tile));
   for (size_t first = 0; first < block.n; first += tile) {

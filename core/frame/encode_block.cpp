@@ -121,7 +121,7 @@ bool neighbours_alike(const uint8_t* exponents, size_t n, unsigned bits) {
   for (size_t i = 0; i < kSamples; ++i) {
     const uint8_t* two = exponents + i * (n - 1) / kSamples;
     const int difference = two[0] - two[1];
-    alike += difference * difference < 1 << (2 * bits - 6);  // an eighth of the range
+    alike += 64 * difference * difference < 1 << (2 * bits);  // an eighth of the range
   }
   return alike >= kSamples * 7 / 8;
 }

@@ -27,7 +27,7 @@ struct FirstTier {
 struct EncodeScratch {
   alignas(64) uint8_t exponents[kMaxBlockWords + kSlack];
   alignas(64) uint8_t symbols[kMaxBlockWords + kSlack];
-  alignas(64) uint8_t sign_mantissas[kMaxBlockWords * sizeof(uint32_t) + kSlack];
+  alignas(64) uint8_t sign_mantissas[kMaxBlockWords * kMaxWordNbytes + kSlack];
   uint16_t escapes[kMaxBlockWords];
   uint64_t runs[kMaxRuns], narrow_runs[kMaxRuns];
   uint32_t histogram[256];  // of the exponents that were split last, so many

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "coders/entropy.h"
+#include "common/split.h"
 #include "frame/encode_parts.h"
 #include "transforms/histogram.h"
 #include "transforms/words.h"
@@ -54,7 +55,7 @@ size_t narrowed_rests_nbytes(const Block& block, const Rests& rests, unsigned k)
   with_split(block.dtype(), [&](auto format) {
     using F = decltype(format);
     for (size_t r = 0; r < ceil_div(rests.n, kRun); ++r) {
-      scratch.narrow_runs[r] = F::without_top(static_cast<typename F::Rest>(scratch.runs[r]), k);
+      scratch.narrow_runs[r] = format.without_top(static_cast<typename F::Rest>(scratch.runs[r]), k);
     }
   });
   const Rests narrowed = {rests.numbers, rests.n, rests.nbytes, rests.width - k};
@@ -129,7 +130,7 @@ void collect_escapes(const Block& block, const EntropyPlan& plan) {
       for (size_t i = start; i < (whole ? start + kTile : block.n); ++i) {
         const uint8_t symbol = scratch.symbols[i];
         if (symbol != kEscapeSymbol && plan.histogram[symbol] != 0) continue;
-        const unsigned top = F::top(load<Rest>(scratch.sign_mantissas + i * sizeof(Rest)), plan.k);
+        const unsigned top = format.top(load<Rest>(scratch.sign_mantissas + i * sizeof(Rest)), plan.k);
         *escapes++ = static_cast<uint16_t>(unsigned{scratch.exponents[i]} << plan.k | top);
         scratch.symbols[i] = kEscapeSymbol;
       }

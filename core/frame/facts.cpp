@@ -49,7 +49,7 @@ int tw_exponent_histogram(const char* dtype, const void* src, uint64_t nbytes, u
   const Dtype row = named == nullptr ? kOpaque : named->layout;
   if (row.split != Split::kFloat || nbytes % row.word_nbytes != 0) return TW_INVALID_ARGUMENT;
   constexpr size_t kWords = kSegment;
-  uint8_t exponents[kWords], sign_mantissas[kWords * sizeof(uint32_t)];
+  uint8_t exponents[kWords], sign_mantissas[kWords * kMaxWordNbytes];
   uint64_t runs[kWords / 256];
   uint32_t histogram[256];
   const uint8_t* words = static_cast<const uint8_t*>(src);

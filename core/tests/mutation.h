@@ -58,7 +58,8 @@ struct Type {
 constexpr Type kTypes[] = {{"BF16", 16, 2, 8, 7},   {"F16", 16, 2, 5, 10},   {"F32", 32, 4, 8, 23},
                            {"F8_E4M3", 8, 1, 4, 3}, {"F8_E5M2", 8, 1, 5, 2}, {"F64", 64, 8, 11, 52},
                            {"I8", 8, 1, 4, 3},      {"U8", 8, 1, 4, 4},      {"I64", 64, 8, 0, 63},
-                           {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 0, 8}};
+                           {"U16", 16, 2, 0, 16},   {"F4", 4, 1, 4, 4},      {"F8_E8M0", 8, 1, 8, 0},
+                           {"C64", 64, 4, 8, 23},   {"QI4", 4, 1, 0, 8}};
 
 enum Content { kWeights, kZeros, kNarrow, kModal, kConstant, kNoise, kNumContents };
 enum Change { kNoBase, kFewSteps, kManySteps, kOneBlock, kNothing, kNumChanges };

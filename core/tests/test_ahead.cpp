@@ -13,6 +13,7 @@
 #include "frame/layout.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/layouts.h"
 #include "tests/target.h"
 #include "transforms/planes.h"
 #include "transforms/words.h"
@@ -85,8 +86,7 @@ void check_blocks(const char* name, uint32_t block_words, uint32_t profile) {
   CHECK(at == together.size());
 }
 
-void check_unweave(const char* name, size_t n, size_t tile) {
-  const tw::Dtype& dtype = tw::find_dtype(name)->layout;
+void check_unweave(const tw::Dtype& dtype, size_t n, size_t tile) {
   const unsigned nbytes = dtype.rest_nbytes(), width = dtype.rest_bits;
   const Bytes content = words(dtype, kNoise, n);
   Bytes exponents(n), expected(n), rests(n * nbytes + tw::kSlack);
@@ -108,11 +108,13 @@ void check_unweave(const char* name, size_t n, size_t tile) {
 
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
-  for (const char* dtype : kDtypes) {
+  for (const tw::Dtype& layout : tests::split_layouts()) {
     for (const size_t n : {256u, 512u, 2048u, 4864u}) {
-      check_unweave(dtype, n, 256);
-      check_unweave(dtype, n, 2048);
+      check_unweave(layout, n, 256);
+      check_unweave(layout, n, 2048);
     }
+  }
+  for (const char* dtype : kDtypes) {
     for (const uint32_t profile : {TW_ENEC, TW_FAST, TW_COMPACT}) {
       check_blocks(dtype, 1024, profile);
       check_blocks(dtype, 9216, profile);  // beyond what is small

@@ -192,7 +192,7 @@ void test_worked_example() {
 
 // Windows that wrap, windows at the edges, every value: with nb = E nothing aliases, whatever b.
 void test_all_exponents() {
-  for (unsigned exponent_bits : {4u, 5u, 8u}) {
+  for (unsigned exponent_bits = 2; exponent_bits <= 8; ++exponent_bits) {
     Bytes x;
     for (unsigned i = 0; i < 1u << exponent_bits; ++i) x.insert(x.end(), {static_cast<uint8_t>(i), 0, 1, 0, 0});
     for (unsigned b = 0; b < 1u << exponent_bits; b += exponent_bits == 8 ? 15 : 1) {
@@ -225,7 +225,7 @@ void test_sizes() {
 }
 
 void test_choice_is_the_best() {
-  for (unsigned exponent_bits : {4u, 5u, 8u}) {
+  for (unsigned exponent_bits = 2; exponent_bits <= 8; ++exponent_bits) {
     const unsigned circle = 1u << exponent_bits;
     for (size_t n : {0u, 1u, 2u, 7u, 33u, 257u, 300u}) {
       if (exponent_bits == 8 && n == 257) continue;             // brute force takes its time
@@ -251,6 +251,12 @@ void test_choice_is_the_best() {
   check_against_brute_force(lone, 8);
 }
 
+// One bit has no m below it: the kind has no parameters then.
+void test_one_bit() {
+  Choice choice;
+  assert(!choose(random_exponents(300, 1, 0, 20), 1, 0, &choice));
+}
+
 // num_high has 16 bits: with 65536 words, not every group may be flagged.
 void test_num_high_limit() {
   Bytes x(65536);
@@ -267,7 +273,7 @@ void test_num_high_limit() {
 // its buffer (the sanitizers watch).
 void test_hostile_streams() {
   for (unsigned round = 0; round < 3000; ++round) {
-    const unsigned exponent_bits = round % 3 == 0 ? 4 : round % 3 == 1 ? 5 : 8;
+    const unsigned exponent_bits = 2 + round % 7;
     const size_t n = round % 50 == 0 ? 65536 - random32() % 3 : random32() % 700;
     EnecParams params;
     params.b = static_cast<uint8_t>(random32());
@@ -316,6 +322,7 @@ void test_all() {
   test_all_exponents();
   test_sizes();
   test_choice_is_the_best();
+  test_one_bit();
   test_num_high_limit();
   test_hostile_streams();
   test_kernels();

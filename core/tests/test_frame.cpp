@@ -1,15 +1,20 @@
-// Whole frames through the C ABI: every dtype and profile, contents that reach every coder. Prints a hash of all frames
-// that it wrote, which must be the same on every target (cmake/on_every_target.cmake).
+// Whole frames through the C ABI: every dtype and profile, contents that reach every coder; and blocks of every layout,
+// sound and damaged. Prints a hash of all that it wrote and decoded, which must be the same on every target
+// (cmake/on_every_target.cmake).
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/hash.h"
 #include "form.h"
+#include "frame/decode_block.h"
+#include "frame/encode_block.h"
 #include "include/tensorwire.h"
 #include "tests/check.h"
+#include "tests/layouts.h"
 #include "tests/target.h"
 
 namespace {
@@ -35,7 +40,8 @@ struct Type {
 };
 constexpr Type kTypes[] = {{"BF16", 2, 8, 7},    {"F16", 2, 5, 10}, {"F32", 4, 8, 23}, {"F8_E4M3", 1, 4, 3},
                            {"F8_E5M2", 1, 5, 2}, {"F64", 8, 0, 0},  {"I32", 4, 0, 0},  {"I16", 2, 0, 0},
-                           {"BOOL", 1, 0, 0},    {"F4", 1, 0, 0}};
+                           {"BOOL", 1, 0, 0},    {"F4", 1, 4, 4},   {"I8", 1, 4, 4},   {"F8_E8M0", 1, 8, 0},
+                           {"C64", 8, 8, 23}};
 
 enum Content { kWeights, kNoise, kConstant, kPruned, kNarrow, kRows, kWide, kCounter, kNumContents };
 
@@ -46,7 +52,8 @@ uint64_t word(const Type& type, Content content, size_t i, Random* random) {
   const unsigned depth = static_cast<unsigned>(__builtin_ctzll(random->next() | uint64_t{1} << 40));
   uint64_t exponent = depth < top ? top - depth : 0;
   uint64_t mantissa = noise & ((uint64_t{1} << type.mantissa_bits) - 1);
-  const uint64_t sign = noise >> 63;
+  const bool has_sign = type.exponent_bits + type.mantissa_bits < 8 * type.nbytes;
+  const uint64_t sign = has_sign ? noise >> 63 : 0;
   switch (content) {
     case kNoise:
       return noise;
@@ -71,7 +78,7 @@ uint64_t word(const Type& type, Content content, size_t i, Random* random) {
       break;
   }
   if (type.exponent_bits == 0) return noise & 0xffff;
-  return sign << (type.exponent_bits + type.mantissa_bits) | exponent << type.mantissa_bits | mantissa;
+  return sign << (8 * type.nbytes - 1) | exponent << type.mantissa_bits | mantissa;
 }
 
 std::vector<uint8_t> make_content(const Type& type, Content content, size_t numel) {
@@ -207,6 +214,105 @@ void check_fitting() {
   }
 }
 
+// Blocks through the codec's inside, which knows layouts and no names.
+class Blocks {
+ public:
+  Blocks(const tw::Dtype& layout, uint8_t profile, bool relative) : spec_{layout, profile, relative, nullptr} {
+    encode_scratch().first_tier = {};
+  }
+
+  // A block of n words, one in four of them changed by a few ordinals in the base of a relative one.
+  void round_trip(Content content, size_t n) {
+    const Type type = {"", spec_.dtype.word_nbytes, spec_.dtype.exponent_bits, spec_.dtype.exponent_shift()};
+    words_ = base_ = make_content(type, content, n);
+    Random random(n);
+    for (size_t i = 0; i < n; ++i) {
+      if (random.next() % 4 == 0) base_[i * type.nbytes] ^= static_cast<uint8_t>(random.next() % 8);
+    }
+    spec_.base = spec_.relative ? base_.data() : nullptr;
+    const size_t most = tw::stored_nbytes(spec_.dtype, n);
+    std::vector<uint8_t> block(most);
+    length_ = tw::encode_block(spec_, words_.data(), n, block.data(), &encode_scratch());
+    CHECK(length_ <= most && (length_ != 0 || words_ == base_));
+    block_.assign(block.begin(), block.begin() + static_cast<ptrdiff_t>(length_));
+    block_.resize(length_ + tw::kSlack);
+    CHECK(decodes(block_));
+  }
+
+  // Bits that are wrong, half of them in the descriptor: a block is refused or decodes, within its memory.
+  void damage(unsigned times) {
+    Random random(length_);
+    for (unsigned i = 0; i < times && length_ != 0; ++i) {
+      std::vector<uint8_t> damaged = block_;
+      for (uint64_t flips = 1 + random.next() % 3; flips > 0; --flips) {
+        const size_t tail = random.next() % 2 == 0 && length_ > 24 ? length_ - 24 : 0;
+        damaged[tail + random.next() % (length_ - tail)] ^= static_cast<uint8_t>(1 << random.next() % 8);
+      }
+      decodes(damaged);
+    }
+  }
+
+  size_t length() const { return length_; }
+  std::vector<uint64_t> hashes;  // of blocks, and of what they decode to
+
+ private:
+  static tw::EncodeScratch& encode_scratch() {
+    static const std::unique_ptr<tw::EncodeScratch> scratch(new tw::EncodeScratch);
+    return *scratch;
+  }
+
+  // Whether the block decodes to the words.
+  bool decodes(const std::vector<uint8_t>& block) {
+    static const std::unique_ptr<tw::DecodeScratch> scratch(new tw::DecodeScratch);
+    const size_t n = words_.size() / spec_.dtype.word_nbytes;
+    std::vector<uint8_t> out(words_.size());
+    tw::LeafHasher hasher(0, nullptr);
+    const tw::Fault fault =
+        tw::decode_block(spec_, block.data(), length_, n, {out.data(), false, {}, &hasher}, scratch.get());
+    tw::BlockFacts facts;
+    const tw::Fault of_facts = tw::inspect_block(spec_, block.data(), length_, n, &facts, scratch.get());
+    CHECK(fault || !of_facts);
+    if (fault) out = {static_cast<uint8_t>(fault.status)};
+    hashes.push_back(tw::hash128(block.data(), block.size()).low);
+    hashes.push_back(tw::hash128(out.data(), out.size()).low);
+    return out == words_;
+  }
+
+  tw::BlockSpec spec_;
+  std::vector<uint8_t> words_, base_, block_;
+  size_t length_ = 0;
+};
+
+void all_blocks(std::vector<uint64_t>* hashes) {
+  for (const tw::Dtype& layout : tests::all_layouts()) {
+    for (uint8_t profile = tw::kProfileEnec; profile <= tw::kProfileResident; ++profile) {
+      for (const bool relative : {false, true}) {
+        // In plain frames and in those of integers nothing depends on the order.
+        if (relative ? profile == tw::kProfileResident : layout.ordered) continue;
+        Blocks blocks(layout, profile, relative);
+        for (unsigned content = 0; content < kNumContents; ++content) {
+          blocks.round_trip(static_cast<Content>(content), 1 + 97 * (content % 3 + 1));
+          blocks.round_trip(static_cast<Content>(content), content % 2 == 0 ? 2048 : 1777);
+          blocks.damage(12);
+        }
+        hashes->insert(hashes->end(), blocks.hashes.begin(), blocks.hashes.end());
+      }
+    }
+  }
+}
+
+// Words that are nothing but an exponent, of 2 bits of entropy: half of them are the same, a quarter the next, and so
+// on.
+void check_exponents_alone() {
+  const tw::Dtype layout = {1, 8, 0, tw::Split::kUnsigned, false};
+  constexpr size_t kWords = 1 << 15, kEntropyNbytes = kWords * 2 / 8;
+  Blocks fast(layout, tw::kProfileFast, false), compact(layout, tw::kProfileCompact, false);
+  fast.round_trip(kWeights, kWords);
+  compact.round_trip(kWeights, kWords);
+  CHECK(fast.length() < kEntropyNbytes * 115 / 100);
+  CHECK(compact.length() < kEntropyNbytes * 102 / 100);
+}
+
 std::vector<uint64_t> all_frames() {
   std::vector<uint64_t> hashes = {far_apart()};
   for (const Type& type : kTypes) {
@@ -228,9 +334,12 @@ std::vector<uint64_t> all_frames() {
 int main() {
   if (!tests::forced_target_runs()) return tests::kSkipped;
   check_fitting();
-  const std::vector<uint64_t> hashes = all_frames();
+  check_exponents_alone();
+  std::vector<uint64_t> hashes = all_frames();
+  const size_t num_frames = hashes.size();
+  all_blocks(&hashes);
   const tw::Hash128 all =
       tw::hash128(reinterpret_cast<const uint8_t*>(hashes.data()), hashes.size() * sizeof(uint64_t));
-  std::printf("%zu frames, hash %016llx\n", hashes.size(), static_cast<unsigned long long>(all.low));
+  std::printf("%zu frames, hash of all %016llx\n", num_frames, static_cast<unsigned long long>(all.low));
   return 0;
 }

@@ -150,12 +150,15 @@ inline uint8_t* end_plane(uint8_t* plane, unsigned p, size_t n) {
   return plane + nbytes;
 }
 
+// Numbers [first, first + count) of a field of n, which are a tile, and its padding: a tile that is not all of the
+// field has whole runs of one that has none.
 template <class T>
-void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
+void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n, size_t first, size_t count,
+                uint8_t* field) {
   if constexpr (sizeof(T) == 4) {
     if (width == 24 && shift == 0) {
       uint8_t* high = end_plane(field, 16, n);
-      pack_pair<T, uint16_t, uint8_t>(numbers, n, field, high);
+      pack_pair<T, uint16_t, uint8_t>(numbers, count, field + 2 * first, high + first);
       end_plane(high, 8, n);
       return;
     }
@@ -163,44 +166,45 @@ void pack_typed(unsigned width, unsigned shift, const uint8_t* numbers, size_t n
   if constexpr (sizeof(T) == 2) {
     if (width > 8 && width < 16 && shift == 0) {
       uint8_t* high_field = end_plane(field, 8, n);
-      for (size_t first = 0; first < n; first += kSegment) {
+      for (size_t i = 0; i < count; i += kSegment) {
         alignas(64) uint8_t high[kSegment + kSlack];
-        const size_t count = n - first < kSegment ? n - first : kSegment;
-        pack_pair<T, uint8_t, uint8_t>(numbers + 2 * first, count, field + first, high);
-        plane_kernels.pack_field_tile(width - 8, high, n, first, count, high_field);
+        const size_t some = count - i < kSegment ? count - i : kSegment;
+        pack_pair<T, uint8_t, uint8_t>(numbers + 2 * i, some, field + first + i, high);
+        plane_kernels.pack_field_tile(width - 8, high, n, first + i, some, high_field);
       }
       return;
     }
   }
   for (unsigned p = 8 * sizeof(T); p >= 8; p /= 2) {
     if ((width & p) == 0) continue;
+    uint8_t* const plane = field + first * p / 8;
     if constexpr (sizeof(T) == 8) {
-      if (p == 64) pack_plane<T, uint64_t>(numbers, n, shift, field);
+      if (p == 64) pack_plane<T, uint64_t>(numbers, count, shift, plane);
     }
     if constexpr (sizeof(T) >= 4) {
-      if (p == 32) pack_plane<T, uint32_t>(numbers, n, shift, field);
+      if (p == 32) pack_plane<T, uint32_t>(numbers, count, shift, plane);
     }
     if constexpr (sizeof(T) >= 2) {
-      if (p == 16) pack_plane<T, uint16_t>(numbers, n, shift, field);
+      if (p == 16) pack_plane<T, uint16_t>(numbers, count, shift, plane);
     }
-    if (p == 8) pack_plane<T, uint8_t>(numbers, n, shift, field);
+    if (p == 8) pack_plane<T, uint8_t>(numbers, count, shift, plane);
     field = end_plane(field, p, n);
     shift += p;
   }
   if ((width & 7) == 0) return;
-  if (sizeof(T) == 1 && shift == 0) return plane_kernels.pack_field(width & 7, numbers, n, field);
-  for (size_t first = 0; first < n; first += kSegment) {
+  if (sizeof(T) == 1 && shift == 0) return plane_kernels.pack_field_tile(width & 7, numbers, n, first, count, field);
+  for (size_t i = 0; i < count; i += kSegment) {
     alignas(64) uint8_t small[kSegment + kSlack];
-    const size_t count = n - first < kSegment ? n - first : kSegment;
-    for (size_t i = 0; i < count; ++i) {
-      small[i] = static_cast<uint8_t>(as<T>(numbers + first * sizeof(T))[i].value >> shift);
+    const size_t some = count - i < kSegment ? count - i : kSegment;
+    for (size_t j = 0; j < some; ++j) {
+      small[j] = static_cast<uint8_t>(as<T>(numbers + i * sizeof(T))[j].value >> shift);
     }
-    plane_kernels.pack_field_tile(width & 7, small, n, first, count, field);
+    plane_kernels.pack_field_tile(width & 7, small, n, first + i, some, field);
   }
 }
 
 void pack_numbers(unsigned nbytes, unsigned width, unsigned shift, const uint8_t* numbers, size_t n, uint8_t* field) {
-  with_number(nbytes, [&](auto number) { pack_typed<decltype(number)>(width, shift, numbers, n, field); });
+  with_number(nbytes, [&](auto number) { pack_typed<decltype(number)>(width, shift, numbers, n, 0, n, field); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "common/bits.h"
 #include "common/cpu.h"
+#include "common/split.h"
 #include "transforms/words.h"
 
 namespace tw {
@@ -32,17 +33,17 @@ namespace {
 
 // Tile by tile: first all x, which takes the vectors, then the counts, in two tables for the reason above.
 template <class F>
-void count_wide(const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, uint32_t* histogram,
+void count_wide(F format, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, uint32_t* histogram,
                 uint32_t* other) {
   using Rest = typename F::Rest;
   constexpr size_t kTile = 512;
-  constexpr unsigned k = F::kM < kMaxExtraBits ? F::kM : kMaxExtraBits;
+  const unsigned k = max_extra_bits(format.layout());
   uint16_t x[kTile];
   for (size_t start = 0; start < n; start += kTile) {
     const size_t count = n - start < kTile ? n - start : kTile;
     for (size_t i = 0; i < count; ++i) {
       const Rest number = load<Rest>(sign_mantissas + (start + i) * sizeof(Rest));
-      x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | F::top(number, k));
+      x[i] = static_cast<uint16_t>(static_cast<unsigned>(exponents[start + i]) << k | format.top(number, k));
     }
     size_t i = 0;
     for (; i + 4 <= count; i += 4) {
@@ -66,7 +67,7 @@ void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t*
                     uint32_t histogram[kMaxWideValues]) {
   uint32_t other[kMaxWideValues] = {};
   std::memset(histogram, 0, sizeof other);
-  with_split(dtype, [&](auto type) { count_wide<decltype(type)>(exponents, sign_mantissas, n, histogram, other); });
+  with_split(dtype, [&](auto format) { count_wide(format, exponents, sign_mantissas, n, histogram, other); });
   for (size_t i = 0; i < kMaxWideValues; ++i) histogram[i] += other[i];
 }
 

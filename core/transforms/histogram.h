@@ -18,7 +18,7 @@ extern const HistogramKernels& histogram_kernels;
 // Equally fast for any bytes.
 void byte_histogram(const uint8_t* bytes, size_t n, uint32_t histogram[256]);
 
-// Counts x = exponent and top k mantissa bits together, k = min(M, kMaxExtraBits), of what WordKernels::split gives.
+// Counts x = exponent and top k bits of the rest together, k = max_extra_bits(), of what WordKernels::split gives.
 constexpr size_t kMaxWideValues = 256u << kMaxExtraBits;
 void wide_histogram(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n,
                     uint32_t histogram[kMaxWideValues]);

@@ -1,4 +1,4 @@
-// Words of a float dtype <-> exponents and numbers of sign and mantissa; fields <-> numbers.
+// Words that are split <-> exponents and numbers of rests; fields <-> numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,26 +10,25 @@ namespace tw {
 // The most words that are handled at a time: what passes between two kernels stays in the first-level cache.
 constexpr size_t kSegment = 2048;
 
-// Kernels, one set per target. No pointer needs alignment. `sign_mantissas` are numbers of dtype.rest_nbytes(),
-// the sign above the mantissa.
+// Kernels, one set per target. No pointer needs alignment. `sign_mantissas` are rests as the
+// page has them, numbers of dtype.rest_nbytes().
 struct WordKernels {
-  // Words to exponents and to signs with mantissas, M + 1 bits; `runs` receives the OR of the latter for each run of
-  // 256.
+  // Words to exponents and to rests, R bits; `runs` receives the OR of the latter for each run of 256.
   void (*split)(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
                 uint64_t* runs);
   // The ORs of each run of 256 numbers of `nbytes` bytes each.
   void (*or_runs)(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs);
-  // Put words together; x = base + symbol has E + k bits, sign and mantissa M + 1 - k.
+  // Put words together; x = base + symbol has E + k bits, the rest R - k.
   void (*assemble)(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
                    size_t n, uint8_t* words);
-  // assemble() of the exponents [first, first + count) and unpack_numbers() of a field of n signs with mantissas, in
-  // one go. Preconditions as there.
+  // assemble() of the exponents [first, first + count) and unpack_numbers() of a field of n rests, in one go.
+  // Preconditions as there.
   void (*weave)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first,
                 size_t count, uint8_t* words);
-  // symbols = x - base where that is below 255, else 255; x = exponent and top k bits of the mantissa.
+  // symbols = x - base where that is below 255, else 255; x = exponent and the k bits below it.
   void (*join)(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mantissas, size_t n, unsigned k,
                uint16_t base, uint8_t* symbols);
-  // Take the top k bits of the mantissa out, in place: M + 1 - k bits are left.
+  // Take these k bits out of the rests, in place: R - k bits are left.
   void (*narrow)(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k);
   // Fields to numbers of `nbytes` bytes: numbers [first, first + count) of a field of n numbers of `width` bits, each
   // shifted left by `shift`. first is a multiple of kRun, count at most kSegment. Reads up to kSlack past the field.

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/bits.h"
+#include "common/split.h"
 #include "transforms/fields_impl.h"
 #if defined(__AVX2__)
 #include "common/x86_bytes.h"
@@ -14,21 +15,21 @@ namespace tw {
 namespace {
 
 template <class F>
-inline void split_run(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
+inline void split_run(F format, const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
                       uint8_t* __restrict sign_mantissas) {
   using Word = typename F::Word;
   using Rest = typename F::Rest;
   for (size_t i = 0; i < n; ++i) {
     const Word word = as<Word>(words)[i].value;
-    exponents[i] = F::exponent(word);
-    as<Rest>(sign_mantissas)[i].value = F::rest(word);
+    exponents[i] = format.exponent(word);
+    as<Rest>(sign_mantissas)[i].value = format.rest(word);
   }
 }
 
 // BF16 byte by byte, as below.
 template <>
-inline void split_run<Bf16>(const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
-                            uint8_t* __restrict sign_mantissas) {
+inline void split_run(Bf16, const uint8_t* __restrict words, size_t n, uint8_t* __restrict exponents,
+                      uint8_t* __restrict sign_mantissas) {
   for (size_t i = 0; i < n; ++i) {
     const uint8_t low = words[2 * i], high = words[2 * i + 1];
     exponents[i] = static_cast<uint8_t>(high << 1 | low >> 7);
@@ -43,17 +44,20 @@ inline uint64_t or_run(const uint8_t* numbers, size_t n) {
   return all;
 }
 
+template <class F>
+inline void split_runs(F format, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
+                       uint64_t* runs) {
+  using Rest = typename F::Rest;
+  for (size_t i = 0; i < n; i += kRun) {
+    const size_t count = n - i < kRun ? n - i : kRun;
+    split_run(format, words + i * sizeof(typename F::Word), count, exponents + i, sign_mantissas + i * sizeof(Rest));
+    *runs++ = or_run<Rest>(sign_mantissas + i * sizeof(Rest), count);
+  }
+}
+
 void split(const Dtype& dtype, const uint8_t* words, size_t n, uint8_t* exponents, uint8_t* sign_mantissas,
            uint64_t* runs) {
-  with_split(dtype, [&](auto format) {
-    using F = decltype(format);
-    using Rest = typename F::Rest;
-    for (size_t i = 0; i < n; i += kRun) {
-      const size_t count = n - i < kRun ? n - i : kRun;
-      split_run<F>(words + i * sizeof(typename F::Word), count, exponents + i, sign_mantissas + i * sizeof(Rest));
-      *runs++ = or_run<Rest>(sign_mantissas + i * sizeof(Rest), count);
-    }
-  });
+  with_split(dtype, [&](auto format) { split_runs(format, words, n, exponents, sign_mantissas, runs); });
 }
 
 void or_runs(unsigned nbytes, const uint8_t* numbers, size_t n, uint64_t* runs) {
@@ -71,6 +75,19 @@ inline Word move_sign(Word sign_mantissa) {
   return static_cast<Word>((sign_mantissa + carry) & mask);
 }
 
+// Of layouts that the compiler does not know.
+template <class F>
+inline void assemble_any(F format, const uint8_t* __restrict symbols, uint16_t base, unsigned k,
+                         const uint8_t* __restrict sign_mantissas, size_t n, uint8_t* __restrict words) {
+  using Word = typename F::Word;
+  using Rest = typename F::Rest;
+  for (size_t i = 0; i < n; ++i) {
+    const Word x = static_cast<Word>(symbols[i] + base);
+    as<Word>(words)[i].value = format.word(x, as<Rest>(sign_mantissas)[i].value, k);
+  }
+}
+
+// Of those that it does.
 template <class F, unsigned K>
 inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const uint8_t* __restrict sign_mantissas,
                          size_t n, uint8_t* __restrict words) {
@@ -84,7 +101,8 @@ inline void assemble_all(const uint8_t* __restrict symbols, uint16_t base, const
     }
     return;
   }
-  constexpr unsigned low = F::kM < K ? 0 : F::kM - K;  // bits below the sign
+  constexpr unsigned kBelow = F::layout().exponent_shift();
+  constexpr unsigned low = kBelow < K ? 0 : kBelow - K;  // bits below the sign
   for (size_t i = 0; i < n; ++i) {
     const Word x = static_cast<Word>(symbols[i] + base);
     as<Word>(words)[i].value = static_cast<Word>(move_sign<Word, low>(as<Rest>(sign_mantissas)[i].value) | x << low);
@@ -103,21 +121,28 @@ inline void assemble_all<Bf16, 0>(const uint8_t* __restrict symbols, uint16_t ba
   }
 }
 
+template <class F>
+inline void assemble_as(const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas, size_t n,
+                        uint8_t* words) {
+  switch (k) {
+    case 0:
+      if (base == 0) return assemble_all<F, 0>(symbols, 0, sign_mantissas, n, words);  // a constant to the compiler
+      return assemble_all<F, 0>(symbols, base, sign_mantissas, n, words);
+    case 1:
+      return assemble_all<F, 1>(symbols, base, sign_mantissas, n, words);
+    case 2:
+      return assemble_all<F, 2>(symbols, base, sign_mantissas, n, words);
+    default:
+      return assemble_all<F, 3>(symbols, base, sign_mantissas, n, words);
+  }
+}
+
 void assemble(const Dtype& dtype, const uint8_t* symbols, uint16_t base, unsigned k, const uint8_t* sign_mantissas,
               size_t n, uint8_t* words) {
   with_split(dtype, [&](auto format) {
     using F = decltype(format);
-    switch (k) {
-      case 0:
-        if (base == 0) return assemble_all<F, 0>(symbols, 0, sign_mantissas, n, words);  // a constant to the compiler
-        return assemble_all<F, 0>(symbols, base, sign_mantissas, n, words);
-      case 1:
-        return assemble_all<F, 1>(symbols, base, sign_mantissas, n, words);
-      case 2:
-        return assemble_all<F, 2>(symbols, base, sign_mantissas, n, words);
-      default:
-        return assemble_all<F, 3>(symbols, base, sign_mantissas, n, words);
-    }
+    if constexpr (F::kAny) return assemble_any(format, symbols, base, k, sign_mantissas, n, words);
+    if constexpr (!F::kAny) return assemble_as<F>(symbols, base, k, sign_mantissas, n, words);
   });
 }
 
@@ -127,7 +152,7 @@ void join(const Dtype& dtype, const uint8_t* exponents, const uint8_t* sign_mant
     using F = decltype(format);
     using Rest = typename F::Rest;
     for (size_t i = 0; i < n; ++i) {
-      const unsigned top = F::top(as<Rest>(sign_mantissas)[i].value, k);
+      const unsigned top = format.top(as<Rest>(sign_mantissas)[i].value, k);
       const uint16_t symbol = static_cast<uint16_t>(((static_cast<unsigned>(exponents[i]) << k) | top) - base);
       symbols[i] = static_cast<uint8_t>(symbol < 255 ? symbol : 255);
     }
@@ -140,7 +165,7 @@ void narrow(const Dtype& dtype, uint8_t* sign_mantissas, size_t n, unsigned k) {
     using Rest = typename F::Rest;
     for (size_t i = 0; i < n; ++i) {
       Unaligned<Rest>& rest = as<Rest>(sign_mantissas)[i];
-      rest.value = F::without_top(rest.value, k);
+      rest.value = format.without_top(rest.value, k);
     }
   });
 }
@@ -178,24 +203,25 @@ template <class F>
 inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __restrict field, size_t n, size_t first,
                         size_t count, uint8_t* __restrict words) {
   alignas(64) uint8_t small[kSegment + kSlack];
+  constexpr unsigned kRestBits = F::layout().rest_bits;
   if constexpr (std::is_same_v<F, Bf16>) return assemble_all<F, 0>(exponents, 0, field + first, count, words);
   if constexpr (sizeof(typename F::Word) == 1) {
-    if constexpr (F::kM + 1 == 4) {
+    if constexpr (kRestBits == 4) {
       for (; count >= kRun; first += kRun, count -= kRun, exponents += kRun, words += kRun) {
         assemble_nibbles<F>(exponents, field + first / 2, words);
       }
       if (count == 0) return;
     }
-    plane_kernels.unpack_field_tile(F::kM + 1, field, n, first, count, small);
+    plane_kernels.unpack_field_tile(kRestBits, field, n, first, count, small);
     return assemble_all<F, 0>(exponents, 0, small, count, words);
   }
   if constexpr (std::is_same_v<F, F16>) {
-    plane_kernels.unpack_field_tile(F::kM + 1 - 8, field + plane_nbytes(8, n), n, first, count, small);
+    plane_kernels.unpack_field_tile(kRestBits - 8, field + plane_nbytes(8, n), n, first, count, small);
     const uint8_t* __restrict low = field + first;
     const uint8_t* __restrict high = small;
     for (size_t i = 0; i < count; ++i) {
       words[2 * i] = low[i];
-      words[2 * i + 1] = static_cast<uint8_t>(move_sign<uint8_t, F::kM - 8>(high[i]) | exponents[i] << (F::kM - 8));
+      words[2 * i + 1] = static_cast<uint8_t>(move_sign<uint8_t, 2>(high[i]) | exponents[i] << 2);
     }
   }
   if constexpr (std::is_same_v<F, F32>) {
@@ -206,9 +232,22 @@ inline void weave_typed(const uint8_t* __restrict exponents, const uint8_t* __re
   }
 }
 
+template <class F>
+inline void weave_any(F format, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
+                      uint8_t* words) {
+  using Rest = typename F::Rest;
+  alignas(64) uint8_t rests[kSegment * sizeof(Rest) + kSlack];
+  unpack_typed<Rest>(format.layout().rest_bits, 0, field, n, first, count, rests);
+  assemble_any(format, exponents, 0, 0, rests, count, words);
+}
+
 void weave(const Dtype& dtype, const uint8_t* exponents, const uint8_t* field, size_t n, size_t first, size_t count,
            uint8_t* words) {
-  with_split(dtype, [&](auto format) { weave_typed<decltype(format)>(exponents, field, n, first, count, words); });
+  with_split(dtype, [&](auto format) {
+    using F = decltype(format);
+    if constexpr (F::kAny) return weave_any(format, exponents, field, n, first, count, words);
+    if constexpr (!F::kAny) return weave_typed<F>(exponents, field, n, first, count, words);
+  });
 }
 
 // A run of words to exponents, and to the planes of their rests that have whole bytes; what rests have above those goes
@@ -270,19 +309,31 @@ template <class F>
 inline void unweave_typed(const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
                           uint8_t* field, uint64_t* runs) {
   alignas(64) uint8_t small[kSegment + kSlack];
-  constexpr unsigned kSmall = (F::kM + 1) % 8;
+  constexpr unsigned kRestBits = F::layout().rest_bits, kSmall = kRestBits % 8;
   for (size_t i = 0; i < count; i += kRun) {
     *runs++ = unweave_run<F>(words + i * sizeof(typename F::Word), n, first + i, exponents + i, field, small + i);
   }
   if constexpr (kSmall != 0) {
-    plane_kernels.pack_field_tile(kSmall, small, n, first, count, field + (F::kM + 1 - kSmall) / 8 * n);
+    plane_kernels.pack_field_tile(kSmall, small, n, first, count, field + (kRestBits - kSmall) / 8 * n);
   }
+}
+
+template <class F>
+inline void unweave_any(F format, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
+                        uint8_t* field, uint64_t* runs) {
+  using Rest = typename F::Rest;
+  alignas(64) uint8_t rests[kSegment * sizeof(Rest)];
+  split_runs(format, words, count, exponents, rests, runs);
+  pack_typed<Rest>(format.layout().rest_bits, 0, rests, n, first, count, field);
 }
 
 void unweave(const Dtype& dtype, const uint8_t* words, size_t n, size_t first, size_t count, uint8_t* exponents,
              uint8_t* field, uint64_t* runs) {
-  with_split(dtype,
-             [&](auto format) { unweave_typed<decltype(format)>(words, n, first, count, exponents, field, runs); });
+  with_split(dtype, [&](auto format) {
+    using F = decltype(format);
+    if constexpr (F::kAny) return unweave_any(format, words, n, first, count, exponents, field, runs);
+    if constexpr (!F::kAny) return unweave_typed<F>(words, n, first, count, exponents, field, runs);
+  });
 }
 
 // Around the caches, where the target has stores that go there.
