@@ -20,8 +20,8 @@ struct StepClasses {
   uint64_t limits[kMaxClasses - 1];
 };
 
-// Whether classes may be told apart: the dtype's words are split as floats.
-static inline bool has_classes(const Dtype& dtype) { return dtype.ordered && dtype.exponent_bits != 0; }
+// Whether classes may be told apart: words are split as floats.
+static inline bool has_classes(const Dtype& dtype) { return dtype.split == Split::kFloat; }
 
 // The steps of a block in which few words changed, class by class.
 struct SparseSteps {
@@ -90,7 +90,7 @@ struct StepKernels {
   // The numbers of the words in the masks. Writes up to 64 more than there are. Returns how many they are.
   size_t (*list)(const uint64_t* masks, size_t n, uint32_t* places);
   // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
-  // how many earlier words do. Not for words of 8 bytes.
+  // how many earlier words do.
   void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
   // The ranks, in their classes, of the words at these places, whose classes are given.
   void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,

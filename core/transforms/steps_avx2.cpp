@@ -86,9 +86,12 @@ struct Masks : PortableMasks {
       } else if constexpr (sizeof(T) == 2) {
         const __m256i magnitudes = _mm256_and_si256(values, _mm256_set1_epi16(0x7fff));
         lanes.of[v] = _mm256_cmpgt_epi16(magnitudes, _mm256_set1_epi16(static_cast<int16_t>(limit - 1)));
-      } else {
+      } else if constexpr (sizeof(T) == 4) {
         const __m256i magnitudes = _mm256_and_si256(values, _mm256_set1_epi32(0x7fffffff));
         lanes.of[v] = _mm256_cmpgt_epi32(magnitudes, _mm256_set1_epi32(static_cast<int32_t>(limit - 1)));
+      } else {
+        const __m256i magnitudes = _mm256_and_si256(values, _mm256_set1_epi64x(std::numeric_limits<int64_t>::max()));
+        lanes.of[v] = _mm256_cmpgt_epi64(magnitudes, _mm256_set1_epi64x(static_cast<int64_t>(limit - 1)));
       }
     }
     return mask_of(lanes);

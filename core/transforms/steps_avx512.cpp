@@ -78,7 +78,8 @@ struct Masks : PortableMasks {
       const __m512i magnitudes = _mm512_and_si512(_mm512_loadu_si512(words + 64 * v), low);
       if constexpr (sizeof(T) == 1) return _mm512_cmpge_epu8_mask(magnitudes, limits);
       if constexpr (sizeof(T) == 2) return _mm512_cmpge_epu16_mask(magnitudes, limits);
-      return _mm512_cmpge_epu32_mask(magnitudes, limits);
+      if constexpr (sizeof(T) == 4) return _mm512_cmpge_epu32_mask(magnitudes, limits);
+      return _mm512_cmpge_epu64_mask(magnitudes, limits);
     });
   }
   static uint64_t deposit(uint64_t bits, uint64_t mask) { return _pdep_u64(bits, mask); }

@@ -36,15 +36,13 @@ void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses&
   uint64_t before[kMaxClasses] = {};
   with_words(dtype, [&](auto word, auto) {
     using T = decltype(word);
-    if constexpr (sizeof(T) < 8) {
-      for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
-        for (unsigned c = 0; c + 1 < classes.count; ++c) {
-          const uint64_t mask = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
-          *reach++ = {mask, before[c]};
-          before[c] += count_bits(mask);
-        }
-      });
-    }
+    for_groups<T>(base, base, n, [&](const uint8_t* group, const uint8_t*, size_t, uint64_t all) {
+      for (unsigned c = 0; c + 1 < classes.count; ++c) {
+        const uint64_t mask = Masks::reach<T>(group, static_cast<T>(classes.limits[c])) & all;
+        *reach++ = {mask, before[c]};
+        before[c] += count_bits(mask);
+      }
+    });
   });
 }
 
@@ -82,9 +80,7 @@ inline Changed<kClasses> find_changed(const uint8_t* base, uint64_t present, Cur
 #pragma GCC unroll 8
   for (unsigned c = 0; c < kClasses; ++c) {
     uint64_t higher = 0;
-    if constexpr (sizeof(T) < 8) {
-      if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
-    }
+    if (c + 1 < kClasses) higher = Masks::reach<T>(base, static_cast<T>(at->limits[c])) & present;
     const uint64_t mask = rest & ~higher;
     uint64_t seen = at->seen[c];
     asm("" : "+r"(seen));  // else GCC keeps those of two classes in a vector, from which both are taken each time
@@ -203,6 +199,22 @@ inline void apply_classes(const uint8_t* base, size_t n, SparseSteps* sparse, ui
   }
 }
 
+// Word by word, for the layouts with classes that no dtype of the table has.
+template <class T, bool kOrdered>
+inline void apply_singly(const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
+  for (size_t i = 0; i < n; ++i) {
+    T word = load<T>(base + i * sizeof(T));
+    unsigned c = 0;
+    while (c + 1 < sparse->classes.count && magnitude_of(word) >= sparse->classes.limits[c]) ++c;
+    const uint64_t rank = sparse->seen[c]++;
+    if ((sparse->ranks[c][rank / 64] >> rank % 64 & 1) != 0) {
+      word = order<T, kOrdered>(static_cast<T>(order<T, kOrdered>(word) + load<T>(sparse->steps[c])));
+      sparse->steps[c] += sizeof(T);
+    }
+    store(words + i * sizeof(T), word);
+  }
+}
+
 void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps* sparse, uint8_t* words) {
   with_words(dtype, [&](auto word, auto ordered) {
     using T = decltype(word);
@@ -227,6 +239,7 @@ void apply_sparse(const Dtype& dtype, const uint8_t* base, size_t n, SparseSteps
           break;
       }
     }
+    if (sparse->classes.count > 1) return apply_singly<T, kOrdered>(base, n, sparse, words);
     apply_classes<T, kOrdered, 1>(base, n, sparse, words);
   });
 }
