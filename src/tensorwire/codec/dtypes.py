@@ -103,12 +103,12 @@ class FloatFields(NamedTuple):
 
 
 def float_fields(dtype: str) -> FloatFields | None:
-    """The fields of a float dtype whose words frames split; of complex numbers, those of a part. None for any other
-    dtype: F64 is not split, and I8 and U8 are split into halves, which are no fields of a float."""
-    row = core.find_dtype(dtype)
-    if row is None or SPLITS[row[1].split] != "float":
+    """The fields of a float dtype whose words frames split. None for any other dtype: F64 is not split, an element of
+    C64 has two exponents, and I8 and U8 are split into halves, which are no fields of a float."""
+    bits, layout = core.find_dtype(dtype) or (0, core.Layout())
+    if SPLITS[layout.split] != "float" or bits != 8 * layout.word_nbytes:
         return None
-    exponent_bits, rest_bits = row[1].exponent_bits, row[1].rest_bits
+    exponent_bits, rest_bits = layout.exponent_bits, layout.rest_bits
     return FloatFields(exponent_bits, rest_bits - 1, (1 << (exponent_bits - 1)) - (not dtype.endswith("FNUZ")))
 
 
