@@ -262,8 +262,10 @@ void test_class_kernels(const StepKernels& kernels, const Dtype& dtype, const By
   kernels.compare(dtype, words.data(), base.data(), n, changed.data());
   CHECK(kernels.list(changed.data(), n, listed.data()) == places.size());
   CHECK(std::equal(places.begin(), places.end(), listed.begin()));
-  kernels.rank(classes.count, reach.data(), places.data(), class_of_place.data(), places.size(), found.data());
-  CHECK(found == expected);
+  if (classes.count > 1) {
+    kernels.rank(classes.count, reach.data(), places.data(), class_of_place.data(), places.size(), found.data());
+    CHECK(found == expected);
+  }
   for (const bool in_place : {false, true}) {
     for (unsigned c = 0; c < classes.count; ++c) {
       sparse.ranks[c] = ranks[c].data();

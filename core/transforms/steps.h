@@ -92,7 +92,7 @@ struct StepKernels {
   // For each 64 words and each limit (classes.count - 1, at least 1) a mask of those whose magnitude reaches it, and
   // how many earlier words do.
   void (*reach)(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses& classes, Reach* reach);
-  // The ranks, in their classes, of the words at these places, whose classes are given.
+  // The ranks, in their classes (at least 2), of the words at these places, whose classes are given.
   void (*rank)(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
                uint32_t* ranks);
   // The next n words, a multiple of 64 but at the block's end: base plus steps. words may be base.

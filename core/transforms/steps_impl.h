@@ -49,10 +49,6 @@ void reach(const Dtype& dtype, const uint8_t* base, size_t n, const StepClasses&
 void rank(unsigned num_classes, const Reach* reach, const uint32_t* places, const uint8_t* classes, size_t count,
           uint32_t* ranks) {
   const unsigned num_limits = num_classes - 1;
-  if (num_limits == 0) {
-    std::memcpy(ranks, places, count * sizeof *ranks);
-    return;
-  }
   for (size_t i = 0; i < count; ++i) {
     const uint32_t place = places[i];
     const Reach* const group = reach + place / kMaskWords * num_limits;
