@@ -217,7 +217,8 @@ void check_fitting() {
 // Blocks through the codec's inside, which knows layouts and no names.
 class Blocks {
  public:
-  Blocks(const tw::Dtype& layout, uint8_t profile, bool relative) : spec_{layout, profile, relative, nullptr} {
+  Blocks(const tw::Dtype& layout, uint8_t profile, bool relative)
+      : spec_{layout, profile, relative, nullptr, tw::kBlockAlign} {
     encode_scratch().first_tier = {};
   }
 
@@ -230,7 +231,7 @@ class Blocks {
       if (random.next() % 4 == 0) base_[i * type.nbytes] ^= static_cast<uint8_t>(random.next() % 8);
     }
     spec_.base = spec_.relative ? base_.data() : nullptr;
-    const size_t most = tw::stored_nbytes(spec_.dtype, n);
+    const size_t most = tw::stored_nbytes(spec_, n);
     std::vector<uint8_t> block(most);
     length_ = tw::encode_block(spec_, words_.data(), n, block.data(), &encode_scratch());
     CHECK(length_ <= most && (length_ != 0 || words_ == base_));
@@ -267,10 +268,10 @@ class Blocks {
     const size_t n = words_.size() / spec_.dtype.word_nbytes;
     std::vector<uint8_t> out(words_.size());
     tw::LeafHasher hasher(0, nullptr);
-    const tw::Fault fault =
-        tw::decode_block(spec_, block.data(), length_, n, {out.data(), false, {}, &hasher}, scratch.get());
+    const tw::BlockBytes bytes = {block.data(), length_, n, length_ == tw::stored_nbytes(spec_, n)};
+    const tw::Fault fault = tw::decode_block(spec_, bytes, {out.data(), false, {}, &hasher}, scratch.get());
     tw::BlockFacts facts;
-    const tw::Fault of_facts = tw::inspect_block(spec_, block.data(), length_, n, &facts, scratch.get());
+    const tw::Fault of_facts = tw::inspect_block(spec_, bytes, &facts, scratch.get());
     CHECK(fault || !of_facts);
     if (fault) out = {static_cast<uint8_t>(fault.status)};
     hashes.push_back(tw::hash128(block.data(), block.size()).low);
